@@ -4,8 +4,10 @@ Nothing here imports the rest of the package: every other module may raise `User
 and take an `HParams`. Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
 
+import contextlib
 import dataclasses
 import difflib
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Union
@@ -16,6 +18,9 @@ class UserError(Exception):
 
     `train.py` prints it to standard error and exits with status 2.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))
 
 
 def unknown_key(key: str, section: str, known: List[str]) -> UserError:
@@ -77,6 +82,7 @@ class HParams:
     checkpoint_period: Optional[int] = None  # default: once per epoch
     validation_period: Optional[int] = None  # default: once per epoch
     reporting_period: int = 10
+    spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
 
     def learning_rate(self) -> float:
         """Peak learning rate by the linear scaling rule (Goyal et al. 2017, arXiv:1706.02677).
@@ -160,10 +166,9 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
         wanted = typing.get_args(wanted)[0]
     origin = typing.get_origin(wanted) or wanted
     if wanted is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            pass
+        with contextlib.suppress(TypeError, ValueError):
+            if math.isfinite(value := float(value)):
+                return value
     elif isinstance(value, origin) and not (wanted is int and isinstance(value, bool)):
         return value
     elif wanted is int and isinstance(value, float) and value.is_integer():

@@ -1,11 +1,55 @@
-"""Fixtures that several test files use."""
+"""Fixtures and helpers that several test files use."""
 
+import copy
+import json
+import os
 import pathlib
+import subprocess
+import sys
+from typing import Any, Dict, List
 
 import pytest
+import yaml
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+
+# An ALBERT small enough for seconds, from random weights, on a corner of the embedded world.
+TINY: Dict[str, Any] = {
+    "name": "test",
+    "entrypoint": "python3 train.py",
+    "hyperparameters": {
+        "model_config": {
+            "embedding_size": 16,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+        },
+        "global_batch_size": 8,
+        "max_steps": 12,
+        "base_learning_rate": 1e-3,
+        "max_seq_length": 192,
+        "doc_stride": 64,
+        "max_tokens_per_forward": 512,
+        "num_workers": 0,
+        "validation_period": 6,
+        "checkpoint_period": 4,
+        "reporting_period": 3,
+    },
+    "data": {
+        "train": "generated",
+        "validation": "generated",
+        "tokenizer": "embedded/albert-tiny",
+        "max_train_examples": 60,
+        "max_validation_examples": 40,
+    },
+    "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
+}
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +58,42 @@ def shared() -> pathlib.Path:
     if not (SHARED / "golden").is_dir():
         pytest.skip("../shared (real SQuAD files and golden results) is not there")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """One feature cache for all runs of a session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def tiny_config(tmp_path: pathlib.Path, cache_dir: pathlib.Path) -> pathlib.Path:
+    """TINY as a YAML file."""
+    config = copy.deepcopy(TINY)
+    config["data"]["cache_dir"] = str(cache_dir)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:
+    """Run the real entry point in a process of its own (or in two, under torchrun)."""
+    launcher = [sys.executable]
+    if processes > 1:
+        module = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+        launcher += module
+    command = [*launcher, str(ROOT / "train.py"), *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=570,
+        env={**os.environ, **env},
+    )
+
+
+def settings(**values: Any) -> List[str]:
+    """--set arguments: settings(max_steps=5) -> ["--set", "hyperparameters.max_steps=5"]."""
+    pairs = (f"hyperparameters.{key}={json.dumps(value)}" for key, value in values.items())
+    return [word for pair in pairs for word in ("--set", pair)]

@@ -1,0 +1,198 @@
+"""Which windows a step trains on, which slot gets which of them, and the loaders that fetch them.
+
+A batch is one slot's share of one optimizer step, cut into packed rows (micro-batches). Everything
+is a function of (seed, step), so a restart at step s needs no loader state. Epochs run on without
+a seam: with 132,198 windows at 48 a step, step 2,754 holds positions 132,192..132,239, the last 6
+windows of epoch 0 and the first 42 of epoch 1.
+"""
+
+import heapq
+from functools import lru_cache
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from hparams import UserError
+from squad_utils import Windows
+
+Row = Dict[str, Any]  # Windows.pack as tensors, and "max_length" (tokens, a Python int)
+
+
+class TrainOrder:
+    """The windows of every optimizer step: `epoch` permutations of all windows, end to end.
+
+    Args:
+        lengths: tokens per window, int [W].
+        global_batch_size: windows per step over all slots; must be a multiple of `slots`.
+        slots: processes that share a step.
+        seed: of the permutations.
+    """
+
+    def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
+        if global_batch_size % slots:
+            raise UserError(
+                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
+                f"evenly to {slots} slots; make it a multiple of {slots}"
+            )
+        self.lengths = np.asarray(lengths)
+        self.global_batch_size = global_batch_size
+        self.slots = slots
+        self.seed = seed
+
+    def global_batch(self, step: int) -> np.ndarray:
+        """Window indices of optimizer step `step` (from 0), int64 [global_batch_size]."""
+        first = step * self.global_batch_size
+        positions = np.arange(first, first + self.global_batch_size)
+        epochs, places = np.divmod(positions, len(self.lengths))
+        batch = np.empty(self.global_batch_size, np.int64)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            batch[chosen] = _permutation(self.seed, int(epoch), len(self.lengths))[places[chosen]]
+        return batch
+
+    def share(self, step: int, slot: int) -> np.ndarray:
+        """The windows of `step` that `slot` trains on, int64 [global_batch_size / slots]."""
+        batch = self.global_batch(step)
+        return batch[deal(self.lengths[batch], self.slots)[slot]]
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def deal(lengths: np.ndarray, slots: int) -> List[np.ndarray]:
+    """The windows of a global batch, dealt to slots so that real tokens are even.
+
+    The longest window left goes to the slot with the fewest tokens that still has room (Graham
+    1969, longest processing time first); ties go to the lower index. No two slots differ by more
+    tokens than the longest window and the shortest do.
+
+    Args: lengths: tokens per window, any integer type [B]; slots: how many processes share them.
+    Returns: per slot the positions in `lengths` it gets, ascending, int64 [B / slots].
+    Raises UserError when B is no multiple of `slots`.
+    """
+    if len(lengths) % slots:
+        raise UserError(
+            f"hyperparameters.global_batch_size: {len(lengths)} windows cannot be dealt evenly to "
+            f"{slots} slots; make it a multiple of {slots}"
+        )
+    return _spread(lengths, slots, room=len(lengths) // slots)
+
+
+def micro_batches(lengths: np.ndarray, max_tokens: int) -> List[np.ndarray]:
+    """One slot's windows cut into micro-batches of at most `max_tokens` real tokens each.
+
+    Tries the fewest bins that the total allows, spread evenly, and one bin more until all fit.
+
+    Args: lengths: tokens per window, any integer type [n]; n may be 0.
+    Returns: per micro-batch its positions in `lengths`, ascending, int64; every position once.
+    Raises UserError for a window longer than `max_tokens`.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    if not len(lengths):
+        return []
+    if lengths.max() > max_tokens:
+        raise UserError(
+            f"hyperparameters.max_tokens_per_forward: {max_tokens} is less than one window of "
+            f"{lengths.max()} tokens; raise it"
+        )
+    bins = max(1, -(-int(lengths.sum()) // max_tokens))
+    while True:
+        parts = _spread(lengths, bins, room=len(lengths))
+        if max(int(lengths[part].sum()) for part in parts) <= max_tokens:
+            return parts
+        bins += 1
+
+
+def _spread(lengths: np.ndarray, bins: int, room: int) -> List[np.ndarray]:
+    """Longest first, each to the bin with the fewest tokens among those with fewer than `room`."""
+    lengths = np.asarray(lengths, dtype=np.int64)
+    parts: List[List[int]] = [[] for _ in range(bins)]
+    open_bins = [(0, number) for number in range(bins)]
+    for position in np.argsort(-lengths, kind="stable").tolist():
+        tokens, number = heapq.heappop(open_bins)
+        parts[number].append(position)
+        if len(parts[number]) < room:
+            heapq.heappush(open_bins, (tokens + int(lengths[position]), number))
+    return [np.array(sorted(part), dtype=np.int64) for part in parts]
+
+
+def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> List[Row]:
+    """`share` (window indices, int64 [n]) as packed rows of at most `max_tokens` real tokens."""
+    rows = []
+    for chosen in micro_batches(windows.lengths[share], max_tokens):
+        row: Row = {name: torch.from_numpy(x) for name, x in windows.pack(share[chosen]).items()}
+        row["max_length"] = int(windows.lengths[share[chosen]].max(initial=0))
+        rows.append(row)
+    return rows
+
+
+class _Packed(Dataset):
+    """Indexed by arrays of window numbers, gives lists of packed rows."""
+
+    def __init__(self, windows: Windows, max_tokens: int) -> None:
+        self.windows = windows
+        self.max_tokens = max_tokens
+
+    def __getitem__(self, share: np.ndarray) -> List[Row]:
+        return pack_rows(self.windows, share, self.max_tokens)
+
+
+class _Steps(Sampler):
+    """One slot's shares from `first_step` on, without end; its length is one epoch's steps."""
+
+    def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
+        self.order = order
+        self.slot = slot
+        self.first_step = first_step
+
+    def __len__(self) -> int:
+        return max(1, len(self.order.lengths) // self.order.global_batch_size)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        step = self.first_step
+        while True:
+            yield self.order.share(step, self.slot)
+            step += 1
+
+
+def train_loader(
+    windows: Windows,
+    order: TrainOrder,
+    slot: int,
+    first_step: int,
+    max_tokens: int,
+    num_workers: int,
+    pin_memory: bool,
+) -> DataLoader:
+    """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
+    return DataLoader(
+        _Packed(windows, max_tokens),
+        sampler=_Steps(order, slot, first_step),
+        batch_size=None,  # a share comes as one array; the data set packs it
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        prefetch_factor=4 if num_workers else None,
+    )
+
+
+def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> DataLoader:
+    """The validation rows of `slot`: every window once over all slots, each row of like lengths.
+
+    The rows are the same at every number of slots (row i goes to slot i mod slots), so the logits
+    are too. A slot without a row gets one empty batch, since Determined refuses an empty loader.
+    """
+    by_length = np.argsort(windows.lengths, kind="stable")
+    ends = np.cumsum(windows.lengths[by_length], dtype=np.int64)
+    rows: List[np.ndarray] = []
+    first = 0
+    while first < len(by_length):
+        before = ends[first] - windows.lengths[by_length[first]]
+        last = int(np.searchsorted(ends, before + max_tokens, side="right"))
+        rows.append(by_length[first:last])
+        first = last
+    mine = rows[slot::slots] or [np.empty(0, np.int64)]
+    return DataLoader(_Packed(windows, max_tokens), sampler=mine, batch_size=None)

@@ -1,0 +1,164 @@
+"""Checkpoints of a local run: whole or not there, checked before use, old ones pruned.
+
+A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
+lists every file's size and SHA-256. It is written under a temporary name, flushed to the disk,
+and renamed; a reader that finds a manifest and equal checksums has all of it.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from determined import core
+from determined.common import storage
+
+from hparams import UserError
+from run_folder import RunFolder
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+log = logging.getLogger(__name__)
+
+
+class LocalCheckpoints(core.DummyCheckpointContext):
+    """Determined's checkpoint context over a folder of an output directory.
+
+    Args:
+        distributed: Determined's distributed context.
+        output: the run's output directory; the chief's writes, the others' is not used.
+        run: what must not change over a restart; kept in every manifest.
+        pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
+            `save_trial_best` (both 1 by default, as on a cluster).
+    """
+
+    def __init__(
+        self,
+        distributed: core.DistributedContext,
+        output: RunFolder,
+        run: Dict[str, Any],
+        pruning: Dict[str, Any],
+    ) -> None:
+        self.output = output
+        self.folder = output.path / "checkpoints"
+        super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
+        self.run = run
+        self.latest = max(1, pruning.get("save_trial_latest", 1))
+        self.best = pruning.get("save_trial_best", 1)
+
+    @contextlib.contextmanager
+    def store_path(
+        self, metadata: Optional[Dict[str, Any]] = None, *, shard: bool = False
+    ) -> Iterator[Tuple[Path, str]]:
+        """Yields a folder to fill and the name it will have; chief only."""
+        steps = int((metadata or {})["steps_completed"])
+        name = f"step-{steps:08d}"
+        aside = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{name}.writing-"))
+        try:
+            yield aside, name
+            (aside / "metadata.json").write_text(json.dumps(metadata, indent=2))
+            facts = {"steps": steps, "run": self.run, "validations": self.output.validations}
+            write_manifest(aside, facts)
+            _replace_folder(aside, self.folder / name)
+        except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise UserError(
+                f"{self.folder}: cannot write checkpoint {name} ({reason}); "
+                "free space there, then run the same command to go on from the one before"
+            ) from None
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        self._prune()
+
+    @contextlib.contextmanager
+    def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
+        """Yields the folder of a checkpoint; `storage_id` is its path."""
+        yield Path(storage_id)
+
+    def _prune(self) -> None:
+        spared = self.output.best_steps(self.best)
+        for steps, folder in list_checkpoints(self.folder)[: -self.latest]:
+            if steps not in spared:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def list_checkpoints(folder: Path) -> List[Tuple[int, Path]]:
+    """(steps, path) of every finished checkpoint in `folder`, oldest first."""
+    return sorted((int(p.name[5:]), p) for p in folder.glob("step-*") if p.name[5:].isdigit())
+
+
+def newest_complete(folder: Path) -> Optional[Path]:
+    """The newest checkpoint whose every file is as written; damaged ones are passed over, warned
+    about. None where there is no checkpoint at all.
+
+    Raises UserError where there are checkpoints and all are damaged: starting over in silence
+    would throw work away.
+    """
+    found = list_checkpoints(folder)
+    for _, path in reversed(found):
+        fault = find_fault(path)
+        if fault is None:
+            return path
+        log.warning("checkpoint %s is damaged (%s); using the one before it", path, fault)
+    if found:
+        raise UserError(
+            f"{folder}: all {len(found)} checkpoints are damaged; "
+            "restore one, or start over with --resume never"
+        )
+    return None
+
+
+def find_fault(path: Path) -> Optional[str]:
+    """What keeps `path` from being a complete checkpoint, or None: manifest, sizes, checksums."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        for name, facts in manifest["files"].items():
+            content = (path / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+                return f"{name} is not as it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {error}"
+    return None
+
+
+def write_manifest(folder: Path, facts: Dict[str, Any]) -> None:
+    """List and flush every file of `folder`, so that a rename publishes the whole of it."""
+    files = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        _flush(path)
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": FORMAT, **facts, "files": files}, indent=1))
+    _flush(manifest)
+    for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        _flush(path)
+
+
+def _replace_folder(aside: Path, target: Path) -> None:
+    """Rename `aside` to `target`; a checkpoint of the same step gives way only then."""
+    old = None
+    if target.exists():
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
+        os.replace(target, old)
+    os.chmod(aside, 0o755)
+    os.replace(aside, target)
+    _flush(target.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

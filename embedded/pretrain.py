@@ -1,0 +1,241 @@
+"""Make the embedded model again from nothing: its tokenizer and its encoder.
+
+    python -m embedded.pretrain                               # the released folder
+    python -m embedded.pretrain --steps 2 --output /tmp/tiny  # a look at the whole path, seconds
+
+The objective is recurring span selection on `embedded.corpus`: given a cloze query and a passage,
+point at the start and the end of the name that fills the query, or at [CLS] when the passage does
+not say. The pointing head is thrown away; the folder holds the encoder alone.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from torch.nn.functional import cross_entropy
+from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
+
+from embedded.corpus import make_example, make_filler
+
+RELEASE = Path(__file__).parent / "albert-tiny"
+SPECIALS = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+VOCAB_SIZE = 1600
+POSITIONS = 384
+TOKENS_PER_BATCH = 4800
+WARMUP = 200
+
+
+def train_tokenizer(seed: int, documents: int = 20_000) -> PreTrainedTokenizerFast:
+    """Learn a small lower-case vocabulary; pairs get ALBERT's layout and segments."""
+    rng = Random(seed)
+    names = list(SPECIALS.values())
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+    )
+    printable = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=names,
+        initial_alphabet=printable,
+        show_progress=False,
+    )
+    text = (
+        f"{make_example(rng, 1.0).passage} {make_filler(rng)} {make_filler(rng)}"
+        for _ in range(documents)
+    )
+    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=POSITIONS,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **SPECIALS,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> AlbertForQuestionAnswering:
+    """Make the untrained model, started where matching is easy to find."""
+    torch.manual_seed(seed)
+    config = AlbertConfig(
+        vocab_size=len(tokenizer),
+        embedding_size=128,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=POSITIONS,
+        hidden_act="gelu_pytorch_tanh",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+        initializer_range=0.05,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+    )
+    model = AlbertForQuestionAnswering(config)
+    _start_matching(model)
+    return model
+
+
+def _start_matching(model: AlbertForQuestionAnswering, width: int = 32, gain: float = 0.1) -> None:
+    """Initialise so that some heads attend to equal pieces and the others to near positions.
+
+    The last `width` channels hold sinusoidal positions, the others the piece. Keys equal queries;
+    the first half of the heads reads pieces, the second half positions.
+    """
+    words = model.albert.embeddings.word_embeddings.weight  # [pieces, size]
+    places = model.albert.embeddings.position_embeddings.weight  # [positions, size]
+    attention = model.albert.encoder.albert_layer_groups[0].albert_layers[0].attention
+    size = words.shape[1]
+    rates = 2 * math.pi / torch.logspace(math.log10(6), math.log10(600), width // 2)
+    angles = torch.arange(len(places))[:, None] * rates  # [positions, width / 2]
+    with torch.no_grad():
+        words[:, -width:] = 0
+        places.zero_()
+        places[:, -width:] = 0.07 * torch.cat((angles.sin(), angles.cos()), dim=1)
+        model.albert.encoder.embedding_hidden_mapping_in.weight.copy_(torch.eye(size))
+        half = size // 2  # output rows of the first half of the heads
+        attention.query.weight.normal_(0, gain)
+        attention.query.weight[:half, -width:] = 0
+        attention.query.weight[half:, :-width] = 0
+        attention.key.weight.copy_(attention.query.weight)
+
+
+def batches(
+    tokenizer: PreTrainedTokenizerFast, seed: int, steps: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield `steps` batches of at most TOKENS_PER_BATCH tokens, easy at first, hard from half way.
+
+    Each has `input_ids`, `token_type_ids`, `attention_mask` [n, length] and `targets` [n, 2].
+    """
+    rng, given, easy, grown = Random(seed), 0, steps // 8, 1 + steps * 3 // 8
+    while given < steps:
+        level = min(1.0, max(0.0, (given - easy) / grown))
+        examples = [make_example(rng, level) for _ in range(64 * 20)]
+        encoded = tokenizer([e.query for e in examples], [e.passage for e in examples])
+        rows = []
+        for index, example in enumerate(examples):
+            ids, kinds = encoded["input_ids"][index], encoded["token_type_ids"][index]
+            target = (0, 0)
+            if example.start >= 0:
+                first = encoded.char_to_token(index, example.start, 1)
+                target = (first, encoded.char_to_token(index, example.end - 1, 1))
+            if len(ids) <= POSITIONS // 2:
+                rows.append((ids, kinds, target))
+        rows.sort(key=lambda row: len(row[0]))
+        groups = []
+        while rows:
+            count = max(1, TOKENS_PER_BATCH // len(rows[-1][0]))
+            groups.append(rows[-count:])
+            del rows[-count:]
+        rng.shuffle(groups)
+        for group in groups[: steps - given]:
+            yield _collate(group, tokenizer.pad_token_id)
+            given += 1
+
+
+def _collate(group: list[tuple], pad: int) -> dict[str, torch.Tensor]:
+    width = max(len(ids) for ids, _, _ in group)
+    filled = [ids + [pad] * (width - len(ids)) for ids, _, _ in group]
+    kinds = [kinds + [0] * (width - len(kinds)) for _, kinds, _ in group]
+    input_ids = torch.tensor(filled)
+    return {
+        "input_ids": input_ids,
+        "token_type_ids": torch.tensor(kinds),
+        "attention_mask": (input_ids != pad).long(),
+        "targets": torch.tensor([target for _, _, target in group]),
+    }
+
+
+def train(
+    model: AlbertForQuestionAnswering,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    steps: int,
+    learning_rate: float = 2e-3,
+) -> None:
+    """Train in place with AdamW, warm-up and cosine decay, printing progress every 50 steps."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    began, shown = time.perf_counter(), []
+    for step, batch in enumerate(batches(tokenizer, seed, steps)):
+        decay = 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = learning_rate * min(1, (step + 1) / WARMUP) * decay
+        targets = batch.pop("targets")
+        output = model(**batch)
+        logits = torch.stack((output.start_logits, output.end_logits), dim=1)  # [n, 2, length]
+        logits = logits.masked_fill(batch["attention_mask"][:, None] == 0, -1e4)
+        loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        right = (logits.argmax(-1) == targets).all(1)
+        named = targets[:, 0] > 0
+        shown.append((loss.item(), right[named].float().mean().item(), right.float().mean().item()))
+        if (step + 1) % 50 == 0 or step + 1 == steps:
+            mean = [sum(column) / len(column) for column in zip(*shown, strict=True)]
+            print(
+                f"step {step + 1}/{steps} loss {mean[0]:.3f} found {mean[1]:.3f} "
+                f"right {mean[2]:.3f} {time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
+            shown = []
+
+
+def save(
+    model: AlbertForQuestionAnswering, tokenizer: PreTrainedTokenizerFast, output: Path
+) -> None:
+    """Write the encoder and the tokenizer beside `output`, then move each whole file into it."""
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as partial:
+        model.albert.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        settings = Path(partial, "tokenizer_config.json")
+        known = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+        for file in sorted(Path(partial).iterdir()):
+            file.chmod(0o644)
+            file.replace(output / file.name)
+
+
+def main() -> None:
+    """Read the command line, make the model and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=RELEASE)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    tokenizer = train_tokenizer(arguments.seed)
+    model = build_model(tokenizer, arguments.seed)
+    train(model, tokenizer, arguments.seed + 1, arguments.steps)
+    save(model, tokenizer, arguments.output)
+
+
+if __name__ == "__main__":
+    main()

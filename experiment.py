@@ -1,0 +1,90 @@
+"""A Determined experiment config: read, changed by `--set`, its sections checked."""
+
+from pathlib import Path
+from typing import Any, Dict, List
+
+import yaml
+
+from hparams import UserError, unknown_key
+
+# The top-level keys of Determined 0.38.1's experiment config, version 0.
+KNOWN_KEYS = """
+bind_mounts checkpoint_policy checkpoint_storage data debug description entrypoint environment
+hyperparameters integrations labels log_policies max_restarts min_checkpoint_period
+min_validation_period name optimizations pachyderm perform_initial_validation pbs preemption_timeout
+profiling project records_per_epoch reproducibility resources retention_policy scheduling_unit
+searcher security slurm tensorboard_storage version workspace
+""".split()
+
+# Determined hands these to no trainer script, so setting them would do nothing, silently.
+UNREAD = {
+    "min_checkpoint_period": "hyperparameters.checkpoint_period (optimizer steps)",
+    "min_validation_period": "hyperparameters.validation_period (optimizer steps)",
+    "scheduling_unit": "hyperparameters.reporting_period (optimizer steps)",
+    "optimizations": "hyperparameters.max_tokens_per_forward and precision",
+    "records_per_epoch": "nothing: epochs are counted from the data",
+}
+
+
+def load_config(path: Path) -> Dict[str, Any]:
+    """The mapping in a YAML file. Raises UserError for a file that holds none."""
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); give --config") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; give an experiment config in YAML") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UserError(f"{path}: not YAML{where}; mend it") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not an experiment config; expected keys such as hyperparameters")
+    return config
+
+
+def apply_overrides(config: Dict[str, Any], overrides: List[str]) -> None:
+    """Change `config` in place by `key.path=value` texts; values are read as YAML."""
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or not path:
+            raise UserError(f"--set {override}: expected key.path=value")
+        *parents, last = path.split(".")
+        section = config
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise UserError(f"--set {override}: {parent!r} is a value, not a section")
+        try:
+            section[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"--set {override}: {text!r} is not a YAML value") from None
+
+
+def check_sections(config: Dict[str, Any]) -> None:
+    """Raise UserError for a key that Determined does not know or that nothing would read."""
+    for key in config:
+        if key not in KNOWN_KEYS:
+            raise unknown_key(str(key), "config", KNOWN_KEYS)
+        if key in UNREAD:
+            raise UserError(f"config.{key}: a trainer script does not get it; use {UNREAD[key]}")
+    for section in ("hyperparameters", "data", "searcher"):
+        if not isinstance(config.get(section), dict):
+            raise UserError(f"config.{section}: missing; an experiment config needs this section")
+
+
+def single_values(hyperparameters: Dict[str, Any]) -> Dict[str, Any]:
+    """Hyperparameters with `{type: const, val: x}` unwrapped, for a run outside a search.
+
+    Raises UserError for a range, which only a cluster's searcher can draw from.
+    """
+    values = {}
+    for key, value in hyperparameters.items():
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind in ("int", "double", "log", "categorical"):
+            raise UserError(
+                f"hyperparameters.{key}: a search range; a local run needs one value, "
+                f"--set hyperparameters.{key}=VALUE"
+            )
+        values[key] = value["val"] if kind == "const" else value
+    return values

@@ -1,0 +1,130 @@
+"""A run off the cluster: one process or torchrun's, on this machine, into an output directory.
+
+Determined's own local mode starts the data over on resume, turns checkpoint policy `best` into
+`all` and keeps checkpoints in the user's data folder. So a local run drives the trial loop of the
+cluster, `determined.pytorch._PyTorchTrialController` (private; tested against 0.38.1), with
+contexts that write to a folder where the cluster's talk to the master.
+"""
+
+import contextlib
+import os
+import pickle
+import shutil
+import socket
+from pathlib import Path
+from typing import Any, Dict, Iterator, Optional
+
+import torch
+from determined import core, pytorch, util
+
+import resume
+from checkpoints import LocalCheckpoints
+from hparams import UserError
+from run_folder import RunFolder
+from stopping import StopRequest
+
+HERE = Path(__file__).resolve().parent
+
+
+class LocalController(pytorch._PyTorchTrialController):
+    """The trial loop, saving only this package's modules beside a checkpoint.
+
+    Determined's `util.write_user_code` would copy the whole working directory, and without end
+    where the checkpoint lies inside it.
+    """
+
+    def _load(self, load_path: Path) -> None:
+        resume.check_trial_state(load_path)
+        try:
+            super()._load(load_path)
+        except pickle.UnpicklingError as error:
+            raise UserError(
+                f"{load_path}: holds more than safe loading allows, so it was not loaded: "
+                f"{str(error).splitlines()[0]}"
+            ) from None
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise UserError(
+                f"{load_path}: does not fit this model: {str(error).splitlines()[0]}"
+            ) from None
+
+    def _save(self, path: Path) -> None:
+        original, util.write_user_code = util.write_user_code, _copy_modules
+        try:
+            super()._save(path)
+        finally:
+            util.write_user_code = original
+
+
+def _copy_modules(path: Path, on_cluster: bool) -> None:
+    code = path / "code"
+    shutil.copytree(HERE / "embedded", code / "embedded", ignore=shutil.ignore_patterns("__py*"))
+    for module in HERE.glob("*.py"):
+        shutil.copyfile(module, code / module.name)
+
+
+@contextlib.contextmanager
+def process_group() -> Iterator[core.DistributedContext]:
+    """Join torchrun's process group where there is one (gloo on CPUs, NCCL on GPUs)."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield core.DummyDistributedContext()
+        return
+    os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
+    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    ports = [[_free_port(), _free_port()] if os.environ["RANK"] == "0" else None]
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.broadcast_object_list(ports)
+    try:
+        # As DistributedContext.from_torch_distributed, but for the ports: two runs on one
+        # machine must not meet on Determined's fixed ones.
+        yield core.DistributedContext(
+            rank=int(os.environ["RANK"]),
+            size=int(os.environ["WORLD_SIZE"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            cross_rank=int(os.environ["GROUP_RANK"]),
+            cross_size=int(os.environ["GROUP_WORLD_SIZE"]),
+            chief_ip=os.environ["MASTER_ADDR"],
+            pub_port=ports[0][0],
+            pull_port=ports[0][1],
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def trial_context(
+    distributed: core.DistributedContext,
+    checkpoints: LocalCheckpoints,
+    folder: Optional[RunFolder],
+    stop: StopRequest,
+    config: Dict[str, Any],
+    steps_completed: int,
+) -> Iterator[pytorch.PyTorchTrialContext]:
+    """What `determined.pytorch.init` yields on a cluster. `folder` is the chief's, else None."""
+    core_context = core.Context(
+        checkpoint=checkpoints,
+        distributed=distributed,
+        preempt=stop,
+        train=folder or core.DummyTrainContext(),
+    )
+    with core_context:
+        yield pytorch.PyTorchTrialContext(
+            core_context=core_context,
+            trial_seed=config["hyperparameters"]["seed"],
+            hparams=config["hyperparameters"],
+            slots_per_trial=distributed.size,
+            num_gpus=torch.cuda.device_count(),
+            exp_conf=config,
+            aggregation_frequency=1,
+            steps_completed=steps_completed,
+            managed_training=True,
+            debug_enabled=False,
+            enable_tensorboard_logging=False,  # RunFolder writes the events
+        )

@@ -1,0 +1,269 @@
+"""`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
+
+One batch is one optimizer step: `train_batch` runs the slot's packed rows one by one, adds up
+their gradients (all-reduced once, with the last row) and steps. `evaluate_batch` decodes spans on
+the device and hands candidates, not logits, to a reducer that scores the whole split on the chief.
+"""
+
+import contextlib
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from determined import pytorch
+from transformers import PreTrainedTokenizerBase
+
+import optim
+import resume
+from batches import Row, TrainOrder, train_loader, validation_loader
+from data import Split, load_split, load_tokenizer
+from decoding import Answers, Candidates, best_spans, merge_answers
+from display import Progress
+from hparams import HParams, parse_data_config, parse_hparams
+from modeling import build_model, resolve_precision
+from packing import answer_logits, window_losses
+from run_folder import write_predictions
+from squad_metrics import score
+
+
+class SquadData(NamedTuple):
+    """Everything that a trial reads: both splits, featurised with one tokenizer."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Split
+    validation: Split
+
+    @classmethod
+    def load(cls, config: Dict[str, Any], hparams: HParams) -> "SquadData":
+        """Read `data:` of an experiment config. Raises UserError for anything wrong with it."""
+        data = parse_data_config(config)
+        tokenizer = load_tokenizer(data, hparams)
+        splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
+        return cls(tokenizer, *splits)
+
+    def fingerprints(self) -> Dict[str, Any]:
+        """What the questions and the tokenizer are, by config key: hashes in place of names."""
+        vocabulary = self.tokenizer.backend_tokenizer.to_str().encode()
+        config = self.train.config
+        return {
+            "data.train": self.train.source.fingerprint,
+            "data.validation": self.validation.source.fingerprint,
+            "data.tokenizer": hashlib.sha256(vocabulary).hexdigest(),
+            "data.max_train_examples": config.max_train_examples,
+            "data.max_validation_examples": config.max_validation_examples,
+            "data.skip_invalid": config.skip_invalid,
+        }
+
+
+class SquadTrial(pytorch.PyTorchTrial):
+    """Fine-tunes a Hugging Face encoder on SQuAD.
+
+    Args:
+        context: Determined's; its hyperparameters and `data` config say everything else.
+        data: the splits where the caller has them already; loaded from the config otherwise.
+    """
+
+    def __init__(
+        self, context: pytorch.PyTorchTrialContext, data: Optional[SquadData] = None
+    ) -> None:
+        self.context = context
+        self.hparams = parse_hparams(context.get_hparams())
+        self.data = data or SquadData.load(context.get_data_config(), self.hparams)
+        self.dtype = resolve_precision(self.hparams.precision, context.device)
+        self.rank, self.slots = context.distributed.rank, context.distributed.size
+
+        # The order matters: Determined wants the scaler wrapped before the model.
+        self.scaler = context.wrap_scaler(
+            torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
+        )
+        self.model = context.wrap_model(build_model(self.hparams, self.data.tokenizer))
+        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
+        self.optimizer = context.wrap_optimizer(
+            optim.build_optimizer(self.hparams.optimizer, groups, self.hparams.learning_rate())
+        )
+        self.steps, self.warmup = plan_steps(self.hparams, len(self.data.train.windows))
+        self.schedule = context.wrap_lr_scheduler(
+            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
+            step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
+        )
+        # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
+        context.experimental.disable_dataset_reproducibility_checks()
+        context.experimental.disable_auto_to_device()
+        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
+        self.answers = context.wrap_reducer(
+            AnswerReducer(self.hparams, self.data.validation, self.rank), for_training=False
+        )
+
+    def build_training_data_loader(self) -> torch.utils.data.DataLoader:
+        windows = self.data.train.windows
+        batch = self.hparams.global_batch_size
+        return train_loader(
+            windows,
+            TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed),
+            slot=self.rank,
+            first_step=self.context.get_initial_batch(),
+            max_tokens=self.hparams.max_tokens_per_forward,
+            num_workers=self.hparams.num_workers,
+            pin_memory=self.context.device.type == "cuda",
+        )
+
+    def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
+        windows = self.data.validation.windows
+        budget = self.hparams.max_tokens_per_forward
+        return validation_loader(windows, self.slots, self.rank, budget)
+
+    def get_batch_length(self, batch: List[Row]) -> int:
+        return sum(len(row["windows"]) for row in batch)
+
+    def train_batch(self, batch: List[Row], epoch_idx: int, batch_idx: int) -> Dict[str, Any]:
+        """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
+        resume.seed_step(self.hparams.seed, batch_idx, self.rank)
+        self.answers.answers = None  # the weights move on from what was validated
+        share = self.get_batch_length(batch)
+        for number, row in enumerate(batch):
+            row = self._to_device(row)
+            with self._no_sync(unless=number == len(batch) - 1):
+                losses = self._losses(row, *self._logits(row))
+                self.context.backward(self.scaler.scale(losses.sum() / share))
+            self.meter.update(row, losses)
+        self.scaler.unscale_(self.optimizer)
+        self.context.step_optimizer(
+            self.optimizer, clip_grads=self._clip_gradients, scaler=self.scaler
+        )
+        self.scaler.update()
+        # The loss stays on the device until a report is due; a returned tensor would be read back,
+        # and the device waited for, at every step.
+        return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
+        """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
+        for row in batch:
+            row = self._to_device(row)
+            start_logits, end_logits = self._logits(row)
+            losses = self._losses(row, start_logits, end_logits)
+            spans = best_spans(
+                start_logits,
+                end_logits,
+                row,
+                self.hparams.n_best_size,
+                self.hparams.max_answer_length,
+            )
+            self.answers.update(spans, losses)
+        return {}
+
+    def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
+        steps_done = self.context.get_initial_batch()
+        return {
+            "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
+            "answers": AnswersBesideCheckpoint(self.answers),
+        }
+
+    def _to_device(self, row: Row) -> Row:
+        return {
+            name: value.to(self.context.device, non_blocking=True)
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in row.items()
+        }
+
+    def _logits(self, row: Row) -> Tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast(
+            self.context.device.type, self.dtype, enabled=self.dtype is not torch.float32
+        ):
+            return answer_logits(self.model, row)
+
+    def _losses(self, row: Row, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        positions = row["start_positions"], row["end_positions"]
+        return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
+
+    def _no_sync(self, unless: bool) -> contextlib.AbstractContextManager:
+        if unless or self.slots == 1:
+            return contextlib.nullcontext()
+        return self.model.no_sync()
+
+    def _clip_gradients(self, parameters: Any) -> None:
+        if self.hparams.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, self.hparams.max_grad_norm)
+
+
+class TrainingMeter(pytorch.MetricReducer):
+    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device."""
+
+    def reset(self) -> None:
+        self.losses: List[torch.Tensor] = []
+        self.windows = self.tokens = 0
+        self.began = time.monotonic()
+
+    def update(self, row: Row, losses: torch.Tensor) -> None:
+        self.losses.append(losses.detach().sum())
+        self.windows += len(losses)
+        self.tokens += len(row["input_ids"])
+
+    def per_slot_reduce(self) -> Tuple[float, int, int, float]:
+        total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
+        return total, self.windows, self.tokens, time.monotonic() - self.began
+
+    def cross_slot_reduce(self, per_slot: List[Tuple[float, int, int, float]]) -> Dict[str, float]:
+        loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
+        seconds = max(slot[3] for slot in per_slot)
+        return {
+            "loss": loss / max(windows, 1),
+            "examples_per_second": windows / seconds,
+            "tokens_per_second": tokens / seconds,
+        }
+
+
+class AnswerReducer(pytorch.MetricReducer):
+    """Span candidates of every slot -> answers -> EM/F1, on the chief."""
+
+    def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
+        self.hparams = hparams
+        self.split = split
+        self.rank = rank
+        self.answers: Optional[Answers] = None  # of the weights as they are, on the chief
+
+    def reset(self) -> None:
+        self.spans: List[Candidates] = []
+        self.losses: List[np.ndarray] = []
+
+    def update(self, spans: Candidates, losses: torch.Tensor) -> None:
+        self.spans.append(spans)
+        self.losses.append(losses.float().cpu().numpy())
+
+    def per_slot_reduce(self) -> Tuple[List[Candidates], List[np.ndarray]]:
+        return self.spans, self.losses
+
+    def cross_slot_reduce(self, per_slot: List[Any]) -> Dict[str, float]:
+        if self.rank != 0:
+            return {}  # Determined reports what the chief returns
+        spans = [row for slot in per_slot for row in slot[0]]
+        losses = np.concatenate([row for slot in per_slot for row in slot[1]])
+        examples, windows = self.split.examples, self.split.windows
+        threshold = self.hparams.null_score_diff_threshold
+        self.answers = merge_answers(examples, windows, spans, threshold)
+        metrics = score(examples, self.answers.predictions, self.answers.null_odds, threshold)
+        # In window order, so that the sum is the same however the rows were dealt to slots.
+        order = np.argsort(np.concatenate([row.windows for row in spans]))
+        metrics["loss"] = float(losses[order].mean(dtype=np.float64))
+        return metrics
+
+
+def plan_steps(hparams: HParams, windows: int) -> Tuple[int, int]:
+    """Optimizer steps of the whole run, and how many of them warm up."""
+    steps = optim.total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
+    return steps, optim.warmup_steps(steps, hparams.warmup_fraction)
+
+
+class AnswersBesideCheckpoint(pytorch.PyTorchCallback):
+    """Puts the predictions of a checkpoint's own validation into the checkpoint."""
+
+    def __init__(self, reducer: AnswerReducer) -> None:
+        self.reducer = reducer
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        answers = self.reducer.answers
+        if answers is not None:
+            write_predictions(Path(checkpoint_dir), answers)

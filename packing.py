@@ -1,0 +1,228 @@
+"""Unpadded batches: packed rows, attended and scored window by window, and what they cost.
+
+A packed row is n windows end to end, T real tokens, no padding; window i is tokens
+`cu_seqlens[i]:cu_seqlens[i + 1]`. The model code stays the library's: importing this module
+registers an attention named "packed" that no token leaves its own window by.
+"""
+
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+
+from hparams import UserError
+
+PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
+
+
+class Layout:
+    """Where the windows of one packed row lie. Made once per row and read by every layer.
+
+    On a CPU the windows are attended one after another: no padding, and measured 1.3 to 1.5 times
+    the speed of the padded grid. On other devices they are laid into a grid [n, max_length],
+    unless there is only one.
+
+    Args:
+        cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
+        tokens: T.
+        max_length: tokens of the longest window, from the host: reading it would wait for the
+            device.
+        padded: use the grid; default: by device and number of windows, as above.
+    """
+
+    def __init__(
+        self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: Optional[bool] = None
+    ) -> None:
+        self.windows = n = len(cu_seqlens) - 1
+        self.max_length = max_length
+        if n * max_length < tokens:
+            raise ValueError(f"{tokens} tokens do not fit {n} windows of at most {max_length}")
+        self.padded = padded if padded is not None else n > 1 and cu_seqlens.device.type != "cpu"
+        if not self.padded:
+            self.lengths = [tokens] if n == 1 else cu_seqlens.diff().tolist()
+            return
+        start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+        token = torch.arange(tokens, device=cu_seqlens.device)
+        window = torch.searchsorted(end, token, right=True)
+        # Token 7 of windows of 5 and 6 tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
+        self.cell = window * max_length + token - start[window]  # [T]
+        column = torch.arange(max_length, device=cu_seqlens.device)
+        self.is_key = (column < (end - start)[:, None])[:, None, None, :]  # [n, 1, 1, L]
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[1, heads, T, d] -> [n, heads, L, d], zeros where a window has no token."""
+        _, heads, tokens, size = x.shape
+        grid = x.new_zeros(self.windows * self.max_length, heads * size)
+        grid = grid.index_copy(0, self.cell, x[0].transpose(0, 1).reshape(tokens, heads * size))
+        return grid.view(self.windows, self.max_length, heads, size).transpose(1, 2)
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """[n, heads, L, d] -> [1, T, heads, d]."""
+        _, heads, _, size = x.shape
+        flat = x.transpose(1, 2).reshape(self.windows * self.max_length, heads * size)
+        return flat.index_select(0, self.cell).view(1, -1, heads, size)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    packed_layout: Optional[Layout] = None,
+    **kwargs: Any,
+) -> Tuple[Tensor, None]:
+    """The "packed" entry of the library's AttentionInterface: each window attends to itself.
+
+    Args: query, key, value: [1, heads, T, d], any float type; packed_layout: of this row.
+    Returns: [1, T, heads, d] and no attention weights.
+    Raises ValueError when called without a layout or with a mask, which would attend across
+    examples, and UserError for a model whose attention is more than softmax(q k) v.
+    """
+    if packed_layout is None or attention_mask is not None:
+        raise ValueError(
+            "packed attention needs the row's layout and takes no mask: call the model through "
+            "packing.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
+        )
+    more = [x for x in ("sliding_window", "position_bias", "softcap") if kwargs.get(x) is not None]
+    if more or getattr(module, "is_causal", False):
+        raise UserError(
+            f"hyperparameters.model: {type(module).__name__} uses {(more or ['is_causal'])[0]}, "
+            "which packed rows do not support; use an encoder such as ALBERT, BERT or RoBERTa"
+        )
+    if packed_layout.padded:
+        grids = [packed_layout.pad(x) for x in (query, key, value)]
+        # Places past a window's end still attend to its tokens, so that no softmax is empty.
+        out = F.scaled_dot_product_attention(
+            *grids, attn_mask=packed_layout.is_key, dropout_p=dropout, scale=scaling
+        )
+        return packed_layout.unpad(out), None
+    parts = (x.split(packed_layout.lengths, dim=2) for x in (query, key, value))
+    outs = [
+        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling).transpose(1, 2)
+        for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
+    ]
+    return torch.cat(outs, dim=1), None
+
+
+def _no_mask(attention_mask: Optional[Tensor] = None, **_: Any) -> None:
+    if attention_mask is not None:
+        raise ValueError("a packed row has no padding: do not hand the model an attention_mask")
+
+
+AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, _no_mask)
+
+
+def model_inputs(model: nn.Module, row: Mapping[str, Any]) -> Dict[str, Any]:
+    """What to call `model` with so that it reads `row` as separate windows.
+
+    Args:
+        model: a library encoder made with `attn_implementation=PACKED`, or a wrapper (DDP) of one.
+        row: on the model's device input_ids, token_type_ids, position_ids (from 0 in every
+            window), int64 [T], and cu_seqlens, int32 [n + 1]; and max_length, a Python int, which
+            the collate function knows. Without it the device is waited for. More keys may be there.
+    Returns: input_ids and position_ids [1, T], packed_layout, and token_type_ids [1, T] where the
+        model tells segments apart.
+    Raises UserError for a model that would ignore the layout and attend across examples.
+    """
+    bare = getattr(model, "module", model)
+    check_model(bare)
+    cu_seqlens, tokens = row["cu_seqlens"], len(row["input_ids"])
+    max_length = row["max_length"] if "max_length" in row else int(cu_seqlens.diff().max())
+    inputs = {
+        "input_ids": row["input_ids"][None],
+        "position_ids": (row["position_ids"] + first_position(bare))[None],
+        "packed_layout": Layout(cu_seqlens, tokens, max_length),
+    }
+    if getattr(bare.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = row["token_type_ids"][None]
+    return inputs
+
+
+def check_model(bare: nn.Module) -> None:
+    """Raise UserError for a model that would ignore the layout and attend across examples."""
+    # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
+    attention = bare.config._attn_implementation
+    if attention != PACKED or not getattr(bare, "_supports_attention_backend", False):
+        raise UserError(
+            f"hyperparameters.model: {type(bare).__name__} cannot run packed rows (its attention "
+            f"is {attention!r}); use an encoder such as ALBERT, BERT or RoBERTa"
+        )
+
+
+def first_position(bare: nn.Module) -> int:
+    """0, or padding_idx + 1 where the position table has a padding row, as fairseq's models do."""
+    embeddings = getattr(bare.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+def answer_logits(model: nn.Module, row: Mapping[str, Any]) -> Tuple[Tensor, Tensor]:
+    """Start and end logits [T] of a packed row, from any AutoModelForQuestionAnswering encoder.
+
+    Takes what `model_inputs` takes and raises what it raises; never waits for the device when
+    `row` has max_length. Calls `model` itself, so that a DDP wrapper sees the forward.
+    """
+    output = model(**model_inputs(model, row))
+    return output.start_logits[0], output.end_logits[0]
+
+
+def window_losses(
+    start_logits: Tensor,
+    end_logits: Tensor,
+    cu_seqlens: Tensor,
+    start_positions: Tensor,
+    end_positions: Tensor,
+    max_length: Optional[int] = None,
+) -> Tensor:
+    """Per window the mean of start and end cross-entropy over the window's own tokens.
+
+    What the library's span loss gives for each window alone, without padding. Waits for no device.
+
+    Args: start_logits, end_logits: [T], any float type; cu_seqlens: int32 [n + 1];
+        start_positions, end_positions: int64 [n], counted from the window's first token;
+        max_length: tokens of the longest window; without it the grid is [n, T] and larger.
+    Returns: fp32 [n], in nats.
+    """
+    tokens = len(start_logits)
+    start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
+    token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
+    outside, token = token >= end, token.clamp(max=tokens - 1)
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        grid = logits.float()[token].masked_fill(outside, -torch.inf)
+        return F.cross_entropy(grid, target, reduction="none")
+
+    return (loss(start_logits, start_positions) + loss(end_logits, end_positions)) / 2
+
+
+def training_flops(config: PretrainedConfig, lengths: np.ndarray) -> float:
+    """Floating-point operations of one forward and backward over windows of these lengths.
+
+    Counts matrix products over real tokens from the config, not from the parameters: ALBERT uses
+    one layer's weights in all 12 layers. A product costs 2 per weight and token; backward is two
+    products for each one of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
+    Recomputation, softmax, norms and look-ups are left out.
+
+    albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens a window, per token: layers
+    3 * 12 * 2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 =
+    0.10e9, embedding mapping and head 0.003e9: 14.6e9.
+
+    Args: config: of an ALBERT- or BERT-like encoder; lengths: real tokens per window, [n].
+    """
+    h, layers = config.hidden_size, config.num_hidden_layers
+    layers *= getattr(config, "inner_group_num", 1)
+    f = config.intermediate_size if hasattr(config, "intermediate_size") else config.hidden_dim
+    e = getattr(config, "embedding_size", h)
+    lengths = np.asarray(lengths, dtype=np.float64)
+    per_token = layers * 2 * (4 * h * h + 2 * h * f)  # q, k, v, output; the two of the FFN
+    per_token += 2 * e * h if e != h else 0  # embedding mapping
+    per_token += 2 * h * 2  # start and end logit
+    per_pair = layers * 4 * h  # q k and weights v: 2 * h each, for every pair of tokens
+    return float(3 * (per_token * lengths.sum() + per_pair * np.square(lengths).sum()))

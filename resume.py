@@ -1,0 +1,122 @@
+"""What makes a restarted run the same run, bit for bit.
+
+- Randomness is a function of (seed, step, rank), so no generator state has to survive.
+- The data position is a function of the step (`batches.TrainOrder`).
+- Parameters, optimizer, schedule and GradScaler come from the checkpoint, read by safe loading.
+- A config that would make it another run is refused.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pickle
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import numpy as np
+import torch
+
+from checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
+from hparams import HParams, UserError
+
+# These change how a run is carried out, or at most its rounding, not what it computes.
+FREE = {
+    "checkpoint_period",
+    "epochs",  # spelled out as max_steps
+    "max_tokens_per_forward",
+    "num_workers",
+    "reporting_period",
+    "spot_notice",
+    "validation_period",
+}
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Make every random draw of this optimizer step a function of (seed, step, rank).
+
+    Determined starts all ranks with one seed, so they would draw the same dropout masks, and its
+    checkpoints hold rank 0's generator state alone.
+    """
+    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little"))
+
+
+def allow_checkpoint_globals() -> None:
+    """Let `torch.load(weights_only=True)` read Determined's checkpoints (torch >= 2.6).
+
+    They hold NumPy's generator state, an array, which safe loading refuses by default. Only
+    NumPy's own array constructors are allowed, nothing that runs code.
+    """
+    state = np.random.get_state()[1]
+    rebuild = state.__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
+    dtype = type(np.dtype(np.uint32))
+    torch.serialization.add_safe_globals([rebuild, np.ndarray, np.dtype, dtype])
+
+
+# On import, because `determined.pytorch.load_trial_from_checkpoint_path` imports the trial's
+# module (and so this one) just before it loads.
+allow_checkpoint_globals()
+
+
+def identity(hparams: HParams, fingerprints: Dict[str, Any]) -> Dict[str, Any]:
+    """What a checkpoint and a run that goes on from it must have in common.
+
+    Args: fingerprints: of the questions and the tokenizer, by config key.
+    """
+    values = {f"hyperparameters.{k}": v for k, v in dataclasses.asdict(hparams).items()}
+    kept = {k: v for k, v in values.items() if k.split(".")[1] not in FREE}
+    return json.loads(json.dumps({**kept, **fingerprints}))
+
+
+def find_checkpoint(resume: str, output_dir: Path, run: Dict[str, Any]) -> Optional[Path]:
+    """The checkpoint to go on from: `--resume auto`, or a path to one. None to start afresh.
+
+    Raises UserError for a checkpoint that is missing, damaged, of another format version, or of a
+    run that differs from `run` (see `identity`) in more than how it is carried out.
+    """
+    if resume == "auto":
+        path = newest_complete(output_dir / "checkpoints")
+        if path is None:
+            return None
+    else:
+        path = Path(resume)
+        fault = find_fault(path)
+        if fault:
+            raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
+    manifest = read_manifest(path)
+    if manifest["format"] != FORMAT:
+        raise UserError(
+            f"{path}: checkpoint format {manifest['format']}, this version writes {FORMAT}; "
+            "go on with the version that wrote it, or start over with --resume never"
+        )
+    for key in sorted({*manifest["run"], *run}):
+        was, now = manifest["run"].get(key), run.get(key)
+        if was != now:
+            raise UserError(
+                f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
+                "--output-dir, or start over with --resume never"
+            )
+    return path
+
+
+def read_manifest(checkpoint: Path) -> Dict[str, Any]:
+    """The manifest of a checkpoint that `find_fault` finds whole."""
+    return json.loads((checkpoint / MANIFEST).read_text())
+
+
+def check_trial_state(checkpoint: Path) -> None:
+    """Refuse a `trial_state.pkl` that holds more than numbers: Determined unpickles it as it is.
+
+    Raises UserError when it names any class or function.
+    """
+
+    class Plain(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}")
+
+    path = checkpoint / "trial_state.pkl"
+    try:
+        with path.open("rb") as file:
+            Plain(file).load()
+    except (pickle.UnpicklingError, EOFError, ValueError) as error:
+        raise UserError(f"{path}: not the numbers it should hold ({error}); not loaded") from None

@@ -1,0 +1,236 @@
+"""SQuAD questions from wherever they are: a JSON file, the official files, the hub, our own world.
+
+A fault of a file (missing, not JSON, another shape) is always refused. A fault of one question is
+refused too, or, under `data.skip_invalid: true`, counted and left out.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import urllib.request
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from tqdm import tqdm
+
+from embedded import world
+from hparams import UserError
+from squad_utils import Example
+
+OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
+OFFICIAL_SHA256 = {
+    "train-v1.1.json": "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
+    "dev-v1.1.json": "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
+    "train-v2.0.json": "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
+    "dev-v2.0.json": "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
+}
+
+
+class Source(NamedTuple):
+    """A place that questions come from, not read yet."""
+
+    name: str  # as the config has it
+    split: str  # "train" or "validation"
+    path: Optional[Path]  # the JSON file; None for the hub and the generated world
+    fingerprint: str  # changes when any byte of the questions may have changed
+
+
+def open_source(name: str, split: str, cache_dir: Path) -> Source:
+    """Find `data.train` or `data.validation`, downloading an official file that is not there.
+
+    Raises UserError for a file that does not exist or cannot be read or downloaded.
+    """
+    if name == "generated":
+        return Source(name, split, None, hashlib.sha256(_world(split).encode()).hexdigest())
+    path = Path(name)
+    if name in OFFICIAL_SHA256 and not path.exists():
+        path = _download(name, cache_dir)
+    if path.is_file():
+        try:
+            return Source(name, split, path, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError as error:
+            raise UserError(f"{path}: cannot read it: {error.strerror}") from error
+    file_like = path.suffix == ".json" or path.is_absolute() or name.startswith(".")
+    if file_like and not path.is_dir():
+        raise UserError(f"{path}: no such file; set data.{split} to a SQuAD JSON file")
+    rows = repr(_hub_rows(name, split)).encode()
+    return Source(name, split, None, hashlib.sha256(rows).hexdigest())
+
+
+def read_examples(
+    source: Source, skip_invalid: bool = False, limit: Optional[int] = None
+) -> Tuple[List[Example], Dict[str, int]]:
+    """The questions of `source` in file order, at most `limit`, and the faults that were skipped.
+
+    Returns the examples and {kind of fault: how many questions}, empty unless `skip_invalid`.
+    Raises UserError naming the file and the question id for the first fault otherwise.
+    """
+    if source.name == "generated":
+        questions = _official_questions("generated", json.loads(_world(source.split)))
+    elif source.path is None:
+        questions = _hub_questions(source.name, _hub_rows(source.name, source.split))
+    else:
+        questions = _official_questions(str(source.path), _parse_json(source.path))
+    examples: List[Example] = []
+    faults: Counter = Counter()
+    seen: set = set()
+    for where, title, context, question in questions:
+        try:
+            example = _checked(title, context, question)
+            if example.id in seen:
+                raise _Fault("duplicate id", f"question {example.id}: another one has this id")
+        except _Fault as fault:
+            if not skip_invalid:
+                raise UserError(
+                    f"{where}: {fault}; mend it or set data.skip_invalid: true"
+                ) from None
+            faults[fault.kind] += 1
+            continue
+        seen.add(example.id)
+        examples.append(example)
+        if len(examples) == limit:
+            break
+    if not examples:
+        raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
+    return examples, dict(faults)
+
+
+class _Fault(Exception):
+    """What is wrong with one question."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+_Question = Tuple[str, str, Any, Any]  # where, title, context, raw question
+
+
+def _official_questions(where: str, document: Any) -> Iterator[_Question]:
+    """Walk {"data": [{"title", "paragraphs": [{"context", "qas": [...]}]}]} (SQuAD 1.1 and 2.0)."""
+    shape = f"{where}: not of SQuAD's shape (%s); expected data > paragraphs > context, qas"
+    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
+        raise UserError(shape % "no list 'data' at the top")
+    for number, article in enumerate(document["data"]):
+        if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
+            raise UserError(shape % f"article {number} has no list 'paragraphs'")
+        for paragraph in article["paragraphs"]:
+            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
+                raise UserError(shape % f"a paragraph of article {number} has no list 'qas'")
+            for question in paragraph["qas"]:
+                yield where, str(article.get("title", "")), paragraph.get("context"), question
+
+
+def _hub_questions(where: str, rows: List[Dict[str, Any]]) -> Iterator[_Question]:
+    """The `datasets` layout of SQuAD: answers is {"text": [...], "answer_start": [...]}."""
+    for row in rows:
+        answers = row.get("answers")
+        if not isinstance(answers, dict):
+            raise UserError(f"{where}: not of SQuAD's shape (no 'answers'); use a SQuAD data set")
+        pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=True)
+        question = {
+            "id": row.get("id"),
+            "question": row.get("question"),
+            "answers": [{"text": text, "answer_start": start} for text, start in pairs],
+            "is_impossible": not answers.get("text"),
+        }
+        yield where, str(row.get("title", "")), row.get("context"), question
+
+
+def _checked(title: str, context: Any, question: Any) -> Example:
+    if not isinstance(question, dict):
+        raise _Fault("not a question", f"article {title!r}: a question is not a mapping")
+    text, name = question.get("question"), question.get("id")
+    if not isinstance(name, str) or not name:
+        raise _Fault("no id", f"article {title!r}: question {text!r} has no id")
+    if not isinstance(text, str) or not text.strip():
+        raise _Fault("no text", f"question {name}: it has no text")
+    if not isinstance(context, str) or not context.strip():
+        raise _Fault("empty context", f"question {name}: its context is empty")
+    answers = [] if question.get("is_impossible") else question.get("answers")
+    if not isinstance(answers, list) or (not answers and not question.get("is_impossible")):
+        raise _Fault("no answer", f"question {name}: no answers and not marked is_impossible")
+    return Example(name, title, context, text, tuple(_answer(name, context, a) for a in answers))
+
+
+def _answer(name: str, context: str, answer: Any) -> Tuple[str, int]:
+    text = answer.get("text") if isinstance(answer, dict) else None
+    start = answer.get("answer_start") if isinstance(answer, dict) else None
+    if not isinstance(text, str) or not text or type(start) is not int:
+        raise _Fault("bad answer", f"question {name}: an answer needs a text and an answer_start")
+    found = context[start : start + len(text)] if start >= 0 else ""
+    if found != text:
+        raise _Fault(
+            "misplaced answer",
+            f"question {name}: answer {text!r} is not at character {start} (there: {found!r})",
+        )
+    return text, start
+
+
+def _parse_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); give a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}: not JSON (line {error.lineno}: {error.msg}); give a SQuAD JSON file"
+        ) from None
+
+
+@lru_cache(maxsize=2)
+def _world(split: str) -> str:
+    return json.dumps(world.generate(split))
+
+
+@lru_cache(maxsize=2)
+def _hub_rows(name: str, split: str) -> List[Dict[str, Any]]:
+    import datasets
+
+    try:
+        return list(datasets.load_dataset(name, split=split))
+    except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"data.{split}: {name!r} is no file, and as a data set it does not load: {reason}"
+        ) from None
+
+
+def _download(name: str, cache_dir: Path) -> Path:
+    """An official file, fetched once: progress on the way, SHA-256 checked, then renamed."""
+    target = cache_dir / name
+    if target.is_file():
+        return target
+    url = f"{OFFICIAL_URL}/{name}"
+    digest = hashlib.sha256()
+    partial = None
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(url, timeout=30) as response:
+            size = int(response.headers.get("Content-Length") or 0)
+            handle, partial = tempfile.mkstemp(dir=cache_dir, prefix=f"{name}.")
+            with os.fdopen(handle, "wb") as file, tqdm(
+                total=size, unit="B", unit_scale=True, desc=name
+            ) as bar:
+                while chunk := response.read(1 << 20):
+                    file.write(chunk)
+                    digest.update(chunk)
+                    bar.update(len(chunk))
+        if digest.hexdigest() != OFFICIAL_SHA256[name]:
+            raise UserError(
+                f"{url}: the download's SHA-256 is not the official one; try again, or fetch "
+                f"{name} by hand and set the data key to its path"
+            )
+        os.replace(partial, target)
+    except OSError as error:
+        raise UserError(
+            f"{name}: not here, and fetching {url} failed: {error}; "
+            "fetch it by hand and set the data key to its path"
+        ) from None
+    finally:
+        if partial and Path(partial).exists():
+            Path(partial).unlink()
+    return target

@@ -1,0 +1,120 @@
+"""Exact match and F1 of SQuAD, with the thresholds of the official scorer.
+
+The algorithm is that of the official `evaluate-v2.0.py` (Rajpurkar et al. 2018,
+arXiv:1806.03822); numbers agree with it to rounding, best thresholds included.
+"""
+
+import re
+import string
+from functools import lru_cache
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from squad_utils import Example
+
+METRICS = (
+    "exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1",
+    "NoAns_total", "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh",
+)  # fmt: skip
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+@lru_cache(maxsize=1 << 16)
+def _words(text: str) -> Tuple[str, ...]:
+    """Lower case, no ASCII punctuation, no articles, split at white space."""
+    return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def normalize_answer(text: str) -> str:
+    """The text as it is compared: "The U.S.  army" -> "us army"."""
+    return " ".join(_words(text))
+
+
+def exact_match(prediction: str, gold: str) -> int:
+    """1 where the two normalised texts are equal, else 0."""
+    return int(_words(prediction) == _words(gold))
+
+
+def f1(prediction: str, gold: str) -> float:
+    """Harmonic mean of precision and recall over the bags of words of the normalised texts.
+
+    Where either has no words, 1 if both have none, else 0.
+    """
+    guess, truth = _words(prediction), _words(gold)
+    if guess == truth:
+        return 1.0
+    remaining = list(truth)
+    common = 0
+    for word in guess:
+        if word in remaining:
+            remaining.remove(word)
+            common += 1
+    if not common:
+        return 0.0
+    precision, recall = common / len(guess), common / len(truth)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score(
+    examples: Sequence[Example],
+    predictions: Mapping[str, str],
+    null_odds: Optional[Mapping[str, float]] = None,
+    threshold: float = 0.0,
+) -> Dict[str, float]:
+    """EM and F1 in percent, under the official keys.
+
+    Args: predictions: text by question id, "" for no answer; questions without one do not count.
+        null_odds: how unanswerable each question is, for every predicted id; a prediction whose
+        value is above `threshold` is scored as no answer, and the thresholds that would have
+        been best for the predictions as given are looked for.
+    Returns: exact, f1, total; the same with HasAns_ and NoAns_ before, where there are such
+        questions; with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+    """
+    scored = [example for example in examples if example.id in predictions]
+    raw = [_best_of_gold(predictions[example.id], example) for example in scored]
+    scores = np.array(raw, np.float64).reshape(-1, 2)  # [questions, (exact, f1)]
+    answerable = np.array([bool(example.answers) for example in scored], bool)
+    best: Dict[str, float] = {}
+    if null_odds is not None:
+        odds = np.array([null_odds[example.id] for example in scored], np.float64)
+        # Among equal odds the official scorer goes in the order of the odds file.
+        place = {id_: i for i, id_ in enumerate(null_odds)}
+        order = np.lexsort(([place[example.id] for example in scored], odds))
+        silent = np.array([not predictions[example.id] for example in scored], bool)
+        for name, column in zip(("exact", "f1"), scores.T, strict=True):
+            columns = (values[order] for values in (column, odds, answerable, silent))
+            best[f"best_{name}"], best[f"best_{name}_thresh"] = _best_threshold(*columns)
+        scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
+    result: Dict[str, float] = {}
+    groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
+    for prefix, group in groups.items():
+        total = int(group.sum())
+        if total or not prefix:
+            exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
+            result[f"{prefix}exact"], result[f"{prefix}f1"] = float(exact), float(overlap)
+            result[f"{prefix}total"] = total
+    return {**result, **best}
+
+
+def _best_of_gold(prediction: str, example: Example) -> Tuple[int, float]:
+    """Greatest exact match and F1 over the gold answers; [""] where none has any words."""
+    gold: List[str] = list({text: None for text, _ in example.answers if _words(text)}) or [""]
+    return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
+
+
+def _best_threshold(
+    scores: np.ndarray, odds: np.ndarray, answerable: np.ndarray, silent: np.ndarray
+) -> Tuple[float, float]:
+    """Best percentage over all thresholds, and the lowest threshold that gives it.
+
+    Questions come sorted by odds. With a threshold below all, none is answered and each
+    unanswerable one is right. Raising it past a question gains its score if it is answerable,
+    and loses 1 if it is not and the prediction says something. 0.0 when nothing is gained.
+    """
+    gain = np.where(answerable, scores, np.where(silent, 0.0, -1.0))
+    total = np.cumsum(np.append(float((~answerable).sum()), gain))
+    best = int(total.argmax())
+    share = 100.0 * float(total[best]) / max(len(scores), 1)
+    return share, float(odds[best - 1]) if best else 0.0

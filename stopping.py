@@ -1,0 +1,76 @@
+"""Asking a run to stop: signals, agreed on by all ranks, acted on after the step in hand."""
+
+import contextlib
+import os
+import signal
+from collections import abc
+from types import FrameType
+from typing import Callable, Iterator, Optional
+
+import torch
+from determined import core
+
+
+class StopRequest(core.DummyPreemptContext):
+    """Stands in for Determined's preemption signal in a local run.
+
+    Any rank may be asked (a signal, a spot notice); `should_preempt` is a collective call by which
+    all of them learn of it at the same step.
+    """
+
+    def __init__(self, distributed: core.DistributedContext) -> None:
+        super().__init__(distributed)
+        self.reason: Optional[str] = None  # why this rank was asked, or that another one was
+        # Its own gloo group: the flag never waits for the device, and meets no gradient.
+        self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
+
+    def request(self, reason: str) -> None:
+        """Ask the run to checkpoint and stop after the current step. Safe from any thread."""
+        self.reason = self.reason or reason
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Whether any rank was asked to stop. Every rank must call it at the same steps."""
+        if self._group is None:
+            return self.reason is not None
+        flag = torch.tensor(int(self.reason is not None))
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self._group)
+        if flag.item():
+            self.request("another rank")
+        return bool(flag.item())
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT as requests; a second one ends the process at once."""
+
+        def handle(number: int, frame: Optional[FrameType]) -> None:
+            if self.reason is None:
+                self.request(signal.Signals(number).name)
+            else:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        before = {number: signal.signal(number, handle) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class EveryOrStop(abc.Container):
+    """The steps at which Determined's loop comes up for air: every `period`-th, and the next one
+    after a request to stop.
+
+    Determined polls for preemption at reports only, so a plain period of 10 steps would make
+    10 steps the latency of a stop.
+    """
+
+    def __init__(self, period: int, should_stop: Callable[[], bool]) -> None:
+        self.period = period
+        self.should_stop = should_stop
+
+    def __contains__(self, step: object) -> bool:
+        return self.should_stop() or int(step) % self.period == 0

@@ -1,0 +1,35 @@
+"""train.py with one of the parts that make a restart exact switched off.
+
+    python -m tests.broken rng|order|position|none TRAIN-ARGUMENTS...
+
+`tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
+"""
+
+import functools
+import sys
+
+import numpy as np
+
+import batches
+import model_def
+import resume
+import train
+
+
+def switch_off(part: str) -> None:
+    """Undo one part: `rng`, `order`, `position`; `none` leaves all as they are."""
+    if part == "rng":  # Determined's own restore gives every rank the chief's generator
+        resume.seed_step = lambda *_: None
+    elif part == "order":  # a sampler's own shuffle, new in every process
+        own = np.random.default_rng()
+        batches._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
+    elif part == "position":  # the data starts over
+        loader = model_def.train_loader
+        model_def.train_loader = lambda *a, **k: loader(*a, **{**k, "first_step": 0})
+    elif part != "none":
+        raise SystemExit(f"no such part: {part}")
+
+
+if __name__ == "__main__":
+    switch_off(sys.argv[1])
+    sys.exit(train.main(sys.argv[2:]))

@@ -1,0 +1,237 @@
+"""A soak: cut a local run at random moments, restart it until it ends, compare with an uncut one.
+
+    python -m tests.chaos                               # 30 cuts, one process
+    python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
+    python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
+
+Cuts are SIGKILL, SIGTERM, a spot notice (from a metadata server on loopback), a full disk (the
+process's file-size limit), a truncated newest checkpoint, and, with two processes, one rank killed.
+Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timings), predictions.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import torch
+import yaml
+
+from checkpoints import list_checkpoints
+from tests.conftest import ROOT, TINY
+from tests.fake_metadata import MetadataServer
+
+KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
+
+
+class Soak:
+    """One configuration, run uncut and cut."""
+
+    def __init__(self, folder: Path, processes: int, without: str, steps: int) -> None:
+        self.folder = folder
+        self.processes = processes
+        self.without = without
+        self.steps = steps
+        self.metadata = MetadataServer()
+        config = json.loads(json.dumps(TINY))
+        config["hyperparameters"].update(
+            max_steps=steps,  # 60 questions, 8 a step: 3 epochs are 23 steps
+            num_workers=1,
+            checkpoint_period=4,
+            validation_period=10,
+            reporting_period=2,
+            max_tokens_per_forward=256,  # several micro-batches a step
+            spot_notice=True,
+        )
+        config["data"]["cache_dir"] = str(folder / "cache")
+        config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
+        (folder / "soak.yaml").write_text(yaml.safe_dump(config))
+
+    def start(self, output: Path, disk: Optional[int] = None) -> subprocess.Popen:
+        """The trainer in a process group of its own; `disk` limits the size of a file, in bytes."""
+        launcher = [sys.executable]
+        if self.processes > 1:
+            launcher += ["-m", "torch.distributed.run", "--standalone"]
+            launcher += [f"--nproc_per_node={self.processes}"]
+        command = [*launcher, "-m", "tests.broken", self.without]
+        command += ["--config", str(self.folder / "soak.yaml"), "--output-dir", str(output)]
+
+        def limit() -> None:
+            if disk is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (disk, disk))
+
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=limit,
+            env={
+                **os.environ,
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url,
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+    def run(self, output: Path) -> Dict[str, float]:
+        """To the end, uncut. Returns seconds: until the first step, and per step."""
+        began = time.monotonic()
+        process = self.start(output)
+        opened = first = None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("periods"):
+                opened = time.monotonic()
+            elif line.startswith("step ") and first is None:
+                first = time.monotonic()
+        if process.wait() != 0 or opened is None:
+            raise SystemExit(f"the run failed ({process.returncode}):\n{''.join(lines)}")
+        return {"start": opened - began, "training": time.monotonic() - opened}
+
+    def cut(self, output: Path, kind: str, delay: float) -> Optional[str]:
+        """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
+        or None if it ended by itself before."""
+        small = 100_000 if kind == "full disk" else None
+        process = self.start(output, disk=small)
+        lines: List[str] = []
+        opened = threading.Event()
+
+        def read() -> None:
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("periods"):
+                    opened.set()
+            opened.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        opened.wait()
+        if kind != "full disk":
+            time.sleep(delay)
+        ended = process.poll() is not None and process.returncode == 0
+        if not ended:
+            self._strike(process, kind)
+        process.wait()
+        reader.join()
+        self.metadata.notice = None
+        kill_group(process)
+        if kind == "truncated":
+            truncate_newest(output / "checkpoints")
+        clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
+        if self.processes == 1 and not ended and kind in clean:
+            done = any(line.startswith("best validation") for line in lines)
+            if process.returncode != clean[kind] and not done:
+                raise SystemExit(f"{kind}: exit {process.returncode}:\n{''.join(lines)}")
+        return None if ended else (lines[-1].strip() if lines else "")
+
+    def _strike(self, process: subprocess.Popen, kind: str) -> None:
+        if kind == "SIGTERM":
+            os.kill(process.pid, signal.SIGTERM)
+        elif kind == "spot notice":
+            self.metadata.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+        elif kind == "killed rank":
+            ranks = subprocess.run(
+                ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
+            ).stdout.split()
+            if ranks:
+                os.kill(int(random.choice(ranks)), signal.SIGKILL)
+        elif kind != "full disk":
+            kill_group(process)
+
+
+def kill_group(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def truncate_newest(checkpoints: Path) -> None:
+    """Cut the newest checkpoint's weights in half, where an older one is left to go back to."""
+    found = list_checkpoints(checkpoints)
+    if len(found) > 1:
+        weights = found[-1][1] / "state_dict.pth"
+        os.truncate(weights, weights.stat().st_size // 2)
+
+
+def differences(one: Path, other: Path) -> List[str]:
+    """What is not identical between the ends of two runs."""
+    found = []
+    states = []
+    for output in (one, other):
+        newest = list_checkpoints(output / "checkpoints")[-1][1]
+        states.append(torch.load(newest / "state_dict.pth", weights_only=True))
+    for part in ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict"):
+        if not same(states[0][part], states[1][part]):
+            found.append(part)
+    for name in ("predictions.json", "null_odds.json"):
+        if (one / name).read_bytes() != (other / name).read_bytes():
+            found.append(name)
+    metrics = [json.loads((output / "metrics.json").read_text()) for output in (one, other)]
+    for part in ("best", "last"):
+        if metrics[0][part] != metrics[1][part]:
+            found.append(f"metrics.json {part}")
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to the last bit, tensors by `torch.equal`."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def soak(cuts: int, processes: int, without: str, seed: int, steps: int) -> List[str]:
+    """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        trial = Soak(Path(name), processes, without, steps)
+        uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
+        seconds = trial.run(uncut)
+        print(f"uncut: {seconds['start']:.1f} s to start, {seconds['training']:.1f} s training")
+        for number in range(1, cuts + 1):
+            kinds = KINDS if processes > 1 else KINDS[:-1]
+            kind = dice.choice(kinds)
+            left = seconds["training"] / max(1, cuts - 5)
+            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * left))
+            if last is None:
+                print(f"the run ended after {number - 1} cuts, of {cuts}: more --steps")
+                break
+            newest = list_checkpoints(chopped / "checkpoints")[-1:]
+            at = newest[0][0] if newest else 0
+            print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
+        trial.run(chopped)
+        trial.metadata.close()
+        return differences(uncut, chopped)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuts", type=int, default=30)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--without", default="none", choices=["none", "rng", "order", "position"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=240)
+    found = soak(**vars(parser.parse_args()))
+    print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Keys, types and limits of `hyperparameters:` and `data:`; reading and changing a config."""
+
+import dataclasses
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiment import apply_overrides, check_sections, load_config, single_values
+from hparams import DataConfig, HParams, UserError, parse_data_config, parse_hparams
+from tests.conftest import ROOT
+
+
+def test_defaults_are_the_published_recipe() -> None:
+    hparams = parse_hparams({"model": "albert-xxlarge-v2"})
+    assert hparams.learning_rate() == 5e-5
+    assert (hparams.global_batch_size, hparams.epochs, hparams.optimizer) == (48, 2, "radam")
+    assert (hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length) == (384, 128, 64)
+    assert (hparams.n_best_size, hparams.max_answer_length, hparams.max_grad_norm) == (20, 30, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"lr_scal": 1}, "hyperparameters.lr_scal: unknown key; did you mean 'lr_scale'?"),
+        ({"global_batch_size": "many"}, "hyperparameters.global_batch_size: expected a whole"),
+        ({"global_batch_size": 1.5}, "hyperparameters.global_batch_size: expected a whole"),
+        ({"global_batch_size": True}, "hyperparameters.global_batch_size: expected a whole"),
+        ({"global_batch_size": 0}, "hyperparameters.global_batch_size: 0 must be greater"),
+        ({"epochs": [2]}, "hyperparameters.epochs: expected a number"),
+        ({"epochs": None}, "hyperparameters.epochs: expected a number"),
+        ({"weight_decay": -0.1}, "hyperparameters.weight_decay: -0.1 must not be negative"),
+        ({"warmup_fraction": 2}, "hyperparameters.warmup_fraction: 2.0 is not between 0 and 1"),
+        ({"base_learning_rate": float("nan")}, "hyperparameters.base_learning_rate"),
+        ({"optimizer": "sgd"}, "hyperparameters.optimizer: 'sgd' is not one of radam, adamw"),
+        ({"precision": 16}, "hyperparameters.precision: expected text"),
+        ({"max_query_length": 384}, "hyperparameters.max_query_length"),
+        ({"max_tokens_per_forward": 100}, "hyperparameters.max_tokens_per_forward: 100 is less"),
+        ({"model_config": {}}, "hyperparameters.model: set exactly one"),
+    ],
+)
+def test_a_wrong_hyperparameter_is_named(keys: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_hparams({"model": "x", **keys})
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_as_yaml_1_1_reads_them() -> None:
+    values = yaml.safe_load("{model: x, base_learning_rate: 5e-5, epochs: 3, max_steps: 10.0}")
+    assert isinstance(values["base_learning_rate"], str)  # no dot: YAML 1.1 says text
+    hparams = parse_hparams(values)
+    assert (hparams.base_learning_rate, hparams.epochs, hparams.max_steps) == (5e-5, 3.0, 10)
+
+
+def test_data_needs_both_splits() -> None:
+    with pytest.raises(UserError, match="data.validation: missing"):
+        parse_data_config({"train": "generated"})
+    with pytest.raises(UserError, match="data.skip_invalid: expected true or false"):
+        parse_data_config({"train": "a", "validation": "b", "skip_invalid": "maybe"})
+    config = parse_data_config({"train": "a", "validation": "b"})
+    assert config == DataConfig("a", "b")
+
+
+@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=5)))
+def test_any_mapping_parses_or_is_refused_in_one_line(keys: dict) -> None:
+    try:
+        parsed = parse_hparams(keys)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert dataclasses.asdict(parsed) == {**dataclasses.asdict(HParams(**keys))}
+
+
+def test_overrides_change_what_they_name() -> None:
+    config = {"hyperparameters": {"epochs": 2}}
+    apply_overrides(config, ["hyperparameters.epochs=3", "data.train=a=b.json", "max_restarts=0"])
+    assert config == {
+        "hyperparameters": {"epochs": 3},
+        "data": {"train": "a=b.json"},
+        "max_restarts": 0,
+    }
+    for wrong in ("hyperparameters.epochs", "=3", "max_restarts.x=1", "name={"):
+        with pytest.raises(UserError, match="--set"):
+            apply_overrides(config, [wrong])
+
+
+def test_sections_are_checked() -> None:
+    config = load_config(ROOT / "configs" / "local.yaml")
+    check_sections(config)
+    with pytest.raises(UserError, match="config.sercher: unknown key; did you mean 'searcher'"):
+        check_sections({**config, "sercher": {}})
+    with pytest.raises(UserError, match="config.min_validation_period: .*validation_period"):
+        check_sections({**config, "min_validation_period": {"batches": 5}})
+    with pytest.raises(UserError, match="config.data: missing"):
+        check_sections({**config, "data": None})
+
+
+def test_a_search_range_needs_a_value() -> None:
+    assert single_values({"epochs": {"type": "const", "val": 3}, "seed": 1}) == {
+        "epochs": 3,
+        "seed": 1,
+    }
+    with pytest.raises(UserError, match="hyperparameters.lr_scale: a search range"):
+        single_values({"lr_scale": {"type": "double", "minval": 0.5, "maxval": 1}})

@@ -1,0 +1,194 @@
+"""Optimizers against torch's own, parameter groups, and the schedule against the library's."""
+
+import pickle
+
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertForQuestionAnswering,
+    get_linear_schedule_with_warmup,
+)
+
+import optim
+from hparams import HParams, UserError
+
+
+def tiny_albert():
+    config = AlbertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        embedding_size=16, vocab_size=50, max_position_embeddings=64,
+    )  # fmt: skip
+    return AlbertForQuestionAnswering(config)
+
+
+def toy_parameters():
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.randn(5))]
+
+
+def take_steps(optimizer, parameters, steps, first=0):
+    """Steps on made-up gradients that differ from step to step; the parameters after each."""
+    trajectory = []
+    for step in range(first, first + steps):
+        for number, parameter in enumerate(parameters):
+            draw = torch.Generator().manual_seed(10 * step + number)
+            parameter.grad = torch.randn(parameter.shape, generator=draw)
+        optimizer.step()
+        trajectory.append(torch.cat([p.detach().flatten() for p in parameters]))
+    return torch.stack(trajectory)
+
+
+def split_groups(parameters, weight_decay):
+    return [
+        {"params": parameters[:1], "weight_decay": weight_decay},
+        {"params": parameters[1:], "weight_decay": 0.0},
+    ]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_radam_takes_torchs_steps(weight_decay):
+    ours, theirs = toy_parameters(), toy_parameters()
+    radam = optim.build_optimizer("radam", split_groups(ours, weight_decay), 1e-2)
+    reference = torch.optim.RAdam(
+        split_groups(theirs, weight_decay), lr=1e-2, decoupled_weight_decay=True
+    )
+    # rho is below 5 for five steps (plain momentum), above it from the sixth (rectified).
+    torch.testing.assert_close(
+        take_steps(radam, ours, 10), take_steps(reference, theirs, 10), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_radams_decay_is_not_an_l2_penalty():
+    ours, theirs = toy_parameters(), toy_parameters()
+    radam = optim.build_optimizer("radam", split_groups(ours, 0.1), 1e-2)
+    coupled = torch.optim.RAdam(split_groups(theirs, 0.1), lr=1e-2)
+    difference = take_steps(radam, ours, 10) - take_steps(coupled, theirs, 10)
+    assert difference.abs().max() > 1e-4
+
+
+def test_radam_groups_step_at_their_own_learning_rates():
+    ours, theirs = toy_parameters(), toy_parameters()
+    radam = optim.build_optimizer(
+        "radam", [{"params": ours[:1]}, {"params": ours[1:], "lr": 1e-3}], 1e-2
+    )
+    reference = torch.optim.RAdam(
+        [{"params": theirs[:1]}, {"params": theirs[1:], "lr": 1e-3}], 1e-2
+    )
+    torch.testing.assert_close(
+        take_steps(radam, ours, 10), take_steps(reference, theirs, 10), rtol=1e-6, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("name", ["radam", "adamw"])
+def test_a_saved_optimizer_and_schedule_go_on_as_if_never_stopped(name, tmp_path):
+    def start():
+        parameters = toy_parameters()
+        optimizer = optim.build_optimizer(name, split_groups(parameters, 0.1), 1e-2)
+        return parameters, optimizer, optim.build_scheduler(optimizer, total=20, warmup=4)
+
+    def train(parameters, optimizer, schedule, steps, first):
+        rows = []
+        for step in range(first, first + steps):
+            rows.append(take_steps(optimizer, parameters, 1, first=step))
+            schedule.step()
+        return torch.cat(rows)
+
+    straight = train(*start(), steps=14, first=0)
+    parameters, optimizer, schedule = start()
+    train(parameters, optimizer, schedule, steps=7, first=0)
+    state = [[p.detach() for p in parameters], optimizer.state_dict(), schedule.state_dict()]
+    torch.save(state, tmp_path / "state.pt")
+    weights, optimizer_state, schedule_state = torch.load(tmp_path / "state.pt", weights_only=True)
+
+    parameters, optimizer, schedule = start()
+    for parameter, weight in zip(parameters, weights, strict=True):
+        parameter.data.copy_(weight)
+    optimizer.load_state_dict(optimizer_state)
+    schedule.load_state_dict(schedule_state)
+    resumed = train(parameters, optimizer, schedule, steps=7, first=7)
+    torch.testing.assert_close(resumed, straight[7:], rtol=0, atol=0)
+
+
+def test_adamw_is_torchs_with_the_librarys_settings():
+    groups = optim.parameter_groups(tiny_albert(), 0.01)
+    adamw = optim.build_optimizer("adamw", groups, 3e-5)
+    assert type(adamw) is torch.optim.AdamW
+    assert [group["weight_decay"] for group in adamw.param_groups] == [0.01, 0.0]
+    for group in adamw.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (3e-5, (0.9, 0.999), 1e-8)
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(UserError, match=r"hyperparameters\.optimizer: 'sgd' is not one of"):
+        optim.build_optimizer("sgd", [], 1e-3)
+
+
+def test_matrices_and_embeddings_decay_and_nothing_else():
+    model = tiny_albert()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decay, keep = optim.parameter_groups(model, 0.01)
+    decayed = {names[id(p)] for p in decay["params"]}
+    kept = {names[id(p)] for p in keep["params"]}
+    assert (decay["weight_decay"], keep["weight_decay"]) == (0.01, 0.0)
+    assert decayed | kept == set(names.values()) and not decayed & kept
+    assert len(decay["params"]) + len(keep["params"]) == len(names)
+    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    assert {
+        "albert.embeddings.word_embeddings.weight",
+        f"{layer}.attention.query.weight",
+        f"{layer}.ffn.weight",
+        "qa_outputs.weight",
+    } <= decayed
+    assert {f"{layer}.full_layer_layer_norm.weight", f"{layer}.attention.LayerNorm.weight"} <= kept
+    assert not [name for name in decayed if "norm" in name.lower() or name.endswith("bias")]
+
+
+def test_shared_parameters_come_once_and_frozen_ones_not_at_all():
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
+    model["b"].weight = model["a"].weight
+    model["a"].bias.requires_grad_(False)
+    decay, keep = optim.parameter_groups(model, 0.01)
+    assert [id(p) for p in decay["params"]] == [id(model["a"].weight)]
+    assert [id(p) for p in keep["params"]] == [id(model["b"].bias)]
+
+
+def test_the_schedule_rises_and_falls_in_lines():
+    factors = {step: optim.lr_factor(step, 100, 10) for step in (0, 5, 10, 55, 100, 101)}
+    assert factors == {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 101: 0.0}
+    assert optim.lr_factor(0, 10, 0) == 1.0
+    assert optim.lr_factor(9, 10, 10) == 0.9  # nothing but warm-up
+    assert optim.lr_factor(10, 10, 10) == 0.0
+
+
+@pytest.mark.parametrize("total, warmup", [(1, 0), (1, 1), (7, 0), (50, 5)])
+def test_the_schedule_is_the_librarys(total, warmup):
+    ours, theirs = (torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3) for _ in "ab")
+    schedule = optim.build_scheduler(ours, total, warmup)
+    reference = get_linear_schedule_with_warmup(theirs, warmup, total)
+    for _ in range(total + 2):
+        assert schedule.get_last_lr() == pytest.approx(reference.get_last_lr(), rel=1e-12)
+        for each in (ours, theirs, schedule, reference):
+            each.step()
+
+
+def test_the_scheduled_function_can_be_pickled():
+    schedule = optim.build_scheduler(torch.optim.SGD(toy_parameters(), lr=0.3), 20, 4)
+    assert pickle.loads(pickle.dumps(schedule.lr_lambdas[0]))(2) == 0.5
+
+
+def test_steps_come_from_the_data_and_the_epochs():
+    assert optim.total_steps(132198, 48, 2, None) == 5509
+    assert optim.total_steps(132198, 256, 2.0, None) == 1033
+    assert optim.total_steps(96, 48, 2, None) == 4
+    assert optim.total_steps(100, 10, 1.1, None) == 11
+    assert optim.total_steps(132198, 48, 2, 7) == 7
+    assert optim.warmup_steps(5509, 0.1) == 551
+    assert optim.warmup_steps(100, 0.29) == 29  # 100 * 0.29 is 28.999999999999996
+    assert optim.warmup_steps(10, 0.0) == 0
+
+
+def test_the_linear_scaling_rule():
+    assert HParams(global_batch_size=48, base_learning_rate=5e-5).learning_rate() == 5e-5
+    scaled = HParams(global_batch_size=256, base_learning_rate=5e-5, lr_scale=0.75)
+    assert scaled.learning_rate() == pytest.approx(2.0e-4, rel=1e-12)

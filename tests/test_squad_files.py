@@ -1,0 +1,200 @@
+"""Reading questions: shapes, faults, the hub layout, the official files' download."""
+
+import copy
+import hashlib
+import http.server
+import json
+import threading
+from pathlib import Path
+from typing import Any, Iterator
+
+import datasets
+import pytest
+
+import squad_files
+from hparams import UserError
+from squad_files import open_source, read_examples
+
+DOCUMENT = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Towns",
+            "paragraphs": [
+                {
+                    "context": "Anna lives in Bern.",
+                    "qas": [
+                        {
+                            "id": "a",
+                            "question": "Where does Anna live?",
+                            "answers": [{"text": "Bern", "answer_start": 14}],
+                            "is_impossible": False,
+                        },
+                        {"id": "b", "question": "Who is 40?", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+def write(path: Path, document: Any) -> str:
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def read(name: str, tmp_path: Path, **options: Any) -> Any:
+    return read_examples(open_source(name, "train", tmp_path), **options)
+
+
+def test_squad_2_and_1(tmp_path: Path) -> None:
+    examples, faults = read(write(tmp_path / "a.json", DOCUMENT), tmp_path)
+    assert [example.id for example in examples] == ["a", "b"]
+    assert examples[0].answers == (("Bern", 14),) and examples[1].answers == ()
+    assert faults == {}
+    older = copy.deepcopy(DOCUMENT)
+    del older["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"]
+    del older["data"][0]["paragraphs"][0]["qas"][1]
+    assert read(write(tmp_path / "b.json", older), tmp_path)[0] == examples[:1]
+    assert len(read(write(tmp_path / "a.json", DOCUMENT), tmp_path, limit=1)[0]) == 1
+
+
+FAULTS = {
+    "no id": lambda p: p["qas"][0].pop("id"),
+    "duplicate id": lambda p: p["qas"][1].update(id="a"),
+    "misplaced answer": lambda p: p["qas"][0]["answers"][0].update(answer_start=13),
+    "bad answer": lambda p: p["qas"][0]["answers"][0].pop("answer_start"),
+    "no answer": lambda p: p["qas"][0].update(answers=[]),
+    "no text": lambda p: p["qas"][0].update(question=" "),
+    "not a question": lambda p: p["qas"].__setitem__(0, "Where?"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    FAULTS[kind](document["data"][0]["paragraphs"][0])
+    name = write(tmp_path / "faulty.json", document)
+    with pytest.raises(UserError, match="faulty.json: .*data.skip_invalid") as error:
+        read(name, tmp_path)
+    assert "\n" not in str(error.value)
+    if kind not in ("no id", "not a question"):
+        assert "question a" in str(error.value)
+    examples, faults = read(name, tmp_path, skip_invalid=True)
+    assert len(examples) == 1 and faults == {kind: 1}
+
+
+def test_an_empty_context_faults_each_of_its_questions(tmp_path: Path) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["data"][0]["paragraphs"][0]["context"] = " \n"
+    document["data"].append(copy.deepcopy(DOCUMENT["data"][0]))
+    document["data"][1]["paragraphs"][0]["qas"][0]["id"] = "c"
+    name = write(tmp_path / "empty.json", document)
+    with pytest.raises(UserError, match="empty.json: question a: its context is empty"):
+        read(name, tmp_path)
+    assert read(name, tmp_path, skip_invalid=True)[1] == {"empty context": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not JSON .line 1"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"[1]", "no list 'data'"),
+        (b'{"data": {}}', "no list 'data'"),
+        (b'{"data": [{"title": "x"}]}', "article 0 has no list 'paragraphs'"),
+        (b'{"data": [{"paragraphs": [7]}]}', "article 0 has no list 'qas'"),
+        (b'{"data": []}', "no usable question"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        read(str(path), tmp_path, skip_invalid=True)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere.json: no such file; set data.train"):
+        open_source("nowhere.json", "train", tmp_path)
+    with pytest.raises(UserError, match="data.train: 'no_such_set' is no file"):
+        open_source("no_such_set", "train", tmp_path)
+
+
+def test_a_datasets_folder_gives_the_same_examples(tmp_path: Path) -> None:
+    """`load_dataset` reads a folder as it reads a hub name."""
+    examples, _ = read(write(tmp_path / "a.json", DOCUMENT), tmp_path)
+    rows = [
+        {
+            "id": e.id,
+            "title": e.title,
+            "context": e.context,
+            "question": e.question,
+            "answers": {
+                "text": [text for text, _ in e.answers],
+                "answer_start": [start for _, start in e.answers],
+            },
+        }
+        for e in examples
+    ]
+    folder = tmp_path / "squad_like"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(folder / "train.parquet")
+    assert read(str(folder), tmp_path)[0] == examples
+
+
+def test_the_generated_world_is_read_like_a_file(tmp_path: Path) -> None:
+    source = open_source("generated", "validation", tmp_path)
+    examples, faults = read_examples(source)
+    assert faults == {} and {bool(example.answers) for example in examples} == {True, False}
+    assert source.fingerprint != open_source("generated", "train", tmp_path).fingerprint
+
+
+@pytest.fixture
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytearray]:
+    """A server on loopback in the official site's place; yields the bytes it serves."""
+    body = bytearray(json.dumps(DOCUMENT).encode())
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.server.asked += 1
+            self.send_response(200 if self.path == "/dev-v2.0.json" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(bytes(body))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked = 0
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(squad_files, "OFFICIAL_URL", url)
+    digest = hashlib.sha256(body).hexdigest()
+    monkeypatch.setitem(squad_files.OFFICIAL_SHA256, "dev-v2.0.json", digest)
+    monkeypatch.chdir(tmp_path)
+    yield body
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_official_file_is_downloaded_once(official: bytearray, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = open_source("dev-v2.0.json", "validation", cache)
+    official[:] = b"gone"
+    again = open_source("dev-v2.0.json", "validation", cache)
+    assert first == again and len(read_examples(first)[0]) == 2
+    assert [path.name for path in cache.iterdir()] == ["dev-v2.0.json"]
+
+
+def test_a_wrong_download_leaves_nothing(official: bytearray, tmp_path: Path) -> None:
+    official[:] = b"x" * len(official)
+    cache = tmp_path / "cache"
+    with pytest.raises(UserError, match="SHA-256 is not the official one"):
+        open_source("dev-v2.0.json", "validation", cache)
+    with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
+        open_source("train-v2.0.json", "train", cache)
+    assert list(cache.iterdir()) == []

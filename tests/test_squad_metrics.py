@@ -1,0 +1,171 @@
+"""EM, F1 and thresholds: against the golden scores and against the definition written out."""
+
+import json
+from collections import Counter
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from squad_metrics import exact_match, f1, normalize_answer, score
+from squad_utils import Example
+
+
+def question(id_: str, *answers: str) -> Example:
+    return Example(id_, "t", "context", "question", tuple((answer, 0) for answer in answers))
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Quick, brown FOX!", "quick brown fox"),
+        ("a theatre in an anthem", "theatre in anthem"),
+        ("U.S.A. (the)", "usa"),
+        ("l'an\t1066\u2014\u00a0the", "lan 1066\u2014"),
+        ("a-the b", "athe b"),
+        ("the a an", ""),
+    ],
+)
+def test_normalize_answer(text: str, normal: str) -> None:
+    assert normalize_answer(text) == normal
+
+
+def test_exact_match() -> None:
+    assert exact_match("The U.S. army", "us army") == 1
+    assert exact_match("us army", "army us") == 0
+    assert exact_match("the", "") == 1
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "value"),
+    [
+        ("red blue", "blue red", 1.0),
+        ("red red blue", "red blue blue", 2 / 3),  # bags: one red and one blue in common
+        ("red", "red blue green", 0.5),  # precision 1, recall 1/3
+        ("red", "blue", 0.0),
+        ("", "red", 0.0),
+        ("red", "the", 0.0),
+        ("", "the", 1.0),
+    ],
+)
+def test_f1(prediction: str, gold: str, value: float) -> None:
+    assert f1(prediction, gold) == pytest.approx(value, abs=1e-12)
+    assert f1(gold, prediction) == pytest.approx(value, abs=1e-12)
+
+
+WORDS = st.lists(st.sampled_from(["red", "blue", "the", "go", "go"]), max_size=5).map(" ".join)
+
+
+@given(WORDS, WORDS)
+@settings(deadline=None, max_examples=150, derandomize=True)
+def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
+    bags = [Counter(normalize_answer(text).split()) for text in (prediction, gold)]
+    same, sizes = sum((bags[0] & bags[1]).values()), [sum(bag.values()) for bag in bags]
+    want = 2 * same / sum(sizes) if all(sizes) else float(bags[0] == bags[1])
+    assert f1(prediction, gold) == pytest.approx(want, abs=1e-12)
+
+
+def test_the_best_gold_answer_counts_and_blank_ones_do_not() -> None:
+    examples = [question("q", "the", "red blue", "red")]
+    assert score(examples, {"q": "red"})["exact"] == 100.0
+    assert score(examples, {"q": ""})["exact"] == 0.0  # "the" is no answer at all
+    assert score([question("q", "the")], {"q": ""})["HasAns_exact"] == 100.0
+
+
+def test_groups() -> None:
+    examples = [question("a", "red"), question("b", "red blue"), question("c")]
+    scores = score(examples, {"a": "red", "b": "red", "c": "x"})
+    assert scores == pytest.approx(
+        {
+            "exact": 100 / 3,
+            "f1": 100 * (1 + 2 / 3) / 3,
+            "total": 3,
+            "HasAns_exact": 50.0,
+            "HasAns_f1": 100 * (1 + 2 / 3) / 2,
+            "HasAns_total": 2,
+            "NoAns_exact": 0.0,
+            "NoAns_f1": 0.0,
+            "NoAns_total": 1,
+        }
+    )
+
+
+def test_squad_1_has_no_unanswerable_questions() -> None:
+    examples = [question("a", "red"), question("b", "blue")]
+    scores = score(examples, {"a": "red", "b": "red"}, {"a": -3.0, "b": -2.0})
+    assert list(scores) == [
+        *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total"),
+        *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
+    ]
+    assert scores["exact"] == scores["best_exact"] == 50.0
+    assert scores["best_exact_thresh"] == -3.0
+
+
+def test_questions_without_a_prediction_do_not_count() -> None:
+    examples = [question("a", "red"), question("b", "blue")]
+    assert score(examples, {"b": "blue"}) == {
+        **{"exact": 100.0, "f1": 100.0, "total": 1},
+        **{"HasAns_exact": 100.0, "HasAns_f1": 100.0, "HasAns_total": 1},
+    }
+    assert score(examples, {}) == {"exact": 0.0, "f1": 0.0, "total": 0}
+
+
+def test_abstaining_is_strictly_above_the_threshold() -> None:
+    examples, odds = [question("a", "red"), question("b")], {"a": 1.5, "b": 1.5}
+    predictions = {"a": "red", "b": "red"}
+    at, below = (score(examples, predictions, odds, t) for t in (1.5, 1.4))
+    assert (at["HasAns_exact"], at["NoAns_exact"]) == (100.0, 0.0)
+    assert (below["HasAns_exact"], below["NoAns_exact"]) == (0.0, 100.0)
+
+
+def plain_best(
+    examples: List[Example], predictions: Dict[str, str], odds: Dict[str, float], name: str
+) -> Tuple[float, float]:
+    """Tries one question after another in the order of their odds, as the definition has it."""
+    right = best = sum(not e.answers for e in examples)
+    by_id, threshold = {e.id: e for e in examples}, 0.0
+    for id_ in sorted(odds, key=lambda key: odds[key]):
+        if by_id[id_].answers:
+            right += score([by_id[id_]], predictions)[name] / 100
+        elif predictions[id_]:
+            right -= 1
+        if right > best:
+            best, threshold = right, odds[id_]
+    return 100.0 * best / len(examples), threshold
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
+@settings(deadline=None, max_examples=150, derandomize=True)
+def test_best_thresholds(rows: List[Tuple], random: Any) -> None:
+    """Odds are whole numbers, so many are equal: the odds file's order decides among those."""
+    examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]
+    predictions = {str(i): row[2] for i, row in enumerate(rows)}
+    odds = [(str(i), float(row[0])) for i, row in enumerate(rows)]
+    random.shuffle(odds)
+    scores = score(examples, predictions, dict(odds))
+    for name in ("exact", "f1"):
+        best, threshold = plain_best(examples, predictions, dict(odds), name)
+        assert scores[f"best_{name}"] == pytest.approx(best, abs=1e-9)
+        assert scores[f"best_{name}_thresh"] == threshold
+
+
+def test_golden_scores(shared: Any) -> None:
+    squad = json.loads((shared / "squad" / "dev.json").read_text())
+    examples = [
+        question(qa["id"], *(answer["text"] for answer in qa["answers"]))
+        for article in squad["data"]
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ]
+    golden = json.loads((shared / "golden" / "scores_dev.json").read_text())
+    decoded = json.loads((shared / "golden" / "predictions_dev.json").read_text())
+    cases = {
+        "scores": (golden["predictions"], None),
+        "scores_with_null_scores_threshold_0": (golden["predictions"], golden["null_scores"]),
+        "scores_of_predictions_file_threshold_0": (decoded["predictions"], decoded["null_odds"]),
+    }
+    for name, (predictions, odds) in cases.items():
+        scores = score(examples, predictions, odds, threshold=0.0)
+        assert list(scores) == list(golden[name])
+        assert scores == pytest.approx(golden[name], abs=1e-9, rel=0), name

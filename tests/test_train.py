@@ -1,0 +1,205 @@
+"""End to end, through the entry point: files of a run, real SQuAD, two processes, bad input."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+import torch
+import yaml
+
+import resume  # noqa: F401 (lets torch.load read checkpoints)
+import squad_metrics
+from squad_files import open_source, read_examples
+from tests.conftest import ROOT, TINY, settings, train
+
+
+def state(output_dir: Path) -> Dict[str, Any]:
+    """The newest checkpoint's content."""
+    newest = sorted((output_dir / "checkpoints").glob("step-*"))[-1]
+    return torch.load(newest / "state_dict.pth", weights_only=True)
+
+
+def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> Dict[str, float]:
+    examples, _ = read_examples(open_source(validation, "validation", output_dir), limit=limit)
+    predictions = json.loads((output_dir / "predictions.json").read_text())
+    null_odds = json.loads((output_dir / "null_odds.json").read_text())
+    assert predictions.keys() == null_odds.keys() == {example.id for example in examples}
+    return squad_metrics.score(examples, predictions, null_odds)
+
+
+def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = train("--config", tiny_config, "--output-dir", out)
+    assert run.returncode == 0, run.stderr
+    for shown in ("60 questions", "steps         12", "warm-up", "learning rate", "parameters"):
+        assert shown in run.stdout
+    assert "step 3/12" in run.stderr and "examples/s" in run.stderr  # lines: not a terminal
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["last"]["steps"] == 12 and metrics["throughput"]["training_windows"] == 96
+    best = metrics["best"]
+    scores = independent_scores("generated", out, limit=40)
+    assert scores == {key: best[key] for key in scores}
+    assert {"steps", "loss", "best_exact_thresh", "best_f1_thresh", "NoAns_exact"} <= best.keys()
+    assert list((out / "tensorboard").glob("events*"))
+    resolved = yaml.safe_load((out / "config.yaml").read_text())
+    assert resolved["hyperparameters"]["max_steps"] == 12
+    assert resolved["hyperparameters"]["weight_decay"] == 0.0  # defaults are spelled out
+
+
+def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path) -> None:
+    shown = train(
+        "--config", tiny_config, "--output-dir", tmp_path / "a",
+        *settings(max_steps=None, epochs=0.5),
+    ).stdout  # fmt: skip
+    windows = int(shown.split(" windows")[0].split()[-1])
+    assert f"steps         {-(-windows // 16)} (" in shown
+
+
+def test_real_squad_from_scratch(shared: Path, tmp_path: Path) -> None:
+    """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
+    run = train(
+        "--config", "configs/local.yaml", "--output-dir", tmp_path / "real",
+        "--set", f"data.train={shared}/squad/train.json",
+        "--set", f"data.validation={shared}/squad/dev.json",
+        "--set", f"data.tokenizer={shared}/albert-tokenizer",
+        "--set", f"data.cache_dir={tmp_path}/cache",
+        "--set", "data.max_validation_examples=200",
+        *settings(max_steps=6),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "from random weights" in run.stdout
+    best = json.loads((tmp_path / "real" / "metrics.json").read_text())["best"]
+    scores = independent_scores(f"{shared}/squad/dev.json", tmp_path / "real", limit=200)
+    assert scores == {key: best[key] for key in scores}
+
+
+def test_two_processes_train_and_score_as_one(tiny_config: Path, tmp_path: Path) -> None:
+    no_dropout = {**TINY["hyperparameters"]["model_config"]}
+    no_dropout.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    common = [
+        "--config", tiny_config,
+        *settings(max_steps=50, validation_period=25, model_config=no_dropout),
+    ]  # fmt: skip
+    threads = {"OMP_NUM_THREADS": "1"}
+    one = train(*common, "--output-dir", tmp_path / "one", **threads)
+    two = train(*common, "--output-dir", tmp_path / "two", processes=2, **threads)
+    assert one.returncode == two.returncode == 0, two.stderr
+    alone, pair = (state(tmp_path / name)["models_state_dict"][0] for name in ("one", "two"))
+    for name, value in alone.items():
+        torch.testing.assert_close(pair[f"module.{name}"], value, rtol=1e-4, atol=1e-5)
+    scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
+    for name, value in scores[0]["last"].items():
+        if name in ("loss", "best_exact_thresh", "best_f1_thresh"):  # logits themselves
+            value = pytest.approx(value, rel=1e-3, abs=1e-4)
+        assert scores[1]["last"][name] == value
+    predictions = [(tmp_path / n / "predictions.json").read_text() for n in ("one", "two")]
+    assert predictions[0] == predictions[1]
+
+
+def _set(config: Dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        config = config[parent]
+    config[last] = value
+
+
+BAD = {
+    "missing file": ({"data.train": "nowhere.json"}, "nowhere.json: no such file"),
+    "unknown key": ({"hyperparameters.lr": 1}, "hyperparameters.lr: unknown key"),
+    "wrong type": ({"hyperparameters.seed": "x"}, "hyperparameters.seed: expected a whole number"),
+    "missing key": ({"hyperparameters.model_config": None}, "hyperparameters.model: set exactly"),
+    "no data": ({"data.validation": None}, "data.validation: missing"),
+    "model key": (
+        {"hyperparameters.model_config": {"hidden_sizes": 4}},
+        "hyperparameters.model_config.hidden_sizes: unknown key; did you mean 'hidden_size'?",
+    ),
+    "model type": (
+        {"hyperparameters.model_config": {"model_type": "alberto"}},
+        "hyperparameters.model_config.model_type: 'alberto' is no model",
+    ),
+    "impossible model": (
+        {"hyperparameters.model_config": {"hidden_size": 30, "num_attention_heads": 4}},
+        "hyperparameters.model_config.hidden_size: 30 is no multiple",
+    ),
+    "positions": (
+        {"hyperparameters.model_config": {"max_position_embeddings": 100, "hidden_size": 64,
+                                          "num_attention_heads": 2}},
+        "hyperparameters.max_seq_length: 192",
+    ),
+    "metric": ({"searcher.metric": "f2"}, "searcher.metric: validation gives no 'f2'"),
+    "search": (
+        {"hyperparameters.lr_scale": {"type": "double", "minval": 0, "maxval": 1}},
+        "hyperparameters.lr_scale: a search range",
+    ),
+    "windows": (
+        {"hyperparameters.max_seq_length": 64, "hyperparameters.max_query_length": 30,
+         "hyperparameters.doc_stride": 60},
+        "doc_stride",
+    ),
+}  # fmt: skip
+
+
+def refused(run: Any, message: str) -> None:
+    """One clear line on standard error, status 2."""
+    assert run.returncode == 2, run.stderr
+    lines = [line for line in run.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and message in lines[0], run.stderr
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capfd: Any) -> None:
+    changes, message = BAD[kind]
+    config = yaml.safe_load(tiny_config.read_text())
+    for path, value in changes.items():
+        _set(config, path, value)
+    tiny_config.write_text(yaml.safe_dump(config))
+    out = tmp_path / "out"
+    # In this process, for speed; `test_bad_input_in_a_process` goes through a real one.
+    from train import main
+
+    assert main(["--config", str(tiny_config), "--output-dir", str(out)]) == 2
+    captured = capfd.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("train.py: error: ")]
+    assert len(lines) == 1 and message in lines[0], captured.err
+    assert "Traceback" not in captured.err
+    assert not list(out.glob("checkpoints/*")) and not (out / "metrics.json").exists()
+
+
+def test_bad_input_in_a_process(tiny_config: Path, tmp_path: Path) -> None:
+    out = ["--output-dir", tmp_path / "out"]
+    refused(train("--config", tmp_path / "no.yaml", *out), "no.yaml: cannot read it")
+    (tmp_path / "list.yaml").write_text("- 1")
+    refused(train("--config", tmp_path / "list.yaml", *out), "not an experiment config")
+    empty = tmp_path / "model"
+    shutil.copytree(ROOT / "embedded" / "albert-tiny", empty)
+    (empty / "model.safetensors").unlink()
+    without = settings(model_config=None, model=str(empty))
+    refused(train("--config", tiny_config, *out, *without), "hyperparameters.model: ")
+    (tmp_path / "blocked").write_text("")
+    blocked = ["--output-dir", tmp_path / "blocked" / "out"]
+    refused(train("--config", tiny_config, *blocked), "blocked/out: cannot write there")
+
+
+def test_a_batch_that_two_processes_cannot_share(tiny_config: Path, tmp_path: Path) -> None:
+    run = train(
+        "--config", tiny_config, "--output-dir", tmp_path / "out",
+        *settings(global_batch_size=9), processes=2,
+    )  # fmt: skip
+    assert run.returncode != 0  # torchrun's own status is 1; each worker exits with 2
+    assert run.stderr.count("train.py: error: hyperparameters.global_batch_size: 9") == 1
+
+
+def wrong_answers(document: Dict[str, Any]) -> Dict[str, Any]:
+    """The same questions with the answers of a paragraph handed on to the next question."""
+    document = copy.deepcopy(document)
+    for article in document["data"]:
+        for paragraph in article["paragraphs"]:
+            questions = paragraph["qas"]
+            keys = ("answers", "is_impossible")
+            given = [{key: question[key] for key in keys} for question in questions]
+            for question, other in zip(questions, given[1:] + given[:1], strict=True):
+                question.update(copy.deepcopy(other))
+    return document

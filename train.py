@@ -1,0 +1,230 @@
+"""Fine-tune an encoder on SQuAD: the one entry point, on a laptop and on a cluster.
+
+  python train.py                                          # configs/local.yaml, two cores, minutes
+  python train.py --config configs/single.yaml --output-dir runs/single
+  torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
+  det experiment create configs/distributed64.yaml .       # the config's entrypoint runs this file
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import determined
+from determined import core, pytorch
+
+import resume
+import spot
+from checkpoints import LocalCheckpoints
+from display import describe, summarize
+from experiment import apply_overrides, check_sections, load_config, single_values
+from hparams import HParams, UserError, parse_hparams
+from local import HERE, LocalController, process_group, trial_context
+from model_def import SquadData, SquadTrial, plan_steps
+from run_folder import RunFolder
+from squad_metrics import METRICS
+from stopping import EveryOrStop, StopRequest
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
+    args = parse_arguments(argv)
+    quiet_libraries()
+    try:
+        info = determined.get_cluster_info()
+        if info is not None and info.task_type == "TRIAL":
+            run_on_cluster(info)
+        else:
+            run_locally(args)
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"train.py: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse_arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/local"))
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="change the config"
+    )
+    parser.add_argument(
+        "--resume",
+        default="auto",
+        metavar="auto|never|CHECKPOINT",
+        help="auto: go on from the newest checkpoint of the output directory, if any",
+    )
+    return parser.parse_args(argv)
+
+
+def quiet_libraries() -> None:
+    """Keep what others log out of the way of the progress lines; their warnings stay."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    for name in ("determined", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
+
+
+def run_locally(args: argparse.Namespace) -> None:
+    """Train on this machine, as one process or as one of torchrun's."""
+    config = load_config(args.config)
+    apply_overrides(config, args.set)
+    check_sections(config)
+    check_metric(config)
+    hparams = parse_hparams(single_values(config["hyperparameters"]))
+    folder = RunFolder(args.output_dir, config["searcher"], hparams.global_batch_size)
+    with contextlib.ExitStack() as stack:
+        distributed = stack.enter_context(process_group())
+        chief = distributed.rank == 0
+        if chief:
+            folder.create()
+            stack.enter_context(folder.claimed())
+            stack.callback(folder.close)
+        data = SquadData.load(config["data"], hparams)
+        config = resolve(config, hparams, data)
+        checkpoint = None
+        if chief:
+            checkpoint = prepare(folder, args.resume, config, data)
+        checkpoint = distributed.broadcast(checkpoint)
+        train_locally(args, distributed, folder, config, data, checkpoint)
+
+
+def prepare(
+    folder: RunFolder, resume_from: str, config: Dict[str, Any], data: SquadData
+) -> Optional[str]:
+    """The chief's part before training: the checkpoint to go on from, and `config.yaml`."""
+    checkpoint = None
+    if resume_from == "never":
+        folder.set_aside()
+    else:
+        run = resume.identity(HParams(**config["hyperparameters"]), data.fingerprints())
+        checkpoint = resume.find_checkpoint(resume_from, folder.path, run)
+    if checkpoint is not None:
+        manifest = resume.read_manifest(checkpoint)
+        folder.restore(checkpoint, manifest["validations"])
+        print(f"going on from step {manifest['steps']} ({checkpoint})", flush=True)
+    folder.write_config(config)
+    return checkpoint and str(checkpoint)
+
+
+def train_locally(
+    args: argparse.Namespace,
+    distributed: core.DistributedContext,
+    folder: RunFolder,
+    config: Dict[str, Any],
+    data: SquadData,
+    checkpoint: Optional[str],
+) -> None:
+    chief = distributed.rank == 0
+    done = resume.read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
+    run = resume.identity(HParams(**config["hyperparameters"]), data.fingerprints())
+    checkpoints = LocalCheckpoints(
+        distributed, folder, run, config.get("checkpoint_storage") or {}
+    )
+    stop = StopRequest(distributed)
+    reports = folder if chief else None
+    with trial_context(distributed, checkpoints, reports, stop, config, done) as context:
+        trial = SquadTrial(context, data)
+        folder.answers = lambda: trial.answers.answers
+        if chief:
+            print(describe(trial), flush=True)
+        controller = LocalController(
+            trial_inst=trial,
+            context=context,
+            max_length=pytorch.Batch(trial.steps),
+            smaller_is_better=folder.sign < 0,
+            searcher_metric_name=folder.metric,
+            steps_completed=done,
+            latest_checkpoint=checkpoint,
+            local_training=True,
+            test_mode=False,
+            global_batch_size=trial.hparams.global_batch_size,
+            profiling_enabled=False,
+            **fit_arguments(config, trial.hparams, stop),
+        )
+        watch = trial.hparams.spot_notice and distributed.local_rank == 0
+        with stop.on_signals(), spot.watching(watch, stop.request):
+            controller.run()
+        done = controller.state.batches_trained
+    if not chief:
+        return
+    if done < trial.steps:
+        print(
+            f"stopped by {stop.reason} after step {done}; checkpoint written, "
+            "run the same command again to go on",
+            flush=True,
+        )
+    else:
+        print(summarize(folder.best()))
+        print(f"predictions, metrics and checkpoints are in {folder.path}", flush=True)
+
+
+def run_on_cluster(info: determined.ClusterInfo) -> None:
+    """Train as a Determined trial: everything comes from the master."""
+    config = dict(info.trial._config)
+    check_metric(config)
+    hparams = parse_hparams(info.trial.hparams)
+    data = SquadData.load(config["data"], hparams)
+    config = resolve(config, hparams, data)
+    with pytorch.init(hparams=config["hyperparameters"]) as context:
+        trial = SquadTrial(context, data)
+        if context.distributed.rank == 0:
+            print(describe(trial), flush=True)
+        preempt = context._core.preempt  # private: init() hands out no core context
+        watch = trial.hparams.spot_notice and context.distributed.local_rank == 0
+        with spot.watching(watch, spot.preempt_allocation):
+            pytorch.Trainer(trial, context).fit(
+                max_length=pytorch.Batch(trial.steps),
+                latest_checkpoint=info.latest_checkpoint,
+                profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
+                **fit_arguments(config, trial.hparams, preempt),
+            )
+
+
+def check_metric(config: Dict[str, Any]) -> None:
+    """Refuse a `searcher.metric` that no validation gives, before hours of training."""
+    metric, known = config["searcher"].get("metric", "f1"), ["loss", *METRICS]
+    if metric not in known:
+        raise UserError(
+            f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
+        )
+
+
+def resolve(config: Dict[str, Any], hparams: HParams, data: SquadData) -> Dict[str, Any]:
+    """`config` with every hyperparameter spelled out, the number of steps and periods too."""
+    steps, _ = plan_steps(hparams, len(data.train.windows))
+    epoch = max(1, len(data.train.windows) // hparams.global_batch_size)
+    hparams = dataclasses.replace(
+        hparams,
+        max_steps=steps,
+        checkpoint_period=hparams.checkpoint_period or epoch,
+        validation_period=hparams.validation_period or epoch,
+    )
+    return {**config, "hyperparameters": dataclasses.asdict(hparams)}
+
+
+def fit_arguments(
+    config: Dict[str, Any], hparams: HParams, preempt: core.PreemptContext
+) -> Dict[str, Any]:
+    """What Determined's trainer takes from neither the config nor the trial by itself."""
+    should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
+    return {
+        "checkpoint_period": pytorch.Batch(hparams.checkpoint_period),
+        "validation_period": pytorch.Batch(hparams.validation_period),
+        "reporting_period": pytorch.Batch(EveryOrStop(hparams.reporting_period, should_stop)),
+        "checkpoint_policy": config.get("checkpoint_policy") or "best",
+        "step_zero_validation": bool(config.get("perform_initial_validation")),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
