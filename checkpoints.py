@@ -19,7 +19,7 @@ from determined import core
 from determined.common import storage
 
 from hparams import UserError
-from run_folder import RunFolder
+from run_folder import RunFolder, step_name
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -57,7 +57,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     ) -> Iterator[Tuple[Path, str]]:
         """Yields a folder to fill and the name it will have; chief only."""
         steps = int((metadata or {})["steps_completed"])
-        name = f"step-{steps:08d}"
+        name = step_name(steps)
         aside = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{name}.writing-"))
         try:
             yield aside, name

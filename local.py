@@ -9,6 +9,7 @@ contexts that write to a folder where the cluster's talk to the master.
 import contextlib
 import os
 import pickle
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -38,9 +39,10 @@ class LocalController(pytorch._PyTorchTrialController):
         try:
             super()._load(load_path)
         except pickle.UnpicklingError as error:
+            why = re.search(r"GLOBAL (\S+)", str(error))
             raise UserError(
-                f"{load_path}: holds more than safe loading allows, so it was not loaded: "
-                f"{str(error).splitlines()[0]}"
+                f"{load_path}: not loaded, for it holds more than tensors and numbers"
+                + (f": {why.group(1)}" if why else "")
             ) from None
         except (RuntimeError, KeyError, ValueError) as error:
             raise UserError(

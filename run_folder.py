@@ -34,6 +34,11 @@ def write_whole(path: Path) -> Iterator[Any]:
         raise
 
 
+def step_name(steps: int) -> str:
+    """The folder of the checkpoint after `steps`: 120 -> step-00000120."""
+    return f"step-{steps:08d}"
+
+
 def write_json(path: Path, value: Any) -> None:
     with write_whole(path) as file:
         json.dump(value, file, indent=1, ensure_ascii=False)
@@ -120,14 +125,18 @@ class RunFolder(core.DummyTrainContext):
         (self.path / "checkpoints").mkdir()
 
     def restore(self, checkpoint: Path, validations: List[Dict[str, float]]) -> None:
-        """Go on from the validations a checkpoint had behind it."""
+        """Go on from the validations a checkpoint had behind it.
+
+        In a fresh directory the best one's predictions come from beside that checkpoint.
+        """
         self.validations = validations
         best = self.best()
         if best is None or (self.path / "predictions.json").exists():
             return
-        for name in ("predictions.json", "null_odds.json"):  # from another output directory
-            if (checkpoint / name).exists() and checkpoint.name == f"step-{best['steps']:08d}":
-                shutil.copyfile(checkpoint / name, self.path / name)
+        source = checkpoint.parent / step_name(best["steps"])
+        for name in ("predictions.json", "null_odds.json"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(source / name, self.path / name)
 
     def write_config(self, config: Dict[str, Any]) -> None:
         """The resolved experiment config, as `config.yaml`."""

@@ -1,0 +1,311 @@
+"""Restarts: the same run to the bit, safe loading, damaged and foreign checkpoints."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import pytest
+import torch
+import yaml
+from determined import core
+from determined.pytorch import load_trial_from_checkpoint_path
+
+import batches
+import checkpoints
+import display
+import model_def
+import resume
+import train
+from checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
+from hparams import UserError
+from tests import chaos
+from tests.conftest import TINY, settings
+from tests.conftest import train as train_process
+
+
+def run(config: Path, output: Path, *more: Any) -> int:
+    return train.main(["--config", str(config), "--output-dir", str(output), *map(str, more)])
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Have the process send itself a real SIGTERM at the first report from `step` on."""
+    report = display.Progress.on_training_workload_end
+
+    def report_and_stop(self: display.Progress, *a: Any, **k: Any) -> None:
+        report(self, *a, **k)
+        if self.done >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(display.Progress, "on_training_workload_end", report_and_stop)
+
+
+@pytest.fixture
+def exact_config(tiny_config: Path) -> Path:
+    """Three epochs, with dropout, workers and several micro-batches a step."""
+    config = yaml.safe_load(tiny_config.read_text())
+    config["hyperparameters"].update(
+        max_steps=24, num_workers=1, max_tokens_per_forward=256, validation_period=8
+    )
+    tiny_config.write_text(yaml.safe_dump(config))
+    return tiny_config
+
+
+def cut_and_go_on(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, at)
+        assert run(config, output) == 0
+    assert run(config, output) == 0
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+    exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert run(exact_config, tmp_path / "uncut") == 0
+    cut_and_go_on(exact_config, tmp_path / "cut", monkeypatch, at=11)
+    said = capsys.readouterr().out
+    assert "stopped by SIGTERM after step 12" in said and "run the same command again" in said
+    assert "going on from step 12" in said
+    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+
+
+@pytest.mark.parametrize("part", ["order", "position"])
+def test_without_its_parts_it_would_be_another_run(
+    part: str, exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison is not vacuous. (Randomness needs two ranks: see `test_chaos`.)"""
+    assert run(exact_config, tmp_path / "uncut") == 0
+    if part == "order":
+        original = batches._permutation
+        monkeypatch.setattr(
+            batches, "_permutation", lambda seed, epoch, n: original(seed + os.getpid(), epoch, n)
+        )
+    else:
+        loader = model_def.train_loader
+        monkeypatch.setattr(
+            model_def, "train_loader", lambda *a, **k: loader(*a, **{**k, "first_step": 0})
+        )
+    cut_and_go_on(exact_config, tmp_path / "cut", monkeypatch, at=11)
+    assert "models_state_dict" in chaos.differences(tmp_path / "uncut", tmp_path / "cut")
+
+
+def test_one_slot_then_two(
+    exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elastic: the same windows in the same steps, parameters to fp32 tolerance."""
+    config = yaml.safe_load(exact_config.read_text())
+    config["hyperparameters"]["model_config"].update(
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    exact_config.write_text(yaml.safe_dump(config))
+    assert run(exact_config, tmp_path / "uncut") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 11)
+        assert run(exact_config, tmp_path / "cut") == 0
+    finished = train_process(
+        "--config", exact_config, "--output-dir", tmp_path / "cut", processes=2
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "going on from step 12" in finished.stdout and "2 slot(s)" in finished.stdout
+    states = []
+    for name in ("uncut", "cut"):
+        newest = list_checkpoints(tmp_path / name / "checkpoints")[-1][1]
+        states.append(torch.load(newest / "state_dict.pth", weights_only=True))
+    for name, value in states[0]["models_state_dict"][0].items():
+        other = states[1]["models_state_dict"][0][f"module.{name}"]
+        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished run with three checkpoints; tests work on copies."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = json.loads(json.dumps(TINY))
+    config["data"]["cache_dir"] = str(folder / "cache")
+    config["checkpoint_storage"] = {"save_trial_latest": 3}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    assert run(folder / "tiny.yaml", folder / "out") == 0
+    yield folder
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def steps(output: Path) -> List[int]:
+    return [number for number, _ in list_checkpoints(output / "checkpoints")]
+
+
+def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:
+    before = (copied / "metrics.json").read_bytes()
+    assert run(finished / "tiny.yaml", copied) == 0
+    assert "going on from step 12" in capsys.readouterr().out
+    assert (copied / "metrics.json").read_bytes() == before
+
+
+def test_never_starts_over_and_deletes_nothing(finished: Path, copied: Path) -> None:
+    old = {path.name for path in copied.iterdir()} - {".lock"}
+    assert run(finished / "tiny.yaml", copied, "--resume", "never", *settings(max_steps=4)) == 0
+    assert {path.name for path in (copied / "previous-1").iterdir()} == old
+    assert steps(copied) == [4]
+
+
+def test_a_checkpoint_by_its_path(finished: Path, copied: Path, tmp_path: Path) -> None:
+    middle = list_checkpoints(copied / "checkpoints")[1][1]
+    assert run(finished / "tiny.yaml", tmp_path / "other", "--resume", middle) == 0
+    assert chaos.differences(finished / "out", tmp_path / "other") == []
+
+
+def damage_weights(path: Path) -> None:
+    content = bytearray((path / "state_dict.pth").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "state_dict.pth").write_bytes(content)
+
+
+DAMAGE = {
+    "truncated": lambda p: os.truncate(p / "state_dict.pth", 100),
+    "one bit": damage_weights,
+    "missing file": lambda p: (p / "trial_state.pkl").unlink(),
+    "no manifest": lambda p: (p / "manifest.json").unlink(),
+    "half a manifest": lambda p: os.truncate(p / "manifest.json", 60),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over(kind: str, copied: Path, caplog: Any) -> None:
+    found = list_checkpoints(copied / "checkpoints")
+    DAMAGE[kind](found[-1][1])
+    assert newest_complete(copied / "checkpoints") == found[-2][1]
+    assert "is damaged" in caplog.text and found[-1][1].name in caplog.text
+
+
+def test_nothing_but_damage_is_refused(copied: Path) -> None:
+    for _, path in list_checkpoints(copied / "checkpoints"):
+        DAMAGE["truncated"](path)
+    with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
+        newest_complete(copied / "checkpoints")
+
+
+def refused(config: Path, output: Path, message: str, capsys: Any, *more: Any) -> None:
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    assert run(config, output, *more) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(errors) == 1 and message in errors[0], errors
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_another_run_is_refused_and_the_difference_named(
+    finished: Path, copied: Path, capsys: Any
+) -> None:
+    config = finished / "tiny.yaml"
+    rate = settings(base_learning_rate=0.5)
+    refused(config, copied, "base_learning_rate: was 0.001 in", capsys, *rate)
+    shape = {**TINY["hyperparameters"]["model_config"], "num_hidden_layers": 3}
+    refused(config, copied, "model_config: was", capsys, *settings(model_config=shape))
+    fewer = ["--set", "data.max_train_examples=59"]
+    refused(config, copied, "data.max_train_examples: was 60 in", capsys, *fewer)
+    free = settings(num_workers=1, checkpoint_period=5, max_tokens_per_forward=300)
+    assert run(config, copied, *free) == 0
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change facts of a manifest, with the checksums of the files as they are now."""
+    facts = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").unlink()
+    facts.pop("files")
+    version = changes.pop("format", facts.pop("format"))
+    checkpoints.write_manifest(path, {**facts, **changes, "format": version})
+
+
+def test_another_format_is_refused(finished: Path, copied: Path, capsys: Any) -> None:
+    rewrite(list_checkpoints(copied / "checkpoints")[-1][1], format=99)
+    refused(finished / "tiny.yaml", copied, "checkpoint format 99", capsys)
+
+
+class Foreign:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("foreign-code-ran",)
+
+
+@pytest.mark.parametrize("name", ["state_dict.pth", "trial_state.pkl"])
+def test_a_pickle_with_a_foreign_class_is_refused(
+    name: str, finished: Path, copied: Path, capsys: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    newest = list_checkpoints(copied / "checkpoints")[-1][1]
+    if name == "state_dict.pth":
+        torch.save({"models_state_dict": Foreign()}, newest / name)
+    else:
+        (newest / name).write_bytes(pickle.dumps({"batches_trained": Foreign()}))
+    rewrite(newest)
+    assert run(finished / "tiny.yaml", copied) == 2
+    error = capsys.readouterr().err
+    assert "mkdir" in error and "Traceback" not in error
+    assert not list(Path.cwd().glob("foreign-code-ran"))
+
+
+def test_weights_of_another_model_are_refused(finished: Path, copied: Path, capsys: Any) -> None:
+    newest = list_checkpoints(copied / "checkpoints")[-1][1]
+    content = torch.load(newest / "state_dict.pth", weights_only=True)
+    content["models_state_dict"][0].popitem()
+    torch.save(content, newest / "state_dict.pth")
+    rewrite(newest)
+    assert run(finished / "tiny.yaml", copied) == 2
+    assert "does not fit this model" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there(finished: Path, copied: Path, capsys: Any) -> None:
+    missing = ["--resume", copied / "checkpoints" / "step-00000099"]
+    refused(finished / "tiny.yaml", copied, "not a complete checkpoint", capsys, *missing)
+
+
+def test_a_second_process_is_refused(finished: Path, copied: Path, capsys: Any) -> None:
+    holder = train.RunFolder(copied, {}, 8)
+    with holder.claimed():
+        refused(finished / "tiny.yaml", copied, "another run is writing there", capsys)
+
+
+def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
+    assert run(
+        finished / "tiny.yaml", tmp_path / "out", "--set", "checkpoint_storage.save_trial_latest=1",
+        "--set", "checkpoint_storage.save_trial_best=1",
+        *settings(max_steps=20, checkpoint_period=2, validation_period=4),
+    ) == 0  # fmt: skip
+    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
+    assert steps(tmp_path / "out") == sorted({best, 20})
+
+
+def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load_trial_from_checkpoint_path` fails on torch >= 2.6 without the allowed globals."""
+    path = list_checkpoints(finished / "out" / "checkpoints")[-1][1]
+    trial = load_trial_from_checkpoint_path(str(path), trial_class=model_def.SquadTrial)
+    saved = torch.load(path / "state_dict.pth", weights_only=True)["models_state_dict"][0]
+    assert chaos.same(dict(trial.model.state_dict()), dict(saved))
+
+
+def test_a_cut_while_writing_leaves_the_one_before(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train.RunFolder(copied, {}, 8)
+    store = LocalCheckpoints(core.DummyDistributedContext(), folder, {}, {})
+    before = steps(copied)
+    writing = store.store_path({"steps_completed": 99})
+    with pytest.raises(KeyboardInterrupt), writing as (path, _):
+        (path / "state_dict.pth").write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert steps(copied) == before
+    assert not list((copied / "checkpoints").glob(".step-*"))
+
+
+def test_seeds_of_steps_and_ranks_differ() -> None:
+    drawn = set()
+    for seed in (0, 1):
+        for step in (0, 1, 10):
+            for rank in (0, 1, 63):
+                resume.seed_step(seed, step, rank)
+                drawn.add(float(torch.rand(())))
+    assert len(drawn) == 18
