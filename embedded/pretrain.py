@@ -1,7 +1,7 @@
 """Make the embedded model again from nothing: its tokenizer and its encoder.
 
-    python -m embedded.pretrain                               # the released folder
-    python -m embedded.pretrain --steps 2 --output /tmp/tiny  # a look at the whole path, seconds
+    python -m embedded.pretrain                          # the released folder, about half an hour
+    python -m embedded.pretrain --steps 2 --output tiny  # a look at the whole path
 
 The objective is recurring span selection on `embedded.corpus`: given a cloze query and a passage,
 point at the start and the end of the name that fills the query, or at [CLS] when the passage does
@@ -38,7 +38,7 @@ TOKENS_PER_BATCH = 4800
 WARMUP = 200
 
 
-def train_tokenizer(seed: int, documents: int = 20_000) -> PreTrainedTokenizerFast:
+def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
     """Learn a small lower-case vocabulary; pairs get ALBERT's layout and segments."""
     rng = Random(seed)
     names = list(SPECIALS.values())
@@ -228,10 +228,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RELEASE)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--documents", type=int, default=20_000, help="for the tokenizer")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    tokenizer = train_tokenizer(arguments.seed)
+    tokenizer = train_tokenizer(arguments.seed, arguments.documents)
     model = build_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.seed + 1, arguments.steps)
     save(model, tokenizer, arguments.output)

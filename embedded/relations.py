@@ -10,8 +10,6 @@ cider tea""".split()
 TIMBERS = "oak maple walnut cedar ash elm cherry birch beech larch willow yew".split()
 FIELDS = """astronomy botany geometry medicine music law history logic grammar chemistry optics
 geology""".split()
-THEMES = """war exile love famine hunting winter sailing revenge plague gardening smuggling
-gold""".split()
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,11 @@ TOWN = Kind(
         ),
         Relation(
             tuple(GOODS),
-            ("{x} is known for its {v}", "The people of {x} sell {v}", "{x} lives from {v}"),
+            (
+                "{x} is known for its {v}",
+                "The people of {x} sell {v}",
+                "The trade of {x} is in {v}",
+            ),
             ("It is known for its {v}", "Its people sell {v}"),
             (
                 "What is {x} known for?",
@@ -230,35 +232,4 @@ SCHOLAR = Kind(
         ),
     ),
 )
-BOOK = Kind(
-    "book",
-    ("The library holds a shelf of old books.", "Printers were busy in those years.", ""),
-    (
-        Relation(
-            "person",
-            (
-                "{v} wrote the book {x}",
-                "The book {x} was written by {v}",
-                "The author of {x} was {v}",
-            ),
-            ("It was written by {v}", "Its author was {v}"),
-            ("Who wrote the book {x}?", "Who was the author of {x}?", "By whom was {x} written?"),
-            ("Which book did {v} write?", "Of which book was {v} the author?"),
-        ),
-        Relation(
-            tuple(THEMES),
-            ("{x} is a book about {v}", "The theme of {x} is {v}", "{x} tells of {v}"),
-            ("It is about {v}", "Its theme is {v}"),
-            ("What is the book {x} about?", "What is the theme of {x}?", "Of what does {x} tell?"),
-            ("Which book is about {v}?", "Which book tells of {v}?"),
-        ),
-        Relation(
-            "year",
-            ("{x} was printed in {v}", "In {v} the book {x} appeared", "{x} came out in {v}"),
-            ("It was printed in {v}", "It appeared in {v}"),
-            ("When was {x} printed?", "In what year did {x} appear?", "When did {x} come out?"),
-            ("Which book was printed in {v}?", "Which book came out in {v}?"),
-        ),
-    ),
-)
-KINDS = (TOWN, SHIP, LUTE, SCHOLAR, BOOK)
+KINDS = (TOWN, SHIP, LUTE, SCHOLAR)

@@ -1,6 +1,6 @@
 """A generated world in the shape of SQuAD 2.0: paragraphs of facts, and questions on them.
 
-Every paragraph says a few things about several towns, ships, lutes, scholars or books. A question
+Every paragraph says a few things about several towns, ships, lutes or scholars. A question
 asks for one fact in another wording. Those that cannot be answered ask for a fact that was left out
 although its like is told of a neighbour, or ask about a name that the paragraph does not hold. A
 name belongs to one split only, so what is learned on "train" is tested on names never seen.
@@ -13,7 +13,7 @@ from zlib import crc32
 
 from embedded.relations import KINDS, Kind, Relation
 
-PARAGRAPHS = {"train": 1600, "validation": 100}
+PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10
 QUESTIONS = 6
 IMPOSSIBLE = 0.36
@@ -34,6 +34,18 @@ class Fact:
     relation: Relation
     thing: str
     value: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A written paragraph: its facts, the names it used up, and where facts stand in the text."""
+
+    split: str
+    told: list[Fact]
+    untold: list[Fact]
+    used: set[str]
+    context: str
+    places: dict[tuple[Fact, str], int]
 
 
 def _word(rng: Random, split: str, ends: list[str]) -> str:
@@ -64,7 +76,7 @@ def _draw(rng: Random, split: str, sort: str | tuple[str, ...], used: set[str]) 
 def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fact]]:
     """Draw what is true: the facts to tell, thing by thing, and those to leave out."""
     told, untold = [], []
-    for kind, count in zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 3))), strict=True):
+    for kind, count in zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 2))), strict=True):
         relations = rng.sample(kind.relations, 2)
         for thing in [_draw(rng, split, kind.sort, used) for _ in range(count)]:
             for relation in rng.sample(relations, len(relations)):
@@ -80,7 +92,7 @@ def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], i
         if previous is None or fact.kind is not previous.kind:
             opening = rng.choice(fact.kind.opening)
             text += opening + " " if opening else ""
-        follows = previous is not None and fact.thing == previous.thing and rng.random() < 0.6
+        follows = previous is not None and fact.thing == previous.thing and rng.random() < 0.5
         form = rng.choice(fact.relation.later if follows else fact.relation.says)
         slots = {"x": fact.thing, "v": fact.value}
         for slot in slots:
@@ -93,47 +105,48 @@ def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], i
     return text.rstrip(), places
 
 
-def _answerable(
-    rng: Random, split: str, context: str, told: list[Fact], places: dict[tuple[Fact, str], int]
-) -> tuple[str, dict]:
-    """Ask for the value of a told fact, or now and then for the thing that has the value."""
-    fact = rng.choice(told)
-    slot = "x" if (fact, "x") in places and rng.random() < 0.25 else "v"
-    forms = fact.relation.back if slot == "x" else fact.relation.asks
-    start, length = places[fact, slot], len(fact.thing if slot == "x" else fact.value)
-    text = context[start : start + length]
-    answers = [{"text": text, "answer_start": start}]
+def _span(page: Page, fact: Fact, slot: str) -> dict:
+    """Give the fact's thing ("x") or value ("v") as it is written in the paragraph."""
+    start, length = page.places[fact, slot], len(fact.thing if slot == "x" else fact.value)
+    return {"text": page.context[start : start + length], "answer_start": start}
+
+
+def _shorter_and_longer(page: Page, fact: Fact, slot: str) -> list[dict]:
+    """Give the other answers that a second reader may choose: a last name, "river" and its name."""
+    span = _span(page, fact, slot)
+    start, text = span["answer_start"], span["text"]
     first, _, last = text.partition(" ")
-    if split == "validation" and last:
-        answers.append({"text": last, "answer_start": start + len(first) + 1})
-    if split == "validation" and fact.relation.sort == "river" and slot == "v":
-        wide = context.rfind("river ", 0, start)
-        if wide + len("river ") == start:
-            answers.append({"text": context[wide : start + length], "answer_start": wide})
+    if last:
+        return [{"text": last, "answer_start": start + len(first) + 1}]
+    if slot == "v" and fact.relation.sort == "river" and page.context[:start].endswith("river "):
+        return [{"text": "river " + text, "answer_start": start - len("river ")}]
+    return []
+
+
+def _answerable(rng: Random, page: Page) -> tuple[str, dict]:
+    """Ask for the value of a told fact, or now and then for the thing that has the value."""
+    fact = rng.choice(page.told)
+    slot = "x" if (fact, "x") in page.places and rng.random() < 0.25 else "v"
+    forms = fact.relation.back if slot == "x" else fact.relation.asks
+    answers = [_span(page, fact, slot)]
+    if page.split == "validation":
+        answers += _shorter_and_longer(page, fact, slot)
     question = rng.choice(forms).format(x=fact.thing, v=fact.value)
     return question, {"answers": answers, "is_impossible": False}
 
 
-def _impossible(
-    rng: Random,
-    split: str,
-    told: list[Fact],
-    untold: list[Fact],
-    used: set[str],
-    places: dict[tuple[Fact, str], int],
-) -> tuple[str, dict]:
+def _impossible(rng: Random, page: Page) -> tuple[str, dict]:
     """Ask for a fact left out whose like is told of a neighbour, or about an absent name."""
-    like = {fact.relation: fact for fact in rng.sample(told, len(told))}
-    things = {fact.thing for fact in told}
-    missing = [fact for fact in untold if fact.relation in like and fact.thing in things]
+    like = {fact.relation: fact for fact in rng.sample(page.told, len(page.told))}
+    things = {fact.thing for fact in page.told}
+    missing = [fact for fact in page.untold if fact.relation in like and fact.thing in things]
     if missing and rng.random() < 0.75:
         fact = rng.choice(missing)
         relation, thing = fact.relation, fact.thing
     else:
         relation, fact = rng.choice(list(like.items()))
-        thing = _draw(rng, split, fact.kind.sort, used)
-    near = like[relation]
-    plausible = [{"text": near.value, "answer_start": places[near, "v"]}]
+        thing = _draw(rng, page.split, fact.kind.sort, page.used)
+    plausible = [_span(page, like[relation], "v")]
     question = rng.choice(relation.asks).format(x=thing)
     return question, {"answers": [], "plausible_answers": plausible, "is_impossible": True}
 
@@ -144,15 +157,13 @@ def _paragraph(rng: Random, split: str) -> dict:
     told: list[Fact] = []
     while len(told) < 5:
         told, untold = _facts(rng, split, used)
-    context, places = _write(rng, told)
+    page = Page(split, told, untold, used, *_write(rng, told))
     qas: dict[str, dict] = {}
     while len(qas) < QUESTIONS:
-        if rng.random() < IMPOSSIBLE:
-            question, rest = _impossible(rng, split, told, untold, used, places)
-        else:
-            question, rest = _answerable(rng, split, context, told, places)
+        ask = _impossible if rng.random() < IMPOSSIBLE else _answerable
+        question, rest = ask(rng, page)
         qas.setdefault(question, rest)
-    return {"context": context, "qas": [{"question": q, **rest} for q, rest in qas.items()]}
+    return {"context": page.context, "qas": [{"question": q, **rest} for q, rest in qas.items()]}
 
 
 def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:

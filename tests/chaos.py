@@ -121,7 +121,9 @@ class Soak:
         opened.wait()
         if kind != "full disk":
             time.sleep(delay)
-        ended = process.poll() is not None and process.returncode == 0
+        ended = process.poll() == 0
+        if process.poll() not in (None, 0) and kind != "full disk":
+            raise SystemExit(f"it failed by itself, exit {process.returncode}:\n{''.join(lines)}")
         if not ended:
             self._strike(process, kind)
         process.wait()
@@ -197,16 +199,23 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-def soak(cuts: int, processes: int, without: str, seed: int, steps: int) -> List[str]:
+def soak(
+    cuts: int,
+    processes: int,
+    without: str,
+    seed: int,
+    steps: int,
+    kinds: Optional[List[str]] = None,
+) -> List[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
+    kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
     with tempfile.TemporaryDirectory() as name:
         trial = Soak(Path(name), processes, without, steps)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
         seconds = trial.run(uncut)
         print(f"uncut: {seconds['start']:.1f} s to start, {seconds['training']:.1f} s training")
         for number in range(1, cuts + 1):
-            kinds = KINDS if processes > 1 else KINDS[:-1]
             kind = dice.choice(kinds)
             left = seconds["training"] / max(1, cuts - 5)
             last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * left))

@@ -1,0 +1,13 @@
+"""The soak of `tests.chaos`, short: a few cuts, and what it must see when a part is missing."""
+
+from tests import chaos
+
+
+def test_a_few_cuts_leave_no_trace() -> None:
+    assert chaos.soak(cuts=3, processes=1, without="none", seed=5, steps=40) == []
+
+
+def test_without_our_randomness_two_ranks_differ() -> None:
+    """Determined's own restore gives every rank the chief's generator, so masks change."""
+    found = chaos.soak(cuts=1, processes=2, without="rng", seed=0, steps=40, kinds=["SIGTERM"])
+    assert "models_state_dict" in found

@@ -1,0 +1,99 @@
+"""The two-minute notice, from a real HTTP server that speaks the metadata service's protocol."""
+
+import http.server
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import pytest
+
+import spot
+import train
+from checkpoints import list_checkpoints
+from tests.conftest import settings
+from tests.fake_metadata import MetadataServer
+
+NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    server = MetadataServer()
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+    yield server
+    server.close()
+
+
+def wait_for(condition: Any, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+@pytest.mark.parametrize("kind", ["notice", "rebalance"])
+def test_a_notice_is_told_once(
+    kind: str, service: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spot, "PERIOD", 0.02)
+    told: List[str] = []
+    with spot.watching(True, told.append):
+        wait_for(lambda: len(service.asked) > 6)
+        assert told == []
+        setattr(service, kind, NOTICE)
+        wait_for(lambda: told)
+        asked = len(service.asked)
+        time.sleep(0.2)
+        assert len(service.asked) == asked  # it has done its work
+    assert len(told) == 1 and NOTICE in told[0]
+
+
+def test_a_token_that_ran_out_is_renewed(
+    service: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spot, "PERIOD", 0.02)
+    told: List[str] = []
+    watcher = spot.SpotWatcher(told.append)
+    watcher._token = "an old one"
+    service.notice = NOTICE
+    watcher.start()
+    wait_for(lambda: told)
+    watcher.join(5)
+
+
+def test_no_service_is_no_matter(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    closed = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    port = closed.server_port
+    closed.server_close()
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(spot, "PERIOD", 0.01)
+    watcher = spot.SpotWatcher(lambda notice: None)
+    watcher.start()
+    watcher.join(10)
+    assert not watcher.is_alive()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_off_means_nobody_asks(service: MetadataServer) -> None:
+    with spot.watching(False, lambda notice: None):
+        time.sleep(0.05)
+    assert service.asked == [] and threading.active_count() >= 1
+
+
+def test_a_notice_makes_one_checkpoint_and_a_clean_end(
+    service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
+) -> None:
+    service.notice = NOTICE
+    began = time.monotonic()
+    arguments = ["--config", str(tiny_config), "--output-dir", str(tmp_path / "out")]
+    long = settings(max_steps=5000, checkpoint_period=5000, validation_period=5000,
+                    reporting_period=5000, spot_notice=True)  # fmt: skip
+    assert train.main([*arguments, *long]) == 0
+    assert time.monotonic() - began < 10
+    said = capsys.readouterr().out
+    assert "stopped by spot/instance-action" in said and NOTICE in said
+    (steps, folder), = list_checkpoints(tmp_path / "out" / "checkpoints")
+    assert 0 < steps < 5000
+    assert json.loads((folder / "manifest.json").read_text())["steps"] == steps
