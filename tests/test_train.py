@@ -12,6 +12,7 @@ import yaml
 
 import resume  # noqa: F401 (lets torch.load read checkpoints)
 import squad_metrics
+from embedded import world
 from squad_files import open_source, read_examples
 from tests.conftest import ROOT, TINY, settings, train
 
@@ -203,3 +204,28 @@ def wrong_answers(document: Dict[str, Any]) -> Dict[str, Any]:
             for question, other in zip(questions, given[1:] + given[:1], strict=True):
                 question.update(copy.deepcopy(other))
     return document
+
+
+def exact_of(stderr: str, step: int) -> float:
+    line = next(x for x in stderr.splitlines() if x.startswith(f"validation at step {step}:"))
+    return float(line.split("exact ")[1].split()[0])
+
+
+def test_the_default_learns_and_wrong_answers_do_not(tmp_path: Path) -> None:
+    """What `make train` runs reaches its scores; with the answers mixed up it is far from them."""
+    cache = ["--set", f"data.cache_dir={tmp_path}/cache"]
+    right = train("--output-dir", tmp_path / "right", *cache)
+    assert right.returncode == 0, right.stderr
+    best = json.loads((tmp_path / "right" / "metrics.json").read_text())["best"]
+    assert best["exact"] >= 90 and best["f1"] >= 90, best
+    assert best["HasAns_f1"] >= 85 and best["NoAns_exact"] >= 85, best
+
+    mixed = tmp_path / "mixed.json"
+    mixed.write_text(json.dumps(wrong_answers(world.generate("train"))))
+    wrong = train(
+        "--output-dir", tmp_path / "wrong", "--set", f"data.train={mixed}", *cache,
+        *settings(max_steps=500),
+    )  # fmt: skip
+    assert wrong.returncode == 0, wrong.stderr
+    assert exact_of(right.stderr, 500) > 70
+    assert exact_of(wrong.stderr, 500) < 45
