@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -58,6 +59,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         """Yields a folder to fill and the name it will have; chief only."""
         steps = int((metadata or {})["steps_completed"])
         name = step_name(steps)
+        began = time.monotonic()
         aside = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{name}.writing-"))
         try:
             yield aside, name
@@ -74,6 +76,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         self._prune()
+        self.output.checkpoint_seconds.append(time.monotonic() - began)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:

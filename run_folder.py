@@ -80,6 +80,7 @@ class RunFolder(core.DummyTrainContext):
         self.answers: Callable[[], Optional[Answers]] = lambda: None
         self.validations: List[Dict[str, float]] = []
         self.windows = self.tokens = self.seconds = 0.0
+        self.checkpoint_seconds: List[float] = []
         self._writer: Optional[SummaryWriter] = None
 
     def create(self) -> None:
@@ -188,7 +189,7 @@ class RunFolder(core.DummyTrainContext):
         self.write_metrics()
 
     def write_metrics(self) -> None:
-        """`metrics.json`: the best and the last validation, and how fast training went."""
+        """`metrics.json`: the best and the last validation, and how fast this process went."""
         if not self.validations:
             return
         throughput = {
@@ -196,6 +197,7 @@ class RunFolder(core.DummyTrainContext):
             "tokens_per_second": self.tokens / self.seconds if self.seconds else None,
             "training_seconds": self.seconds,
             "training_windows": int(self.windows),
+            "checkpoint_seconds": self.checkpoint_seconds,
         }
         write_json(
             self.path / "metrics.json",

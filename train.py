@@ -136,12 +136,12 @@ def train_locally(
     data: SquadData,
     checkpoint: Optional[str],
 ) -> None:
+    """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
     done = resume.read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
     run = resume.identity(HParams(**config["hyperparameters"]), data.fingerprints())
-    checkpoints = LocalCheckpoints(
-        distributed, folder, run, config.get("checkpoint_storage") or {}
-    )
+    pruning = config.get("checkpoint_storage") or {}
+    checkpoints = LocalCheckpoints(distributed, folder, run, pruning)
     stop = StopRequest(distributed)
     reports = folder if chief else None
     with trial_context(distributed, checkpoints, reports, stop, config, done) as context:
@@ -167,15 +167,14 @@ def train_locally(
         with stop.on_signals(), spot.watching(watch, stop.request):
             controller.run()
         done = controller.state.batches_trained
-    if not chief:
-        return
-    if done < trial.steps:
+    if chief and done < trial.steps:
         print(
             f"stopped by {stop.reason} after step {done}; checkpoint written, "
             "run the same command again to go on",
             flush=True,
         )
-    else:
+    elif chief:
+        folder.write_metrics()  # the last checkpoint's seconds too
         print(summarize(folder.best()))
         print(f"predictions, metrics and checkpoints are in {folder.path}", flush=True)
 

@@ -1,8 +1,9 @@
 """train.py with one of the parts that make a restart exact switched off.
 
-    python -m tests.broken rng|order|position|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|all|none TRAIN-ARGUMENTS...
 
-`tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
+`tests.chaos --without PART` runs this in the trainer's place and must then see a difference;
+`--overhead` times it with all that is done at every step switched off.
 """
 
 import functools
@@ -17,9 +18,11 @@ import train
 
 
 def switch_off(part: str) -> None:
-    """Undo one part: `rng`, `order`, `position`; `none` leaves all as they are."""
-    if part == "rng":  # Determined's own restore gives every rank the chief's generator
+    """Undo one part: `rng`, `order`, `position`, or `all` that costs time at every step."""
+    if part in ("rng", "all"):  # Determined's own restore gives every rank the chief's generator
         resume.seed_step = lambda *_: None
+        if part == "all":
+            train.EveryOrStop = lambda period, should_stop: period
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         batches._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))

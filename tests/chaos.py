@@ -16,6 +16,7 @@ import os
 import random
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any, Dict, List, Optional
 import torch
 import yaml
 
+import resume  # noqa: F401 (lets torch.load read checkpoints)
 from checkpoints import list_checkpoints
 from tests.conftest import ROOT, TINY
 from tests.fake_metadata import MetadataServer
@@ -49,7 +51,7 @@ class Soak:
             num_workers=1,
             checkpoint_period=4,
             validation_period=10,
-            reporting_period=2,
+            reporting_period=1,
             max_tokens_per_forward=256,  # several micro-batches a step
             spot_notice=True,
         )
@@ -86,7 +88,7 @@ class Soak:
         )
 
     def run(self, output: Path) -> Dict[str, float]:
-        """To the end, uncut. Returns seconds: until the first step, and per step."""
+        """To the end, uncut. Returns seconds: start to first step, in all, a checkpoint, a step."""
         began = time.monotonic()
         process = self.start(output)
         opened = first = None
@@ -99,7 +101,13 @@ class Soak:
                 first = time.monotonic()
         if process.wait() != 0 or opened is None:
             raise SystemExit(f"the run failed ({process.returncode}):\n{''.join(lines)}")
-        return {"start": opened - began, "training": time.monotonic() - opened}
+        speed = json.loads((output / "metrics.json").read_text())["throughput"]
+        return {
+            "start": (first or opened) - began,
+            "training": time.monotonic() - opened,
+            "checkpoint": statistics.median(speed["checkpoint_seconds"] or [0]),
+            "step": speed["training_seconds"] * 8 / max(1, speed["training_windows"]),
+        }
 
     def cut(self, output: Path, kind: str, delay: float) -> Optional[str]:
         """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
@@ -214,7 +222,12 @@ def soak(
         trial = Soak(Path(name), processes, without, steps)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
         seconds = trial.run(uncut)
-        print(f"uncut: {seconds['start']:.1f} s to start, {seconds['training']:.1f} s training")
+        print(
+            f"uncut: {seconds['start']:.1f} s from start to the first step's report, "
+            f"{seconds['step'] * 1000:.1f} ms a step, {seconds['checkpoint']:.3f} s a checkpoint, "
+            f"{seconds['training']:.0f} s in all",
+            flush=True,
+        )
         for number in range(1, cuts + 1):
             kind = dice.choice(kinds)
             left = seconds["training"] / max(1, cuts - 5)
@@ -225,9 +238,24 @@ def soak(
             newest = list_checkpoints(chopped / "checkpoints")[-1:]
             at = newest[0][0] if newest else 0
             print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
-        trial.run(chopped)
+        last = trial.run(chopped)
+        print(f"the end: {last['start']:.1f} s from start to the first new step's report")
         trial.metadata.close()
         return differences(uncut, chopped)
+
+
+def overhead(repeats: int = 5, steps: int = 200) -> None:
+    """Print what seeding, stop polling and the spot watcher cost at every step, and turn about."""
+    times: Dict[str, List[float]] = {"none": [], "all": []}
+    for _ in range(repeats):
+        for without in times:
+            with tempfile.TemporaryDirectory() as name:
+                trial = Soak(Path(name), 1, without, steps)
+                times[without].append(trial.run(Path(name) / "out")["step"] * 1000)
+                trial.metadata.close()
+    for without, label in (("none", "with"), ("all", "without")):
+        low, middle, high = (f(times[without]) for f in (min, statistics.median, max))
+        print(f"{label:8s} {middle:.2f} ms a step (of {repeats}: {low:.2f} to {high:.2f})")
 
 
 def main() -> int:
@@ -236,8 +264,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--without", default="none", choices=["none", "rng", "order", "position"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=240)
-    found = soak(**vars(parser.parse_args()))
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--overhead", action="store_true", help="time the steps instead")
+    arguments = vars(parser.parse_args())
+    if arguments.pop("overhead"):
+        overhead()
+        return 0
+    found = soak(**arguments)
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0
 

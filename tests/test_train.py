@@ -1,8 +1,16 @@
 """End to end, through the entry point: files of a run, real SQuAD, two processes, bad input."""
 
+import contextlib
 import copy
+import fcntl
 import json
+import os
+import pty
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any, Dict
 
@@ -48,6 +56,23 @@ def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path) -> None:
     resolved = yaml.safe_load((out / "config.yaml").read_text())
     assert resolved["hyperparameters"]["max_steps"] == 12
     assert resolved["hyperparameters"]["weight_decay"] == 0.0  # defaults are spelled out
+
+
+def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(tiny_config)]
+    command += ["--output-dir", str(tmp_path / "out")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=theirs, stdout=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(ours, 1 << 16):
+                shown += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    bar = [line for line in shown.decode().replace("\r", "\n").splitlines() if "|" in line][-1]
+    assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
 
 
 def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path) -> None:
