@@ -175,7 +175,8 @@ def train_locally(
             flush=True,
         )
     elif chief:
-        folder.write_metrics()  # the last checkpoint's seconds too
+        if folder.windows:  # this process trained: its last checkpoint's seconds belong in there
+            folder.write_metrics()
         print(summarize(folder.best()))
         print(f"predictions, metrics and checkpoints are in {folder.path}", flush=True)
 

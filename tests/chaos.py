@@ -230,8 +230,9 @@ def soak(
         )
         for number in range(1, cuts + 1):
             kind = dice.choice(kinds)
-            left = seconds["training"] / max(1, cuts - 5)
-            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * left))
+            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * seconds["training"] / (cuts + 1)))
+            if last is None and number == 1:
+                raise SystemExit("the run ended before the first cut: more --steps")
             if last is None:
                 print(f"the run ended after {number - 1} cuts, of {cuts}: more --steps")
                 break
