@@ -135,9 +135,9 @@ class Soak:
         if not ended:
             self._strike(process, kind)
         process.wait()
-        reader.join()
         self.metadata.notice = None
-        kill_group(process)
+        kill_all(process, output)
+        reader.join()
         if kind == "truncated":
             truncate_newest(output / "checkpoints")
         clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
@@ -153,19 +153,33 @@ class Soak:
         elif kind == "spot notice":
             self.metadata.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
         elif kind == "killed rank":
-            ranks = subprocess.run(
-                ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
-            ).stdout.split()
+            ranks = trainers(self.folder)
             if ranks:
-                os.kill(int(random.choice(ranks)), signal.SIGKILL)
+                os.kill(random.choice(ranks), signal.SIGKILL)
         elif kind != "full disk":
-            kill_group(process)
+            kill_all(process, self.folder)
 
 
-def kill_group(process: subprocess.Popen) -> None:
+def kill_all(process: subprocess.Popen, folder: Path) -> None:
+    """SIGKILL the process, its group, and torchrun's workers, which have sessions of their own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for rank in trainers(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
     process.wait()
+
+
+def trainers(folder: Path) -> List[int]:
+    """The processes (of /proc) that train into `folder`, torchrun's own not counted."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+            ours = "tests.broken" in words and any(str(folder) in word for word in words)
+            if ours and "torch.distributed.run" not in words:
+                found.append(int(entry.parent.name))
+    return found
 
 
 def truncate_newest(checkpoints: Path) -> None:
