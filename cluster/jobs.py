@@ -1,0 +1,232 @@
+"""Whether an experiment and the pool it asks for go together: slots, batch, precision, memory."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+from cluster.estimates import Shape, largest_token_budget, model_shape, seconds_per_step
+from cluster.expconf import RANGES
+from cluster.machines import Gpu
+from cluster.masterconf import Pool
+from cluster.schema import Finding, check, mapping, nearest
+from hparams import HParams, UserError, parse_data_config, parse_hparams
+from squad_metrics import METRICS
+
+# A reclaim without notice may cost every slot at most this much work.
+MAX_LOSS_MINUTES = 15
+# Training windows of the data sets whose size is known before they are read.
+WINDOWS = {"rajpurkar/squad_v2": 132_198, "squad_v2": 132_198, "train-v2.0.json": 132_198}
+
+
+def check_job(
+    file: str, config: Dict[str, Any], pools: Optional[Dict[str, Pool]], default: str, root: Path
+) -> Iterator[Finding]:
+    """Findings of one experiment, alone or against the pools of a master config.
+
+    Args: default: the pool of an experiment that names none; root: where model folders are.
+    """
+    yield from _check_ranges(file, config)
+    yield from _check_searcher(file, config)
+    try:
+        parse_data_config(config.get("data"))
+    except UserError as error:
+        yield _from_error(file, error)
+    resources = mapping(config.get("resources"))
+    slots = resources.get("slots_per_trial", 1)
+    slots = slots if isinstance(slots, int) and slots > 0 else 1
+    pool = None
+    if pools is not None:
+        name = str(resources.get("resource_pool") or default)
+        pool = pools.get(name)
+        if pool is None:
+            problem = f"the master config has no pool {name!r}; {nearest(name, list(pools))}"
+            yield Finding(file, "resources.resource_pool", problem)
+        else:
+            yield from _check_width(file, slots, pool)
+    seen = set()
+    for values in samples(mapping(config.get("hyperparameters"))):
+        for finding in _check_trial(file, config, values, slots, pool, root):
+            if finding not in seen:
+                seen.add(finding)
+                yield finding
+
+
+def samples(hyperparameters: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """The trials at the corners of a search: every choice, both ends of every range."""
+    choices = []
+    for value in hyperparameters.values():
+        kind = str(mapping(value).get("type"))
+        if kind == "const":
+            choices.append([value.get("val")])
+        elif kind == "categorical":
+            vals = value.get("vals")
+            choices.append(vals if isinstance(vals, list) and vals else [None])
+        elif kind == "log":
+            base, ends = value.get("base"), (value.get("minval"), value.get("maxval"))
+            sound = all(map(_is_number, (base, *ends))) and base > 0
+            sound = sound and all(abs(end * math.log(base)) < 700 for end in ends)
+            choices.append([base**end for end in ends] if sound else [None])
+        elif kind in RANGES:
+            choices.append([value.get("minval"), value.get("maxval")])
+        else:
+            choices.append([value])
+    corners = itertools.islice(itertools.product(*choices), 1024)
+    return [dict(zip(hyperparameters, corner, strict=True)) for corner in corners]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_ranges(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+    searching = mapping(config.get("searcher")).get("name") not in (None, "single")
+    for name, value in mapping(config.get("hyperparameters")).items():
+        if mapping(value).get("type") is None:
+            continue
+        kind = str(value["type"])
+        key = f"hyperparameters.{name}"
+        if kind not in RANGES:
+            yield Finding(file, f"{key}.type", f"{kind!r}; {nearest(kind, list(RANGES))}")
+            continue
+        yield from check(file, key, value, RANGES[kind])
+        if kind != "const" and not searching:
+            problem = "a search range under searcher.name single; give one value"
+            yield Finding(file, key, problem)
+        low, high = value.get("minval"), value.get("maxval")
+        if _is_number(low) and _is_number(high) and low >= high:
+            yield Finding(file, f"{key}.minval", f"{low} is not below maxval {high}")
+
+
+def _check_searcher(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+    searcher = config.get("searcher")
+    if not isinstance(searcher, dict):
+        return
+    metric = searcher.get("metric", "f1")
+    if metric not in (known := ["loss", *METRICS]):
+        problem = f"validation gives no {metric!r}; {nearest(str(metric), known)}"
+        yield Finding(file, "searcher.metric", problem)
+    elif bool(searcher.get("smaller_is_better", True)) != (metric == "loss"):
+        right = str(metric == "loss").lower()
+        problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
+        yield Finding(file, "searcher.smaller_is_better", problem)
+    if searcher.get("time_metric") == "epochs":
+        problem = "the trial's length is in batches; set time_metric: batches and max_time to it"
+        yield Finding(file, "searcher.time_metric", problem)
+
+
+def _check_width(file: str, slots: int, pool: Pool) -> Iterator[Finding]:
+    width = pool.slots_per_agent
+    key = "resources.slots_per_trial"
+    if width is None:
+        return
+    if width == 0:
+        problem = f"pool {pool.name!r} has no slots; name a GPU pool in resources.resource_pool"
+        yield Finding(file, "resources.resource_pool", problem)
+    elif slots > width and slots % width:
+        fit = f"{slots // width * width} or {-(-slots // width) * width}"
+        yield Finding(
+            file,
+            key,
+            f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}",
+        )
+    elif pool.max_agents is not None and slots > width * pool.max_agents:
+        problem = f"{slots} slots, but pool {pool.name!r} has at most {width * pool.max_agents}"
+        yield Finding(file, key, f"{problem}; lower it or raise max_instances")
+
+
+def _check_trial(
+    file: str,
+    config: Dict[str, Any],
+    values: Dict[str, Any],
+    slots: int,
+    pool: Optional[Pool],
+    root: Path,
+) -> Iterator[Finding]:
+    try:
+        hparams = parse_hparams(values)
+    except UserError as error:
+        yield _from_error(file, error)
+        return
+    if hparams.global_batch_size % slots:
+        yield Finding(
+            file,
+            "hyperparameters.global_batch_size",
+            f"{hparams.global_batch_size} windows cannot be dealt evenly to {slots} slots; "
+            f"use {-(-hparams.global_batch_size // slots) * slots}",
+        )
+    searcher = mapping(config.get("searcher"))
+    if searcher.get("time_metric") == "batches" and searcher.get("max_time") != hparams.max_steps:
+        yield Finding(
+            file,
+            "searcher.max_time",
+            f"{searcher.get('max_time')}, but a trial trains hyperparameters.max_steps = "
+            f"{hparams.max_steps} batches; set both to one number",
+        )
+    if pool is None:
+        return
+    yield from _check_precision(file, hparams, pool)
+    shape = model_shape(dataclasses.asdict(hparams), root)
+    if shape is not None and pool.gpu is not None:
+        yield from _check_memory(file, hparams, shape, pool.gpu, slots)
+        if pool.spot:
+            if not hparams.spot_notice:
+                problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
+                yield Finding(file, "hyperparameters.spot_notice", f"{problem}; set it to true")
+            train = str(mapping(config.get("data")).get("train"))
+            yield from _check_loss(file, hparams, shape, pool, slots, WINDOWS.get(train))
+
+
+def _check_precision(file: str, hparams: HParams, pool: Pool) -> Iterator[Finding]:
+    key, gpu = "hyperparameters.precision", pool.gpu
+    if gpu is None:
+        if hparams.precision == "fp16" and pool.slots_per_agent is not None:
+            yield Finding(file, key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
+    elif hparams.precision == "bf16" and not gpu.has_bf16:
+        yield Finding(file, key, f"a {gpu.name} has no bf16; use auto or fp16")
+    elif hparams.precision in ("fp16", "auto") and not gpu.has_fast_fp16:
+        yield Finding(file, key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
+
+
+def _check_memory(
+    file: str, hparams: HParams, shape: Shape, gpu: Gpu, slots: int
+) -> Iterator[Finding]:
+    most = largest_token_budget(shape, gpu, slots, half=hparams.precision != "fp32")
+    if most < hparams.max_seq_length:
+        problem = (
+            f"does not train in {gpu.gigabytes} GB of a {gpu.name} (estimated); take a smaller"
+        )
+        yield Finding(file, "hyperparameters.model", f"{problem} model or another GPU")
+    elif hparams.max_tokens_per_forward > most:
+        yield Finding(
+            file,
+            "hyperparameters.max_tokens_per_forward",
+            f"{hparams.max_tokens_per_forward} tokens do not fit {gpu.gigabytes} GB of a "
+            f"{gpu.name} (estimated); use {most // 128 * 128} or less",
+        )
+
+
+def _check_loss(
+    file: str, hparams: HParams, shape: Shape, pool: Pool, slots: int, windows: Optional[int]
+) -> Iterator[Finding]:
+    epoch = windows // hparams.global_batch_size if windows else None
+    period = hparams.checkpoint_period or epoch
+    if period is None:
+        return
+    batch, window = hparams.global_batch_size, hparams.max_seq_length
+    step = seconds_per_step(shape, pool.gpu, slots, batch, window)
+    if period * step > MAX_LOSS_MINUTES * 60:
+        said = "" if hparams.checkpoint_period else " (an epoch, the default)"
+        yield Finding(
+            file,
+            "hyperparameters.checkpoint_period",
+            f"{period} steps{said} on spot pool {pool.name!r}: a reclaim without notice costs up "
+            f"to {period * step / 60:.0f} minutes of {slots} slots (estimated); "
+            f"use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
+        )
+
+
+def _from_error(file: str, error: UserError) -> Finding:
+    key, _, problem = str(error).partition(": ")
+    return Finding(file, key, problem)

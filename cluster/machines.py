@@ -1,0 +1,89 @@
+"""EC2 instance types: what Determined 0.38.1 counts on them, and what GPUs they have.
+
+Slot counts are those of the master's own map (`ec2InstanceSlots`, 0.38.1); a type that is not in
+it needs `instance_slots` in its pool, or the master does not start.
+"""
+
+from typing import Dict, NamedTuple, Optional
+
+# Slots per instance in the master's map; CPU families are in it with 0 slots.
+DETERMINED_SLOTS: Dict[str, int] = {
+    "g4dn.xlarge": 1, "g4dn.2xlarge": 1, "g4dn.4xlarge": 1, "g4dn.8xlarge": 1, "g4dn.16xlarge": 1,
+    "g4dn.12xlarge": 4, "g4dn.metal": 8,
+    "g5.xlarge": 1, "g5.2xlarge": 1, "g5.4xlarge": 1, "g5.8xlarge": 1, "g5.16xlarge": 1,
+    "g5.12xlarge": 4, "g5.24xlarge": 4, "g5.48xlarge": 8,
+    "p2.xlarge": 1, "p2.8xlarge": 8, "p2.16xlarge": 16,
+    "p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8, "p3dn.24xlarge": 8, "p4d.24xlarge": 8,
+}  # fmt: skip
+_CPU_SIZES = {
+    "t2": "medium large xlarge 2xlarge",
+    "t3": "nano micro small medium large xlarge 2xlarge",
+    "c4": "large xlarge 2xlarge 4xlarge 8xlarge",
+    "c5": "large xlarge 2xlarge 4xlarge 9xlarge 12xlarge 18xlarge 24xlarge",
+    "c5d": "large xlarge 2xlarge 4xlarge 9xlarge 12xlarge 18xlarge 24xlarge",
+    "c5n": "large xlarge 2xlarge 4xlarge 9xlarge 18xlarge",
+    "m4": "large xlarge 2xlarge 4xlarge 10xlarge 16xlarge",
+    "m5": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
+    "m5d": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
+    "m5dn": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
+    "m5n": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
+    "m5zn": "large xlarge 2xlarge 3xlarge 6xlarge 12xlarge",
+    "m6i": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge",
+}
+for _family, _sizes in _CPU_SIZES.items():
+    DETERMINED_SLOTS.update({f"{_family}.{_size}": 0 for _size in _sizes.split()})
+
+
+class Gpu(NamedTuple):
+    """One GPU of an instance type."""
+
+    name: str
+    gigabytes: int  # as sold
+    capability: float  # CUDA compute capability
+    teraflops: int  # dense half precision on tensor cores, without sparsity
+
+    @property
+    def has_bf16(self) -> bool:
+        return self.capability >= 8
+
+    @property
+    def has_fast_fp16(self) -> bool:
+        return self.capability >= 7
+
+
+_K80 = Gpu("K80", 12, 3.7, 4)
+_V100 = Gpu("V100", 16, 7.0, 125)
+_T4 = Gpu("T4", 16, 7.5, 65)
+_A100 = Gpu("A100", 40, 8.0, 312)
+_A10G = Gpu("A10G", 24, 8.6, 70)
+_L4 = Gpu("L4", 24, 8.9, 121)
+_L40S = Gpu("L40S", 48, 8.9, 362)
+_H100 = Gpu("H100", 80, 9.0, 989)
+_H200 = Gpu("H200", 141, 9.0, 989)
+FAMILIES: Dict[str, Gpu] = {
+    "p2": _K80,
+    "p3": _V100,
+    "p3dn": _V100._replace(gigabytes=32),
+    "g4dn": _T4,
+    "p4d": _A100,
+    "p4de": _A100._replace(gigabytes=80),
+    "g5": _A10G,
+    "g6": _L4,
+    "g6e": _L40S,
+    "p5": _H100,
+    "p5e": _H200,
+    "p5en": _H200,
+}
+# GPUs per instance where Determined's map lacks the type: what `instance_slots` must say.
+EC2_GPUS: Dict[str, int] = {
+    "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,
+    "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1, "g6.16xlarge": 1,
+    "g6.12xlarge": 4, "g6.24xlarge": 4, "g6.48xlarge": 8,
+    "g6e.xlarge": 1, "g6e.2xlarge": 1, "g6e.4xlarge": 1, "g6e.8xlarge": 1, "g6e.16xlarge": 1,
+    "g6e.12xlarge": 4, "g6e.24xlarge": 4, "g6e.48xlarge": 8,
+}  # fmt: skip
+
+
+def gpu_of(instance_type: Optional[str]) -> Optional[Gpu]:
+    """The GPU in `instance_type`; None for CPU machines and families not known here."""
+    return FAMILIES.get((instance_type or "").split(".")[0])

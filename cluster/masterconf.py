@@ -1,0 +1,266 @@
+"""The keys of a master config (0.38.1, agents on EC2 or on machines of your own) and its pools.
+
+The master refuses unknown keys and does not start, so they are all named here. The `gcp`
+provider, Kubernetes and Slurm are not: this package brings no config for them.
+"""
+
+import re
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+from cluster.expconf import BIND_MOUNTS, CHECKPOINT_STORAGE, LOG_POLICIES
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, Gpu, gpu_of
+from cluster.schema import (
+    ANY,
+    ANY_MAP,
+    COUNT,
+    FLAG,
+    PLACEHOLDER,
+    POSITIVE,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Finding,
+    Map,
+    Seq,
+    Union_,
+    Value,
+    check,
+    mapping,
+    nearest,
+)
+
+_FITTING = {
+    "type": TEXT,
+    "fitting_policy": Value((str,), choices=("best", "worst")),
+    "allow_heterogeneous_fits": FLAG,
+}
+_SCHEDULER = Union_(
+    "type",
+    {
+        "priority": Map(
+            {
+                **_FITTING,
+                "preemption": FLAG,
+                "default_priority": Value((int,), minimum=1, maximum=99),
+            }
+        ),
+        "fair_share": Map(_FITTING),
+    },
+)
+_TASKS = Map(
+    {
+        "dtrain_network_interface": TEXT,
+        "nccl_port_range": TEXT,
+        "gloo_port_range": TEXT,
+        "shm_size_bytes": POSITIVE,
+        "network_mode": TEXT,
+        "image": Value((str, dict)),
+        "registry_auth": ANY_MAP,
+        "force_pull_image": FLAG,
+        "environment_variables": Value((list, dict)),
+        "add_capabilities": TEXTS,
+        "drop_capabilities": TEXTS,
+        "devices": Seq(ANY_MAP),
+        "bind_mounts": BIND_MOUNTS,
+        "work_dir": TEXT,
+        "startup_hook": TEXT,
+        "log_policies": LOG_POLICIES,
+        "preemption_timeout": POSITIVE,
+    }
+)
+_DURATION = Value((str,), hint='write it as "10m" or "1h30m"')
+_PROVIDER = Union_(
+    "type",
+    {
+        "aws": Map(
+            {
+                "type": TEXT,
+                "master_url": TEXT,
+                "master_cert_name": TEXT,
+                "startup_script": TEXT,
+                "container_startup_script": TEXT,
+                "agent_docker_network": TEXT,
+                "agent_docker_runtime": TEXT,
+                "agent_docker_image": TEXT,
+                "agent_reconnect_attempts": WHOLE,
+                "agent_reconnect_backoff": WHOLE,
+                "agent_config_file_contents": ANY_MAP,
+                "max_idle_agent_period": _DURATION,
+                "max_agent_starting_period": _DURATION,
+                "min_instances": COUNT,
+                "max_instances": POSITIVE,
+                "launch_error_timeout": _DURATION,
+                "launch_error_retries": COUNT,
+                "region": TEXT,
+                "root_volume_size": Value((int,), minimum=100),
+                "image_id": TEXT,
+                "tag_key": TEXT,
+                "tag_value": TEXT,
+                "instance_name": TEXT,
+                "ssh_key_name": TEXT,
+                "network_interface": Map(
+                    {"public_ip": FLAG, "subnet_id": TEXT, "security_group_id": TEXT}
+                ),
+                "iam_instance_profile_arn": TEXT,
+                "instance_type": TEXT,
+                "instance_slots": COUNT,
+                "log_group": TEXT,
+                "log_stream": TEXT,
+                "spot": FLAG,
+                "spot_max_price": Value((str,), hint='quote it, without a currency sign: "7.50"'),
+                "custom_tags": Seq(Map({"key": TEXT, "value": TEXT}, ("key", "value"))),
+                "cpu_slots_allowed": FLAG,
+            },
+            ("ssh_key_name", "instance_type", "max_instances"),
+            {"agent_fluent_image": "no longer read; leave it out"},
+        )
+    },
+)
+_POOL = Map(
+    {
+        "pool_name": TEXT,
+        "description": TEXT,
+        "provider": _PROVIDER,
+        "scheduler": _SCHEDULER,
+        "max_aux_containers_per_agent": COUNT,
+        "task_container_defaults": _TASKS,
+        "agent_reconnect_wait": _DURATION,
+    },
+    ("pool_name",),
+    {
+        "agent_reattach_enabled": "always on since 0.21; leave it out",
+        "max_cpu_containers_per_agent": "use max_aux_containers_per_agent",
+    },
+)
+_MANAGER = Map(
+    {
+        "type": Value((str,), choices=("agent",), hint="only agent clusters are checked here"),
+        "cluster_name": TEXT,
+        "scheduler": _SCHEDULER,
+        "default_aux_resource_pool": TEXT,
+        "default_compute_resource_pool": TEXT,
+        "no_default_resource_pools": FLAG,
+        "require_authentication": FLAG,
+        "client_ca": TEXT,
+        "metadata": ANY_MAP,
+    },
+    ("type",),
+    {
+        "name": "use cluster_name",
+        "default_cpu_resource_pool": "use default_aux_resource_pool",
+        "default_gpu_resource_pool": "use default_compute_resource_pool",
+    },
+)
+MASTER = Map(
+    {
+        "db": ANY_MAP,
+        "security": ANY_MAP,
+        "log": ANY_MAP,
+        "telemetry": ANY_MAP,
+        "logging": ANY_MAP,
+        "retention_policy": ANY_MAP,
+        "observability": ANY_MAP,
+        "ui_customization": ANY_MAP,
+        "webhooks": ANY_MAP,
+        "integrations": ANY_MAP,
+        "cache": ANY_MAP,
+        "feature_switches": TEXTS,
+        "reserved_ports": Seq(WHOLE),
+        "scim": ANY_MAP,
+        "saml": ANY_MAP,
+        "oidc": ANY_MAP,
+        "det_cloud": ANY_MAP,
+        "__internal": ANY_MAP,
+        "additional_resource_managers": Seq(ANY),
+        "config_file": TEXT,
+        "port": Value((int,), minimum=0, maximum=65535),
+        "root": TEXT,
+        "tensorboard_timeout": COUNT,
+        "notebook_timeout": COUNT,
+        "enable_cors": FLAG,
+        "launch_error": FLAG,
+        "cluster_name": TEXT,
+        "checkpoint_storage": CHECKPOINT_STORAGE,
+        "task_container_defaults": _TASKS,
+        "resource_manager": _MANAGER,
+        "resource_pools": Seq(_POOL),
+    },
+    ("resource_manager", "resource_pools", "checkpoint_storage"),
+)
+
+
+class Pool(NamedTuple):
+    """A resource pool as an experiment sees it."""
+
+    name: str
+    slots_per_agent: Optional[int]  # None: machines of your own, which the config does not describe
+    max_agents: Optional[int]
+    gpu: Optional[Gpu]
+    spot: bool
+
+
+def check_master(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+    """Keys, types, instance types, prices and pool names of a master config."""
+    yield from check(file, "", config, MASTER)
+    names = [pool.get("pool_name") for pool in _raw_pools(config)]
+    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+        yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
+    manager = mapping(config.get("resource_manager"))
+    for key in ("default_aux_resource_pool", "default_compute_resource_pool"):
+        name = manager.get(key, "default")
+        if name not in names and not manager.get("no_default_resource_pools"):
+            problem = f"no pool is named {name!r}; {nearest(str(name), [str(n) for n in names])}"
+            yield Finding(file, f"resource_manager.{key}", problem)
+    for number, pool in enumerate(_raw_pools(config)):
+        provider = pool.get("provider")
+        if isinstance(provider, dict):
+            yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
+
+
+def _check_provider(file: str, key: str, provider: Dict[str, Any]) -> Iterator[Finding]:
+    kind, slots = provider.get("instance_type"), provider.get("instance_slots")
+    known = DETERMINED_SLOTS.get(str(kind))
+    if isinstance(kind, str) and known is None and slots is None and not PLACEHOLDER.search(kind):
+        near = "" if kind in EC2_GPUS else f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})"
+        yield Finding(
+            file,
+            f"{key}.instance_slots",
+            f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
+            + (f", {EC2_GPUS[kind]}" if kind in EC2_GPUS else ""),
+        )
+    right = EC2_GPUS.get(str(kind), known)
+    if slots is not None and right is not None and slots != right:
+        problem = f"{slots}, but a {kind} has {right}; set {right}"
+        yield Finding(file, f"{key}.instance_slots", problem)
+    price = provider.get("spot_max_price")
+    if isinstance(price, str) and not re.fullmatch(r"\d+(\.\d*)?|<<.*>>", price):
+        problem = f'{price!r} is not digits with at most one point; write it as "7.50"'
+        yield Finding(file, f"{key}.spot_max_price", problem)
+    if price is not None and not provider.get("spot"):
+        yield Finding(file, f"{key}.spot_max_price", "only read with spot: true; set that too")
+    least, most = provider.get("min_instances"), provider.get("max_instances")
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")
+
+
+def pools(config: Dict[str, Any]) -> Dict[str, Pool]:
+    """The pools of a master config by name."""
+    found = {}
+    for raw in _raw_pools(config):
+        provider = mapping(raw.get("provider"))
+        kind = str(provider.get("instance_type"))
+        slots = provider.get("instance_slots")
+        if not isinstance(slots, int):
+            slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind))
+        if slots == 0 and provider.get("cpu_slots_allowed"):
+            slots = 1
+        name = str(raw.get("pool_name"))
+        most = provider.get("max_instances", 5) if provider else None
+        most = most if isinstance(most, int) else None
+        found[name] = Pool(name, slots, most, gpu_of(kind), provider.get("spot") is True)
+    return found
+
+
+def _raw_pools(config: Dict[str, Any]) -> List[Dict[str, Any]]:
+    raw = config.get("resource_pools")
+    return [pool for pool in raw if isinstance(pool, dict)] if isinstance(raw, list) else []

@@ -1,0 +1,185 @@
+"""A small description language for YAML, and a check that names the nearest right key.
+
+`determined` ships no schemas, so the keys of experiment and master configs stand in expconf.py and
+masterconf.py in this form; a test compares the first with Determined's own JSON schemas.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+PLACEHOLDER = re.compile(r"<<[^<>]*>>")
+
+
+class Finding(NamedTuple):
+    """One thing to mend: where, and what is wrong and what to do about it."""
+
+    file: str
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A plain value. Null passes unless the key is required: Determined takes it as absent."""
+
+    types: Tuple[type, ...]
+    minimum: Optional[float] = None
+    maximum: Optional[float] = None
+    choices: Tuple[Any, ...] = ()
+    hint: str = ""
+
+    def name(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(str(choice) for choice in self.choices)
+        kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+        kinds |= {dict: "a mapping", list: "a list"}
+        kinds = {kind: name for kind, name in kinds.items() if kind in self.types}
+        if float in kinds:
+            kinds.pop(int, None)
+        return " or ".join(kinds.values()) + (f" of at least {self.minimum}" * self.limited())
+
+    def limited(self) -> bool:
+        return self.minimum is not None
+
+
+@dataclass(frozen=True)
+class Map:
+    """A mapping whose keys are all known."""
+
+    keys: Dict[str, "Spec"]
+    required: Tuple[str, ...] = ()
+    deprecated: Dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seq:
+    """A list of one kind of thing."""
+
+    item: "Spec"
+
+
+@dataclass(frozen=True)
+class Union_:
+    """A mapping whose known keys depend on the value of one of them."""
+
+    key: str
+    kinds: Dict[str, Map]
+    required: bool = True
+    default: Optional[str] = None
+
+
+Spec = Union[Value, Map, Seq, Union_]
+
+TEXT = Value((str,))
+WHOLE = Value((int,))
+COUNT = Value((int,), minimum=0)
+POSITIVE = Value((int,), minimum=1)
+NUMBER = Value((int, float))
+FLAG = Value((bool,))
+ANY = Value((str, int, float, bool, dict, list))
+ANY_MAP = Value((dict,))
+TEXTS = Seq(TEXT)
+
+
+def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
+    """What of `value`, found at `key`, does not fit `spec`."""
+    if value is None:
+        return
+    if isinstance(spec, Value):
+        problem = _value_problem(value, spec)
+        if problem:
+            yield Finding(file, key, problem)
+    elif isinstance(spec, Seq):
+        if not isinstance(value, list):
+            yield Finding(file, key, f"expected a list, got {_shown(value)}; begin lines with '-'")
+            return
+        for number, item in enumerate(value):
+            yield from check(file, f"{key}[{number}]", item, spec.item)
+    elif not isinstance(value, dict):
+        yield Finding(file, key, f"expected a mapping of keys, got {_shown(value)}")
+    elif isinstance(spec, Map):
+        yield from _check_map(file, key, value, spec)
+    else:
+        yield from _check_union(file, key, value, spec)
+
+
+def _check_map(file: str, key: str, value: Dict[str, Any], spec: Map) -> Iterator[Finding]:
+    for name, inner in value.items():
+        where = f"{key}.{name}" if key else str(name)
+        if name in spec.deprecated:
+            yield Finding(file, where, f"deprecated: {spec.deprecated[name]}")
+        elif name in spec.keys:
+            yield from check(file, where, inner, spec.keys[name])
+        else:
+            yield Finding(file, where, f"unknown key; {nearest(str(name), list(spec.keys))}")
+    for name in spec.required:
+        if value.get(name) is None:
+            yield Finding(file, f"{key}.{name}" if key else name, "missing; set it")
+
+
+def _check_union(file: str, key: str, value: Dict[str, Any], spec: Union_) -> Iterator[Finding]:
+    where = f"{key}.{spec.key}"
+    kind = value.get(spec.key, spec.default)
+    if kind is None:
+        if spec.required:
+            yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
+        keys = {name: inner for each in spec.kinds.values() for name, inner in each.keys.items()}
+        yield from _check_map(file, key, value, Map(keys))
+    elif str(kind) not in spec.kinds:
+        hint = nearest(str(kind), list(spec.kinds))
+        yield Finding(file, where, f"{kind!r} is not known here; {hint}")
+    else:
+        yield from _check_map(file, key, value, spec.kinds[str(kind)])
+
+
+def _value_problem(value: Any, spec: Value) -> Optional[str]:
+    right_type = isinstance(value, spec.types) and (
+        not isinstance(value, bool) or bool in spec.types
+    )
+    whole = isinstance(value, float) and value.is_integer() and int in spec.types
+    hint = f"; {spec.hint}" if spec.hint else ""
+    if isinstance(value, str) and PLACEHOLDER.search(value):
+        return None  # reported as a placeholder, whatever it stands for
+    if not right_type and not whole:
+        return f"expected {spec.name()}, got {_shown(value)}{hint}"
+    if spec.choices and value not in spec.choices:
+        return f"{value!r} is not {spec.name()}{hint}"
+    if spec.minimum is not None and value < spec.minimum:
+        return f"{value} is less than {spec.minimum}; raise it{hint}"
+    if spec.maximum is not None and value > spec.maximum:
+        return f"{value} is more than {spec.maximum}; lower it{hint}"
+    return None
+
+
+def nearest(name: str, known: List[str]) -> str:
+    """`did you mean 'x'?`, or the known names where none is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+
+
+def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
+    """A finding for every `<<...>>` that nobody filled in."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from placeholders(file, f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from placeholders(file, f"{key}[{number}]", inner)
+    elif isinstance(value, str):
+        for found in PLACEHOLDER.findall(value):
+            yield Finding(file, key, f"placeholder {found} is not filled in")
+
+
+def mapping(value: Any) -> Dict[str, Any]:
+    """`value` where it is a mapping, else an empty one: its type is reported elsewhere."""
+    return value if isinstance(value, dict) else {}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
