@@ -27,6 +27,7 @@ import determined
 import transformers
 from determined import core, pytorch
 
+import preflight
 import resume
 import spot
 from checkpoints import LocalCheckpoints
@@ -186,9 +187,12 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     config = dict(info.trial._config)
     check_metric(config)
     hparams = parse_hparams(info.trial.hparams)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        preflight.check(config, hparams, info.gpu_uuids)
     data = SquadData.load(config["data"], hparams)
     config = resolve(config, hparams, data)
     with pytorch.init(hparams=config["hyperparameters"]) as context:
+        preflight.check_collectives(context.device)
         trial = SquadTrial(context, data)
         if context.distributed.rank == 0:
             print(describe(trial), flush=True)

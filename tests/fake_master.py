@@ -1,0 +1,194 @@
+"""A Determined master on loopback: the parts of the REST API that a trial's container calls."""
+
+import base64
+import contextlib
+import http.server
+import json
+import re
+import threading
+import time
+import urllib.parse
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from determined.common.api import bindings
+
+TOKEN = "task-token"
+Answer = Tuple[int, Any]
+Handler = Callable[..., Answer]
+
+
+class FakeMaster:
+    """Serves one trial and remembers what it reported.
+
+    Args:
+        context: the experiment's files as a gzipped tar archive, as the master keeps them.
+        slots: of each container of the allocation, all of them on loopback.
+        preempt_at: (state, n): preempt when the trial enters this state for the n-th time, and
+            let it go on only after it was told.
+    """
+
+    def __init__(
+        self,
+        context: bytes = b"",
+        slots: Tuple[int, ...] = (1,),
+        preempt_at: Optional[Tuple[str, int]] = None,
+    ) -> None:
+        self.context = context
+        self.slots = slots
+        self.preempt_at = preempt_at
+        self.calls: List[str] = []  # "METHOD path" of every request
+        self.unknown: List[str] = []  # those that this master does not speak
+        self.metrics: List[Dict[str, Any]] = []  # group, steps, metrics
+        self.checkpoints: List[bindings.v1Checkpoint] = []
+        self.states: List[str] = []
+        self.progress: List[float] = []
+        self.acknowledged = 0
+        self.pending = 0  # the container's own requests to be preempted
+        self.preempt = threading.Event()
+        self.told = threading.Event()
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> "FakeMaster":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.preempt.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def reports(self, group: str) -> List[Dict[str, Any]]:
+        """What was reported as "training" or "validation", in order of arrival."""
+        return [report for report in self.metrics if report["group"] == group]
+
+    def answer(self, method: str, path: str, query: Dict[str, str], body: Any) -> Answer:
+        """The status and JSON of one request."""
+        self.calls.append(f"{method} {path}")
+        for wanted, pattern, handler in _ROUTES:
+            found = re.fullmatch(pattern, path)
+            if wanted == method and found:
+                return handler(self, *found.groups(), query=query, body=body)
+        self.unknown.append(f"{method} {path}")
+        return 501, {"message": "this master does not speak it"}
+
+    # Before the entry point: the harness prepares the container.
+
+    def send_context(self, task: str, **_: Any) -> Answer:
+        return 200, {"b64Tgz": base64.b64encode(self.context).decode()}
+
+    def take_accelerators(self, allocation: str, body: Any, **_: Any) -> Answer:
+        bindings.v1PostAllocationAcceleratorDataRequest.from_json(body)
+        return 200, {}
+
+    def rendezvous(self, allocation: str, resources: str, **_: Any) -> Answer:
+        addresses = ["127.0.0.1"] * len(self.slots)
+        info = {"addresses": addresses, "rank": int(resources), "slots": list(self.slots)}
+        return 200, {"rendezvousInfo": info}
+
+    # While the trial runs.
+
+    def start_run(self, body: Any, **_: Any) -> Answer:
+        bindings.v1RunPrepareForReportingRequest.from_json(body)
+        return 200, {"storageId": 1}
+
+    def send_trial(self, trial: str, **_: Any) -> Answer:
+        done = [report["steps"] for report in self.reports("validation")]
+        last = {"totalBatches": done[-1]} if done else None
+        return 200, {"trial": {"id": int(trial), "latestValidation": last}}
+
+    def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
+        self.states.append(body["state"])
+        if self.preempt_at == (body["state"], self.states.count(body["state"])):
+            self.preempt.set()
+            self.told.wait(10)
+            time.sleep(1)  # for the trial's watcher thread to read what it was told
+        return 200, {}
+
+    def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:
+        report = bindings.v1ReportTrialMetricsRequest.from_json(body)
+        steps, metrics = report.metrics.stepsCompleted, report.metrics.metrics.avgMetrics
+        self.metrics.append({"group": report.group, "steps": steps, "metrics": metrics})
+        return 200, {}
+
+    def take_progress(self, trial: str, body: Any, **_: Any) -> Answer:
+        self.progress.append(body["progress"])
+        return 200, {}
+
+    def take_checkpoint(self, body: Any, **_: Any) -> Answer:
+        self.checkpoints.append(bindings.v1Checkpoint.from_json(body))
+        return 200, {}
+
+    def best_validation(self, experiment: str, **_: Any) -> Answer:
+        scores = [report["metrics"]["f1"] for report in self.reports("validation")]
+        return (200, {"metric": max(scores)}) if scores else (404, {"message": "none yet"})
+
+    # Preemption.
+
+    def wait_for_preemption(self, allocation: str, query: Dict[str, str], **_: Any) -> Answer:
+        return 200, {"preempt": self.preempt.wait(float(query["timeout_seconds"]))}
+
+    def acknowledge(self, allocation: str, **_: Any) -> Answer:
+        self.acknowledged += 1
+        return 200, {}
+
+    def announce_preemption(self, allocation: str, body: Any, **_: Any) -> Answer:
+        bindings.v1AllocationPendingPreemptionSignalRequest.from_json(body)
+        self.pending += 1
+        self.preempt.set()
+        return 200, {}
+
+
+_API, _ID = "/api/v1", "([^/]+)"
+_ALLOCATION, _TRIAL = f"{_API}/allocations/{_ID}", f"{_API}/trials/{_ID}"
+_ROUTES: List[Tuple[str, str, Handler]] = [
+    ("GET", f"{_API}/tasks/{_ID}/context_directory", FakeMaster.send_context),
+    ("POST", f"{_ALLOCATION}/acceleratorData", FakeMaster.take_accelerators),
+    ("GET", f"{_ALLOCATION}/resources/{_ID}/rendezvous", FakeMaster.rendezvous),
+    ("POST", f"{_API}/runs/start", FakeMaster.start_run),
+    ("GET", _TRIAL, FakeMaster.send_trial),
+    ("POST", f"{_TRIAL}/runner/metadata", FakeMaster.take_state),
+    ("POST", f"{_TRIAL}/metrics", FakeMaster.take_metrics),
+    ("POST", f"{_TRIAL}/progress", FakeMaster.take_progress),
+    ("POST", f"{_API}/checkpoints", FakeMaster.take_checkpoint),
+    (
+        "GET",
+        f"{_API}/experiments/{_ID}/searcher/best_searcher_validation_metric",
+        FakeMaster.best_validation,
+    ),
+    ("GET", f"{_ALLOCATION}/signals/preemption", FakeMaster.wait_for_preemption),
+    ("POST", f"{_ALLOCATION}/signals/ack_preemption", FakeMaster.acknowledge),
+    ("POST", f"{_ALLOCATION}/signals/pending_preemption", FakeMaster.announce_preemption),
+]
+
+
+def _handler(master: FakeMaster) -> type:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # the harness keeps its connection
+
+        def respond(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length) or "null")
+            if self.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
+                status, answer = 401, {"message": "no valid task token"}
+            else:
+                query = dict(urllib.parse.parse_qsl(url.query))
+                status, answer = master.answer(self.command, url.path, query, body)
+            data = json.dumps(answer).encode()
+            with contextlib.suppress(ConnectionError):  # a task that ended leaves its long poll
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            if isinstance(answer, dict) and answer.get("preempt"):
+                master.told.set()
+
+        do_GET = do_POST = respond
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

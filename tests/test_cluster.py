@@ -1,0 +1,302 @@
+"""The package as a task of a Determined cluster: uploaded, unpacked, prepared, launched, stopped.
+
+Everything but the master is Determined's own: the packing of the context, the preparation of the
+container (`determined.exec`), the launcher, the trainer. The container is a mount namespace whose
+/run and /tmp are its own; its steps are those of the master's `entrypoint.sh`.
+"""
+
+import contextlib
+import copy
+import io
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tarfile
+import uuid
+from typing import Any, Dict, List, Optional
+
+import pytest
+import torch
+from determined.common import api, context, v1file_utils
+
+import resume
+from tests.conftest import ROOT, TINY
+from tests.fake_master import TOKEN, FakeMaster
+from tests.fake_metadata import MetadataServer
+
+LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
+MIB = 2**20
+
+# Directories of the outer /tmp stay reachable, by links, for the interpreter may live there.
+CONTAINER = """
+set -e
+mount -t tmpfs none /run
+mkdir -p /run/outside /run/determined/{info,workdir} /run/determined/train/{logs,model}
+mount --rbind /tmp /run/outside
+mount -t tmpfs none /tmp
+find /run/outside -mindepth 1 -maxdepth 1 -exec ln -s {} /tmp/ ';'
+cd /run/determined/workdir
+ln -sf /proc/$$/fd/1 /run/determined/train/logs/stdout.log
+ln -sf /proc/$$/fd/2 /run/determined/train/logs/stderr.log
+"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --download_context_directory --resources
+set -x
+test -f startup-hook.sh && source startup-hook.sh
+set +x
+"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --rendezvous
+exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
+"""
+
+
+def namespace() -> List[str]:
+    """A command prefix that gives a mount namespace, or nothing where none is to be had."""
+    for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
+        try:
+            subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/run"], check=True,
+                           capture_output=True)  # fmt: skip
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return prefix
+    return []
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> List[str]:
+    if not (prefix := namespace()):
+        pytest.skip("no mount namespace for /run/determined: unshare needs user namespaces or root")
+    return prefix
+
+
+def uploaded() -> List[Any]:
+    """The files that `det experiment create configs/local.yaml .` sends, by its own code."""
+    with contextlib.redirect_stdout(io.StringIO()):  # its progress
+        return context.read_v1_context(ROOT)
+
+
+@pytest.fixture(scope="session")
+def archive() -> bytes:
+    """The uploaded files as the master hands them to a container."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for file in uploaded():
+            member = tarfile.TarInfo(file.path)
+            member.type, member.mode = bytes([file.type]), file.mode
+            content = v1file_utils.base64.b64decode(file.content)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+class Trial:
+    """One trial on a cluster: its config, its checkpoint storage, its containers."""
+
+    def __init__(
+        self,
+        sandbox: List[str],
+        archive: bytes,
+        folder: pathlib.Path,
+        cache_dir: pathlib.Path,
+        entrypoint: str = "python3 train.py",
+        **hparams: Any,
+    ) -> None:
+        self.sandbox, self.archive = sandbox, archive
+        self.storage = folder / "storage"
+        self.storage.mkdir(parents=True)
+        config = copy.deepcopy(TINY)
+        config["hyperparameters"].update(hparams)
+        config["data"]["cache_dir"] = str(cache_dir)
+        config["entrypoint"] = entrypoint
+        config["checkpoint_storage"] = {
+            "type": "directory",
+            "container_path": str(self.storage),
+        }
+        self.config = config
+
+    def master(self, **options: Any) -> FakeMaster:
+        return FakeMaster(self.archive, **options)
+
+    def run(
+        self,
+        master: FakeMaster,
+        checkpoint: Optional[str] = None,
+        steps: int = 0,
+        **env: str,
+    ) -> subprocess.CompletedProcess:
+        """One allocation of one container, from its entry point to its end."""
+        allocation = f"1.{uuid.uuid4()}.1"
+        task = {
+            "DET_MASTER": master.url,
+            "DET_CLUSTER_ID": "cluster",
+            "DET_AGENT_ID": "agent",
+            "DET_CONTAINER_ID": "container",
+            "DET_TASK_ID": "1.task",
+            "DET_TASK_TYPE": "TRIAL",
+            "DET_ALLOCATION_ID": allocation,
+            "DET_SESSION_TOKEN": TOKEN,
+            "DET_USER": "determined",
+            "DET_RESOURCES_ID": "0",
+            "DET_RESOURCES_TYPE": "docker-container",
+            "DET_SLOT_IDS": json.dumps(list(range(master.slots[0]))),
+            "DET_EXPERIMENT_ID": "7",
+            "DET_TRIAL_ID": "11",
+            "DET_TRIAL_RUN_ID": "1",
+            "DET_TRIAL_SEED": "1234",
+            "DET_STEPS_COMPLETED": str(steps),
+            "DET_HPARAMS": json.dumps(self.config["hyperparameters"]),
+            "DET_EXPERIMENT_CONFIG": json.dumps(self.config),
+            "DET_PYTHON_EXECUTABLE": sys.executable,
+            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+            **{name: str(free_port()) for name in PORTS},
+            "OMP_NUM_THREADS": "1",
+            "NO_PROXY": "127.0.0.1",
+        }
+        if checkpoint:
+            task["DET_LATEST_CHECKPOINT"] = checkpoint
+        return subprocess.run(
+            [*self.sandbox, "bash", "-c", CONTAINER],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, **task, **env},
+        )
+
+    def weights(self, checkpoint: Any) -> Dict[str, torch.Tensor]:
+        resume.allow_checkpoint_globals()
+        path = self.storage / checkpoint.uuid / "state_dict.pth"
+        state = torch.load(path, weights_only=True)["models_state_dict"][0]
+        return {name.removeprefix("module."): value for name, value in state.items()}
+
+
+PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def finished(done: subprocess.CompletedProcess, master: FakeMaster) -> None:
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert master.unknown == []
+
+
+def steps_of(checkpoints: List[Any]) -> List[int]:
+    return [checkpoint.metadata["steps_completed"] for checkpoint in checkpoints]
+
+
+@pytest.fixture
+def trial(
+    request: pytest.FixtureRequest,
+    sandbox: List[str],
+    archive: bytes,
+    tmp_path: pathlib.Path,
+    cache_dir: pathlib.Path,
+) -> Trial:
+    return Trial(sandbox, archive, tmp_path, cache_dir, **getattr(request, "param", {}))
+
+
+def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
+    paths = {file.path for file in uploaded()}
+    needed = {path.name for path in ROOT.glob("*.py")}
+    assert needed <= paths
+    assert {"requirements.txt", "startup-hook.sh", "embedded/world.py"} <= paths
+    model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
+    out = ("tests", "cluster", "runs", ".cache", ".git", ".venv", "docs", "reports", "data")
+    assert not [path for path in paths if path.split("/")[0] in out or path.endswith(".md")]
+
+
+def test_a_trial_runs_from_what_was_uploaded(trial: Trial) -> None:
+    with trial.master() as master:
+        done = trial.run(master)
+        finished(done, master)
+    assert "+ source startup-hook.sh" in done.stderr
+    assert [report["steps"] for report in master.reports("training")][-1] == 12
+    validations = master.reports("validation")
+    assert [report["steps"] for report in validations] == [6, 12]
+    assert {"exact", "f1", "loss", "best_f1"} <= set(validations[0]["metrics"])
+    assert steps_of(master.checkpoints)[-1] == 12 and 4 in steps_of(master.checkpoints)
+    assert master.progress[-1] == 1.0
+    assert set(master.states) >= {"training", "validating", "checkpointing"}
+    assert master.acknowledged == 0
+    saved = trial.storage / master.checkpoints[-1].uuid
+    assert (saved / "code" / "train.py").is_file()
+    # Not DET_TRIAL_SEED: the same config is the same run anywhere.
+    assert json.loads((saved / "load_data.json").read_text())["hparams"]["seed"] == 42
+
+
+def test_preempted_after_a_step_and_resumed_to_the_same_bits(trial: Trial) -> None:
+    trial.config["hyperparameters"].update(reporting_period=5000, checkpoint_period=5000)
+    with trial.master() as master:
+        finished(trial.run(master), master)
+        whole = trial.weights(master.checkpoints[-1])
+
+    with trial.master(preempt_at=("training", 2)) as master:  # the second time: after validation
+        finished(trial.run(master), master)
+        first = master.checkpoints[-1]
+        stopped = first.metadata["steps_completed"]
+        assert 6 < stopped <= 8
+        assert steps_of(master.checkpoints) == sorted({6, stopped})  # 6: the best so far
+        assert master.acknowledged == 1
+
+        master.preempt_at = None
+        master.preempt.clear()
+        validated = len(master.reports("validation"))
+        finished(trial.run(master, checkpoint=first.uuid, steps=stopped), master)
+        assert [r["steps"] for r in master.reports("training")][-1] == 12
+        assert [r["steps"] for r in master.reports("validation")[validated:]] == [12]
+    last = master.checkpoints[-1]
+    assert last.metadata["steps_completed"] == 12
+    resumed = trial.weights(last)
+    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+    assert not all(torch.equal(trial.weights(first)[name], whole[name]) for name in whole)
+
+
+LONG = {"max_steps": 5000, "checkpoint_period": 5000, "validation_period": 5000,
+        "reporting_period": 5000, "spot_notice": True}  # fmt: skip
+
+
+@pytest.mark.parametrize("trial", [LONG], indirect=True)
+def test_a_spot_notice_is_passed_to_the_master(trial: Trial) -> None:
+    service = MetadataServer()
+    service.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+    with trial.master() as master:
+        finished(trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url), master)
+    service.close()
+    assert master.pending == 1 and master.acknowledged == 1
+    (checkpoint,) = master.checkpoints
+    assert 0 < checkpoint.metadata["steps_completed"] < 5000
+
+
+@pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED, "max_steps": 6}], indirect=True)
+def test_two_slots_by_determineds_launcher(trial: Trial) -> None:
+    with trial.master(slots=(2,)) as master:
+        done = trial.run(master)
+        finished(done, master)
+        assert "[rank=0]" in done.stdout
+        assert [report["steps"] for report in master.reports("training")] == [3, 4, 6]
+        assert [report["steps"] for report in master.reports("validation")] == [6]
+        assert steps_of(master.checkpoints)[-1] == 6
+        assert master.calls.count("POST /api/v1/checkpoints") == len(master.checkpoints)
+
+
+@pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED}], indirect=True)
+def test_a_mistake_is_one_line_in_the_log_and_a_failed_task(trial: Trial) -> None:
+    trial.config["data"]["train"] = "/nowhere/train.json"
+    with trial.master(slots=(2,)) as master:
+        done = trial.run(master)
+    assert done.returncode not in (0, None)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
+    said = [line for line in lines if "/nowhere/train.json" in line]
+    assert len(said) == 1 and said[0].startswith("[rank=0] train.py: error: ")
+    assert master.metrics == [] and master.checkpoints == []
+
+
+def test_the_master_refuses_strangers() -> None:
+    with FakeMaster() as master:
+        session = api.TaskSession(master.url, "determined", "another-token", None)
+        with pytest.raises(api.errors.UnauthenticatedException):
+            session.get("/api/v1/trials/11")

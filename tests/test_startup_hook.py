@@ -1,0 +1,215 @@
+"""startup-hook.sh in real virtual environments, with real pip and a folder of wheels for an index.
+
+The packages are empty: what is tested is which of them pip is asked for, and what it leaves alone.
+"""
+
+import base64
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from tests.conftest import ROOT
+
+TORCH = "2.7.1+cu126"
+IMAGE = {  # name: version, of an image in which all is there
+    "torch": TORCH,
+    "numpy": "1.26.4",
+    "tokenizers": "0.23.3",
+    "transformers": "5.1.0",
+    "datasets": "4.0.0",
+    "determined": "0.38.1",
+    "torch-optimizer": "0.3.0",
+    "filelock": "3.20.0",
+    "pyyaml": "6.0.2",
+    "tensorboard": "2.20.0",
+    "tqdm": "4.67.1",
+}
+# What an index would offer, with the torch that a careless `pip install` would take.
+OFFERED: List[Tuple[str, str, List[str]]] = [
+    ("torch", "2.13.0", []),
+    ("numpy", "2.4.6", []),
+    ("tokenizers", "0.23.3", []),
+    ("tqdm", "4.67.1", ["numpy>=1.20"]),
+    ("torch-optimizer", "0.3.0", ["torch>=1.5.0"]),
+    ("determined", "0.38.1", []),
+]
+
+
+def wheel(folder: pathlib.Path, name: str, version: str, needs: List[str]) -> None:
+    """An empty wheel."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    meta = "".join(
+        [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
+        + [f"Requires-Dist: {need}\n" for need in needs]
+    )
+    files = {
+        f"{stem}.dist-info/METADATA": meta,
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = [f"{path},{digest(text)},{len(text)}" for path, text in files.items()]
+    record.append(f"{stem}.dist-info/RECORD,,")
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{stem}.dist-info/RECORD", "\n".join(record) + "\n")
+
+
+def digest(text: str) -> str:
+    sha = hashlib.sha256(text.encode()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(sha).rstrip(b"=").decode()
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, version, needs in OFFERED:
+        wheel(folder, name, version, needs)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A virtual environment with pip and nothing else."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder
+
+
+class Image:
+    """A virtual environment that looks like a task image with these packages."""
+
+    def __init__(self, folder: pathlib.Path, bare: pathlib.Path, packages: Dict[str, str]) -> None:
+        self.folder = folder / "venv"
+        shutil.copytree(bare, self.folder, symlinks=True)
+        (self.site,) = self.folder.glob("lib/python*/site-packages")
+        for name, version in packages.items():
+            info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
+            info.mkdir()
+            meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            (info / "METADATA").write_text(meta)
+            (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+
+    def versions(self) -> Dict[str, str]:
+        infos = (path.name for path in self.site.glob("*.dist-info"))
+        pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
+        return {name.replace("_", "-"): version for name, version in pairs}
+
+    def hook(self, wheels: Any, *command: str) -> subprocess.CompletedProcess:
+        """Run the hook as `bash startup-hook.sh`, with `wheels` as all that pip can reach."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        env.update(
+            DET_PYTHON_EXECUTABLE=str(self.folder / "bin" / "python"),
+            PIP_NO_INDEX="1",
+            PIP_FIND_LINKS=str(wheels),
+            PIP_CONFIG_FILE=os.devnull,
+        )
+        return subprocess.run(
+            command or ("bash", "startup-hook.sh"),
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture
+def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
+    def build(without: Tuple[str, ...] = (), **versions: str) -> Image:
+        packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
+        return Image(tmp_path, bare, packages)
+
+    return build
+
+
+def test_requirements_are_those_of_the_image(image: Any) -> None:
+    """The table above names every requirement, or the tests below would prove nothing."""
+    text = (ROOT / "requirements.txt").read_text()
+    names = {line.split(">")[0].split("=")[0] for line in text.splitlines() if line[:1] != "#"}
+    assert names == set(IMAGE)
+
+
+def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) -> None:
+    built = image()
+    before = built.versions()
+    shutil.rmtree(built.site / "pip")  # whoever calls pip, or its packaging, fails
+    (built.site / "packaging.pth").write_text(str(packaging_folder(tmp_path)))
+    done = built.hook(tmp_path / "no-such-folder")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert built.versions() == before
+
+
+def packaging_folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    import packaging
+
+    folder = tmp_path / "with-packaging"
+    shutil.copytree(pathlib.Path(packaging.__file__).parent, folder / "packaging")
+    return folder
+
+
+def test_nothing_is_done_here_and_quickly() -> None:
+    env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, "PIP_NO_INDEX": "1"}
+    began = time.monotonic()
+    command = ["bash", "startup-hook.sh"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert time.monotonic() - began < 5
+
+
+def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pathlib.Path) -> None:
+    built = image(without=("tqdm", "torch-optimizer"))
+    done = built.hook(wheels)
+    assert done.returncode == 0, done.stderr
+    after = built.versions()
+    assert after["tqdm"] == "4.67.1" and after["torch-optimizer"] == "0.3.0"
+    assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
+    assert "installing torch-optimizer>=0.3.0 tqdm>=4.66" in done.stdout
+
+
+@pytest.mark.parametrize("broken", ["0.23.1", "0.23.2"])
+def test_tokenizers_that_drop_windows_are_replaced(
+    broken: str, image: Any, wheels: pathlib.Path
+) -> None:
+    built = image(tokenizers=broken)
+    done = built.hook(wheels)
+    assert done.returncode == 0, done.stderr
+    assert built.versions()["tokenizers"] == "0.23.3"
+    assert built.versions()["torch"] == TORCH
+
+
+def test_what_cannot_be_had_is_named(image: Any, tmp_path: pathlib.Path) -> None:
+    built = image(without=("tqdm",))
+    done = built.hook(tmp_path)
+    assert done.returncode != 0
+    assert "startup-hook.sh: error: could not install tqdm>=4.66" in done.stderr
+
+
+@pytest.mark.parametrize("torch", ["2.4.0", "2.14.0"])
+def test_a_torch_out_of_range_is_refused_not_replaced(
+    torch: str, image: Any, wheels: pathlib.Path
+) -> None:
+    built = image(torch=torch)
+    done = built.hook(wheels)
+    assert done.returncode != 0
+    assert f"{torch} is there and never replaced" in done.stderr
+    assert built.versions()["torch"] == torch
+
+
+def test_a_failure_ends_the_container_that_sources_it(
+    image: Any, tmp_path: pathlib.Path, wheels: pathlib.Path
+) -> None:
+    sourced = ("bash", "-c", "set -e; test -f startup-hook.sh && source startup-hook.sh; echo next")
+    built = image(without=("tqdm",))
+    failed = built.hook(tmp_path, *sourced)
+    assert failed.returncode != 0 and "next" not in failed.stdout
+    done = built.hook(wheels, *sourced)
+    assert done.returncode == 0 and done.stdout.endswith("next\n")
