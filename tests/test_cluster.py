@@ -28,7 +28,6 @@ from tests.fake_master import TOKEN, FakeMaster
 from tests.fake_metadata import MetadataServer
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
-MIB = 2**20
 
 # Directories of the outer /tmp stay reachable, by links, for the interpreter may live there.
 CONTAINER = """
