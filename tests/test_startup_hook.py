@@ -29,6 +29,7 @@ IMAGE = {  # name: version, of an image in which all is there
     "determined": "0.38.1",
     "torch-optimizer": "0.3.0",
     "filelock": "3.20.0",
+    "huggingface-hub": "1.0.1",
     "pyyaml": "6.0.2",
     "tensorboard": "2.20.0",
     "tqdm": "4.67.1",
