@@ -259,7 +259,7 @@ def soak(
         return differences(uncut, chopped)
 
 
-def overhead(repeats: int = 5, steps: int = 200) -> None:
+def overhead(repeats: int = 3, steps: int = 200) -> None:
     """Print what seeding, stop polling and the spot watcher cost at every step, and turn about."""
     times: Dict[str, List[float]] = {"none": [], "all": []}
     for _ in range(repeats):
