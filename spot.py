@@ -5,6 +5,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.ht
 """
 
 import contextlib
+import http.client
 import logging
 import os
 import threading
@@ -50,7 +51,7 @@ class SpotWatcher(threading.Thread):
                     log.warning("EC2 announces: %s", notice)
                     self.on_notice(notice)
                     return
-            except OSError as error:  # URLError and time-outs are OSErrors
+            except (OSError, http.client.HTTPException) as error:  # also cut answers
                 failures += 1
                 log.debug("no instance metadata: %s", error)
                 if failures == 3 and not answered:
