@@ -15,6 +15,7 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hparams import DataConfig, HParams, UserError
+from hub import find_local, hub_error
 from squad_files import Source, open_source, read_examples
 from squad_utils import Example, Windows, build_windows, check_tokenizers_version
 
@@ -49,18 +50,12 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
     try:
         tokenizer = AutoTokenizer.from_pretrained(find_local(name))
     except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
-        raise UserError(
+        raise hub_error(error)(
             f"data.tokenizer: {name!r} does not load as a tokenizer: {_first_line(error)}"
         ) from None
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
     return tokenizer
-
-
-def find_local(name: str) -> str:
-    """`name` as it is, or its place in this repository where only that exists."""
-    shipped = Path(__file__).parent / name
-    return str(shipped) if not Path(name).exists() and shipped.is_dir() else name
 
 
 def load_split(

@@ -16,11 +16,23 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 class UserError(Exception):
     """A mistake the user can mend. The text is one line: what is wrong, where, what to do.
 
-    `train.py` prints it to standard error and exits with status 2.
+    `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
     """
+
+    kind = "error"
 
     def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.splitlines()))
+
+
+class Unavailable(UserError):
+    """Something outside that another try may find: a network, a hub, room on another machine.
+
+    Printed as `train.py: unavailable: ...`, so that the experiments' log policies tell it from a
+    mistake: Determined starts such a trial again, up to `max_restarts` times.
+    """
+
+    kind = "unavailable"
 
 
 def unknown_key(key: str, section: str, known: List[str]) -> UserError:

@@ -12,8 +12,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from data import find_local
 from hparams import HParams, UserError, unknown_key
+from hub import find_local, hub_error
 from packing import PACKED, check_model, first_position
 
 
@@ -63,7 +63,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
             path, attn_implementation=PACKED, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(
+        raise hub_error(error)(
             f"hyperparameters.model: {hparams.model!r} does not load: "
             f"{str(error).strip().splitlines()[0]}"
         ) from None

@@ -22,8 +22,8 @@ from determined.common import constants
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
 import squad_files
-from data import find_local
-from hparams import DataConfig, HParams, UserError, parse_data_config
+from hparams import DataConfig, HParams, Unavailable, UserError, parse_data_config
+from hub import find_local, hub_error
 
 GIB = 2**30
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -97,7 +97,7 @@ def check_gpu_memory(gpu_uuids: Sequence[str], parameters: int) -> None:
     needed = 16 * parameters + GIB
     for uuid, free, total in gpu_memory():
         if uuid in gpu_uuids and free < needed:
-            raise UserError(
+            raise Unavailable(
                 f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
                 f"{parameters / 1e6:.0f} M parameters takes {needed / GIB:.1f} GiB before its "
                 "first activation; end what holds the GPU, or take a larger one"
@@ -142,7 +142,9 @@ def check_source(data: DataConfig, split: str) -> None:
         try:
             huggingface_hub.HfApi().dataset_info(name, timeout=20)
         except Exception as error:  # whatever HTTP and the hub's client raise
-            raise UserError(f"data.{split}: {name!r} is no file, {_reason(error)}") from None
+            raise hub_error(error)(
+                f"data.{split}: {name!r} is no file, {_reason(error)}"
+            ) from None
 
 
 def reach(url: str, key: str) -> None:
@@ -150,7 +152,7 @@ def reach(url: str, key: str) -> None:
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20).close()
     except OSError as error:
-        raise UserError(
+        raise Unavailable(
             f"{key}: {url} cannot be reached from this container: {error}; fetch it by hand and "
             f"set {key} to its path"
         ) from None
@@ -178,7 +180,7 @@ def count_parameters(hparams: HParams) -> int:
     try:
         return _count(AutoConfig.from_pretrained(find_local(hparams.model)))
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
+        raise hub_error(error)(
             f"hyperparameters.model: {hparams.model!r} is no folder here, {_reason(error)}"
         ) from None
 
@@ -216,7 +218,7 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
         raise UserError(f"{folder}: {purpose} cannot be written there; set another folder")
     free = shutil.disk_usage(there).free
     if free < needed:
-        raise UserError(
+        raise Unavailable(
             f"{folder}: {free / GIB:.2f} GiB are free of the {needed / GIB:.2f} that {purpose} may "
             "take; free space or set another folder"
         )
@@ -245,9 +247,11 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
         work.wait()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
+        raise Unavailable(
             f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s ({reason}); {hint}"
         ) from None
     if total.item() != size:
-        raise UserError(f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}")
+        raise Unavailable(
+            f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}"
+        )
     torch.distributed.destroy_process_group(group)

@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from tqdm import tqdm
 
 from embedded import world
-from hparams import UserError
+from hparams import Unavailable, UserError
+from hub import hub_error
 from squad_utils import Example
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
@@ -194,7 +195,7 @@ def _hub_rows(name: str, split: str) -> List[Dict[str, Any]]:
         return list(datasets.load_dataset(name, split=split))
     except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
+        raise hub_error(error)(
             f"data.{split}: {name!r} is no file, and as a data set it does not load: {reason}"
         ) from None
 
@@ -220,13 +221,13 @@ def _download(name: str, cache_dir: Path) -> Path:
                     digest.update(chunk)
                     bar.update(len(chunk))
         if digest.hexdigest() != OFFICIAL_SHA256[name]:
-            raise UserError(
+            raise Unavailable(
                 f"{url}: the download's SHA-256 is not the official one; try again, or fetch "
                 f"{name} by hand and set the data key to its path"
             )
         os.replace(partial, target)
     except OSError as error:
-        raise UserError(
+        raise Unavailable(
             f"{name}: not here, and fetching {url} failed: {error}; "
             "fetch it by hand and set the data key to its path"
         ) from None

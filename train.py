@@ -53,7 +53,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             run_locally(args)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"train.py: error: {error}", file=sys.stderr)
+            print(f"train.py: {error.kind}: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -32,7 +32,7 @@ SPECIALS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
-VOCAB_SIZE = 1600
+VOCAB_SIZE = 1024
 POSITIONS = 384
 TOKENS_PER_BATCH = 4800
 WARMUP = 200
@@ -209,11 +209,18 @@ def train(
 def save(
     model: AlbertForQuestionAnswering, tokenizer: PreTrainedTokenizerFast, output: Path
 ) -> None:
-    """Write the encoder and the tokenizer beside `output`, then move each whole file into it."""
+    """Write the encoder and the tokenizer beside `output`, then move each whole file into it.
+
+    The weights are rounded to fp16 and the tokenizer's JSON has no white space, since Determined
+    uploads the folder with every experiment. Training reads the weights back as fp32.
+    """
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as partial:
-        model.albert.save_pretrained(partial)
+        model.albert.half().save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        pieces = Path(partial, "tokenizer.json")
+        compact = json.dumps(json.loads(pieces.read_text()), separators=(",", ":"))
+        pieces.write_text(compact + "\n")
         settings = Path(partial, "tokenizer_config.json")
         known = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
