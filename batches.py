@@ -7,6 +7,7 @@ windows of epoch 0 and the first 42 of epoch 1.
 """
 
 import heapq
+import os
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List
 
@@ -157,6 +158,15 @@ class _Steps(Sampler):
         while True:
             yield self.order.share(step, self.slot)
             step += 1
+
+
+def default_workers(processes: int) -> int:
+    """Loader processes for each of `processes` slots on this machine: none where a slot has one
+    core to itself, else one core less than it has, and 4 at most, which no GPU outruns."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # of Linux: what a container may use of them
+        cores = len(os.sched_getaffinity(0))
+    return min(4, max(0, cores // processes - 1))
 
 
 def train_loader(

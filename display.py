@@ -107,7 +107,7 @@ def describe(trial: Any) -> str:
         "model": f"{named}{scratch}, {parameters:,} parameters",
         "device": f"{where}, {trial.slots} slot(s), {str(trial.dtype).split('.')[1]}",
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
-        f"{hparams.max_tokens_per_forward:,} at most in one forward",
+        f"{trial.max_tokens:,} at most in one forward",
         "steps": f"{trial.steps:,} ({trial.steps * batch / windows:.2f} epochs), "
         f"{trial.warmup:,} of them warm-up",
         "learning rate": rate,

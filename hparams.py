@@ -10,7 +10,7 @@ import difflib
 import math
 import typing
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Tuple, Union
 
 
 class UserError(Exception):
@@ -88,9 +88,11 @@ class HParams:
 
     # How it runs.
     precision: str = "auto"
-    max_tokens_per_forward: int = 4096  # real tokens in one micro-batch of one slot
+    max_tokens_per_forward: Union[int, Literal["auto"]] = 4096  # real tokens in a micro-batch
+    compile: Optional[bool] = None  # the layers, with torch.compile; default: on a GPU
+    allreduce_dtype: str = "fp32"  # gradients between slots; sums are taken in fp32 always
     seed: int = 42
-    num_workers: int = 2
+    num_workers: Optional[int] = None  # loaders of one slot; default: by the machine's cores
     checkpoint_period: Optional[int] = None  # default: once per epoch
     validation_period: Optional[int] = None  # default: once per epoch
     reporting_period: int = 10
@@ -115,7 +117,8 @@ _POSITIVE = {
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "doc_stride", "seed", "num_workers"}
 _CHOICES = {
     "optimizer": ("radam", "adamw"),
-    "precision": ("auto", "fp32", "bf16", "fp16"),
+    "precision": ("auto", "fp32", "bf16", "fp16", "fp8"),
+    "allreduce_dtype": ("fp32", "bf16", "fp16"),
 }
 
 
@@ -139,7 +142,8 @@ def parse_hparams(values: Mapping[str, Any]) -> HParams:
             f"hyperparameters.max_query_length: a question of {hparams.max_query_length} tokens "
             f"leaves no room in max_seq_length {hparams.max_seq_length}; lower it"
         )
-    if hparams.max_tokens_per_forward < hparams.max_seq_length:
+    budget = hparams.max_tokens_per_forward
+    if budget != "auto" and budget < hparams.max_seq_length:
         raise UserError(
             f"hyperparameters.max_tokens_per_forward: {hparams.max_tokens_per_forward} is less "
             f"than one window (max_seq_length {hparams.max_seq_length}); raise it"
@@ -172,10 +176,12 @@ def _parse(cls: type, section: str, values: Any) -> Any:
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
     """`value` as `wanted`. YAML reads 5e-5 (no dot) as text, so numbers in text are taken too."""
+    words: Tuple[Any, ...] = ()
     if typing.get_origin(wanted) is Union:
-        if value is None:
-            return None
-        wanted = typing.get_args(wanted)[0]
+        wanted, other = typing.get_args(wanted)
+        words = (None,) if other is type(None) else typing.get_args(other)
+        if value in words:
+            return value
     origin = typing.get_origin(wanted) or wanted
     if wanted is float and not isinstance(value, bool):
         with contextlib.suppress(TypeError, ValueError):
@@ -186,11 +192,12 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
     elif wanted is int and isinstance(value, float) and value.is_integer():
         return int(value)
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    raise UserError(f"{path}: expected {name.get(wanted, 'a mapping of keys')}, got {value!r}")
+    names = [name.get(wanted, "a mapping of keys"), *filter(None, words)]
+    raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r}")
 
 
 def _check_limits(section: str, key: str, value: Any) -> None:
-    if value is None:
+    if value is None or value == "auto":
         return
     if key in _POSITIVE and not value > 0:
         raise UserError(f"{section}.{key}: {value} must be greater than 0")

@@ -1,11 +1,10 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
 One batch is one optimizer step: `train_batch` runs the slot's packed rows one by one, adds up
-their gradients (all-reduced once, with the last row) and steps. `evaluate_batch` decodes spans on
+their gradients, all-reduces them once and steps. `evaluate_batch` decodes spans on
 the device and hands candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 
-import contextlib
 import hashlib
 import time
 from pathlib import Path
@@ -16,15 +15,18 @@ import torch
 from determined import pytorch
 from transformers import PreTrainedTokenizerBase
 
+import budget
 import optim
 import resume
-from batches import Row, TrainOrder, train_loader, validation_loader
+from batches import Row, TrainOrder, default_workers, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
 from decoding import Answers, Candidates, best_spans, merge_answers
 from display import Progress
+from forward import Forward
+from gradients import FlatGradients
 from hparams import HParams, parse_data_config, parse_hparams
 from modeling import build_model, resolve_precision
-from packing import answer_logits, window_losses
+from packing import window_losses
 from run_folder import write_predictions
 from squad_metrics import score
 
@@ -79,7 +81,19 @@ class SquadTrial(pytorch.PyTorchTrial):
         self.scaler = context.wrap_scaler(
             torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
         )
+        # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
+        # all-reduced in one piece here; gradients.py says why.
+        context._PyTorchDistributedDataParallel = lambda model: model
         self.model = context.wrap_model(build_model(self.hparams, self.data.tokenizer))
+        self.forward = Forward(
+            self.model, self.hparams.precision, context.device, self.hparams.compile
+        )
+        self.gradients = FlatGradients(
+            (p for p in self.model.parameters() if p.requires_grad),
+            self.slots,
+            self.hparams.allreduce_dtype,
+        )
+        self.max_tokens = self._prepare_device()
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
         self.optimizer = context.wrap_optimizer(
             optim.build_optimizer(self.hparams.optimizer, groups, self.hparams.learning_rate())
@@ -100,20 +114,22 @@ class SquadTrial(pytorch.PyTorchTrial):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
+        workers = self.hparams.num_workers
+        if workers is None:
+            workers = default_workers(self.context.distributed.local_size)
         return train_loader(
             windows,
             TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed),
             slot=self.rank,
             first_step=self.context.get_initial_batch(),
-            max_tokens=self.hparams.max_tokens_per_forward,
-            num_workers=self.hparams.num_workers,
+            max_tokens=self.max_tokens,
+            num_workers=workers,
             pin_memory=self.context.device.type == "cuda",
         )
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
-        budget = self.hparams.max_tokens_per_forward
-        return validation_loader(windows, self.slots, self.rank, budget)
+        return validation_loader(windows, self.slots, self.rank, self.max_tokens)
 
     def get_batch_length(self, batch: List[Row]) -> int:
         return sum(len(row["windows"]) for row in batch)
@@ -123,16 +139,18 @@ class SquadTrial(pytorch.PyTorchTrial):
         resume.seed_step(self.hparams.seed, batch_idx, self.rank)
         self.answers.answers = None  # the weights move on from what was validated
         share = self.get_batch_length(batch)
-        for number, row in enumerate(batch):
+        self.gradients.zero()
+        self.forward.refresh()
+        for row in batch:
             row = self._to_device(row)
-            with self._no_sync(unless=number == len(batch) - 1):
-                losses = self._losses(row, *self._logits(row))
-                self.context.backward(self.scaler.scale(losses.sum() / share))
+            losses = self._losses(row, *self.forward(row))
+            self.context.backward(self.scaler.scale(losses.sum() / share))
             self.meter.update(row, losses)
+        self.gradients.average()
         self.scaler.unscale_(self.optimizer)
-        self.context.step_optimizer(
-            self.optimizer, clip_grads=self._clip_gradients, scaler=self.scaler
-        )
+        if self.hparams.max_grad_norm:
+            self.gradients.clip(self.hparams.max_grad_norm)
+        self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
         self.scaler.update()
         # The loss stays on the device until a report is due; a returned tensor would be read back,
         # and the device waited for, at every step.
@@ -140,9 +158,10 @@ class SquadTrial(pytorch.PyTorchTrial):
 
     def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
+        self.forward.refresh()
         for row in batch:
             row = self._to_device(row)
-            start_logits, end_logits = self._logits(row)
+            start_logits, end_logits = self.forward(row)
             losses = self._losses(row, start_logits, end_logits)
             spans = best_spans(
                 start_logits,
@@ -169,24 +188,17 @@ class SquadTrial(pytorch.PyTorchTrial):
             for name, value in row.items()
         }
 
-    def _logits(self, row: Row) -> Tuple[torch.Tensor, torch.Tensor]:
-        with torch.autocast(
-            self.context.device.type, self.dtype, enabled=self.dtype is not torch.float32
-        ):
-            return answer_logits(self.model, row)
-
     def _losses(self, row: Row, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         positions = row["start_positions"], row["end_positions"]
         return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
 
-    def _no_sync(self, unless: bool) -> contextlib.AbstractContextManager:
-        if unless or self.slots == 1:
-            return contextlib.nullcontext()
-        return self.model.no_sync()
-
-    def _clip_gradients(self, parameters: Any) -> None:
-        if self.hparams.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, self.hparams.max_grad_norm)
+    def _prepare_device(self) -> int:
+        """Compile the layers and settle the token budget, before the first real row."""
+        wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
+        self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
+        if wanted == "auto":
+            wanted = budget.resolve(self.forward, longest, self.slots)
+        return wanted
 
 
 class TrainingMeter(pytorch.MetricReducer):

@@ -18,17 +18,23 @@ from packing import PACKED, check_model, first_position
 
 
 def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
-    """`hyperparameters.precision` on `device`: auto is bf16 from Ampere on, fp16 on older GPUs
-    and fp32 on a CPU. Raises UserError for a precision that the device cannot do."""
-    names = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    if device.type != "cuda":
-        if precision == "fp16":
-            raise UserError("hyperparameters.precision: fp16 needs a GPU; use auto, bf16 or fp32")
-        return names.get(precision, torch.float32)
-    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
-    if precision == "bf16" and not has_bf16:
-        raise UserError("hyperparameters.precision: this GPU has no bf16; use auto or fp16")
-    return names.get(precision, torch.bfloat16 if has_bf16 else torch.float16)
+    """The dtype to compute in. "auto" is bf16 on Ampere and newer, fp16 on older NVIDIA GPUs
+    and fp32 on a CPU; "fp8" computes in bf16 what is not a matrix product of a layer.
+
+    Raises UserError for a precision that the device cannot do.
+    """
+    cuda = device.type == "cuda"
+    capability = torch.cuda.get_device_capability(device) if cuda else (0, 0)
+    key = "hyperparameters.precision"
+    if precision == "fp16" and not cuda:
+        raise UserError(f"{key}: fp16 needs a GPU; use auto, bf16 or fp32")
+    if precision == "bf16" and cuda and capability < (8, 0):
+        raise UserError(f"{key}: this GPU has no bf16; use auto or fp16")
+    if precision == "fp8" and capability < (8, 9):
+        raise UserError(f"{key}: fp8 needs a GPU of the Ada or Hopper generation; use auto")
+    if precision == "auto":
+        precision = "fp32" if not cuda else "bf16" if capability >= (8, 0) else "fp16"
+    return {"fp16": torch.float16, "fp32": torch.float32}.get(precision, torch.bfloat16)
 
 
 def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

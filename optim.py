@@ -6,12 +6,12 @@ from fractions import Fraction
 from typing import Any, Dict, List, Optional
 
 import torch
-import torch_optimizer
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hparams import UserError
+from radam import RAdam
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, Any]]:
@@ -30,21 +30,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, An
 def build_optimizer(name: str, groups: List[Dict[str, Any]], lr: float) -> Optimizer:
     """RAdam or AdamW over `groups`, betas (0.9, 0.999), eps 1e-8, at peak learning rate `lr`.
 
-    RAdam (Liu et al. 2020, arXiv:1908.03265) is torch_optimizer's, which the published runs used.
-    It is what torch.optim.RAdam does with `decoupled_weight_decay=True`: same eps (added to the
-    square root of the uncorrected second moment), same plain momentum step while the rectified
-    length rho is below 5 (five steps). It differs in three things: decay is always decoupled
-    (its own page says L2), rho of exactly 5 counts as rectified, and step sizes are kept in a
-    table that all groups share, so that every group would step at the first group's learning
-    rate; here each group gets its own table.
-
     Raises UserError for a name other than "radam" and "adamw".
     """
     if name == "radam":
-        own_tables = [
-            {"buffer": [[None, None, None] for _ in range(10)], **group} for group in groups
-        ]
-        return torch_optimizer.RAdam(own_tables, lr=lr, betas=(0.9, 0.999), eps=1e-8)
+        return RAdam(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8)
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw")

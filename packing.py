@@ -5,7 +5,8 @@ A packed row is n windows end to end, T real tokens, no padding; window i is tok
 registers an attention named "packed" that no token leaves its own window by.
 """
 
-from typing import Any, Dict, Mapping, Optional, Tuple
+from functools import cache, cached_property
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
@@ -15,42 +16,60 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 
 from hparams import UserError
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before torch 2.10
+    varlen_attn = None
+
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
 
 
 class Layout:
     """Where the windows of one packed row lie. Made once per row and read by every layer.
 
-    On a CPU the windows are attended one after another: no padding, and measured 1.3 to 1.5 times
-    the speed of the padded grid. On other devices they are laid into a grid [n, max_length],
-    unless there is only one.
+    Three ways to attend, all exact. A GPU's flash kernel reads cu_seqlens itself. Where there is
+    none (Volta, fp32, dropout of attention weights) the windows are laid into a grid
+    [n, max_length], unless there is only one. On a CPU they are attended one after another: no
+    padding, and measured 1.3 to 1.5 times the speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
         tokens: T.
         max_length: tokens of the longest window, from the host: reading it would wait for the
             device.
-        padded: use the grid; default: by device and number of windows, as above.
+        padded: use the grid where there is no kernel; default: by device and number of windows.
     """
 
     def __init__(
         self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: Optional[bool] = None
     ) -> None:
+        self.cu_seqlens, self.tokens, self.max_length = cu_seqlens, tokens, max_length
+        # The kernel starts blocks for a window of this length: few values, so few compilations.
+        self.bound = -(-max_length // 128) * 128
         self.windows = n = len(cu_seqlens) - 1
-        self.max_length = max_length
         if n * max_length < tokens:
             raise ValueError(f"{tokens} tokens do not fit {n} windows of at most {max_length}")
         self.padded = padded if padded is not None else n > 1 and cu_seqlens.device.type != "cpu"
-        if not self.padded:
-            self.lengths = [tokens] if n == 1 else cu_seqlens.diff().tolist()
-            return
-        start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
-        token = torch.arange(tokens, device=cu_seqlens.device)
-        window = torch.searchsorted(end, token, right=True)
-        # Token 7 of windows of 5 and 6 tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
-        self.cell = window * max_length + token - start[window]  # [T]
-        column = torch.arange(max_length, device=cu_seqlens.device)
-        self.is_key = (column < (end - start)[:, None])[:, None, None, :]  # [n, 1, 1, L]
+
+    @cached_property
+    def lengths(self) -> List[int]:
+        return [self.tokens] if self.windows == 1 else self.cu_seqlens.diff().tolist()
+
+    @cached_property
+    def cell(self) -> Tensor:
+        """Each token's place in the flattened grid, int64 [T].
+
+        Token 7 of windows of 5 and 6 tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
+        """
+        token = torch.arange(self.tokens, device=self.cu_seqlens.device)
+        window = torch.searchsorted(self.cu_seqlens[1:].long(), token, right=True)
+        return window * self.max_length + token - self.cu_seqlens[window]
+
+    @cached_property
+    def is_key(self) -> Tensor:
+        """Which places of the grid hold a token, bool [n, 1, 1, L]."""
+        column = torch.arange(self.max_length, device=self.cu_seqlens.device)
+        return (column < self.cu_seqlens.diff()[:, None])[:, None, None, :]
 
     def pad(self, x: Tensor) -> Tensor:
         """[1, heads, T, d] -> [n, heads, L, d], zeros where a window has no token."""
@@ -95,19 +114,47 @@ def packed_attention(
             f"hyperparameters.model: {type(module).__name__} uses {(more or ['is_causal'])[0]}, "
             "which packed rows do not support; use an encoder such as ALBERT, BERT or RoBERTa"
         )
-    if packed_layout.padded:
-        grids = [packed_layout.pad(x) for x in (query, key, value)]
+    if dropout == 0 and has_kernel(query.device, query.dtype) and query.shape[-1] <= 256:
+        bounds = packed_layout.cu_seqlens, packed_layout.cu_seqlens
+        flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
+        longest = packed_layout.bound
+        return varlen_attn(*flat, *bounds, longest, longest, scale=scaling)[None], None
+    return _without_kernel(query, key, value, packed_layout, dropout, scaling), None
+
+
+@torch.compiler.disable
+def _without_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    dropout: float,
+    scaling: Optional[float],
+) -> Tensor:
+    """[1, heads, T, d] -> [1, T, heads, d] by the grid, or window by window."""
+    if layout.padded:
+        grids = [layout.pad(x) for x in (query, key, value)]
         # Places past a window's end still attend to its tokens, so that no softmax is empty.
         out = F.scaled_dot_product_attention(
-            *grids, attn_mask=packed_layout.is_key, dropout_p=dropout, scale=scaling
+            *grids, attn_mask=layout.is_key, dropout_p=dropout, scale=scaling
         )
-        return packed_layout.unpad(out), None
-    parts = (x.split(packed_layout.lengths, dim=2) for x in (query, key, value))
+        return layout.unpad(out)
+    parts = (x.split(layout.lengths, dim=2) for x in (query, key, value))
     outs = [
         F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling).transpose(1, 2)
         for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
     ]
-    return torch.cat(outs, dim=1), None
+    return torch.cat(outs, dim=1)
+
+
+@cache
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch brings a variable-length attention (Dao 2023, arXiv:2307.08691) for these:
+    half precision on Ampere and newer, torch 2.10 and newer."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    if varlen_attn is None or device.type != "cuda" or not half:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _no_mask(attention_mask: Optional[Tensor] = None, **_: Any) -> None:

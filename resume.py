@@ -21,7 +21,9 @@ from hparams import HParams, UserError
 
 # These change how a run is carried out, or at most its rounding, not what it computes.
 FREE = {
+    "allreduce_dtype",
     "checkpoint_period",
+    "compile",
     "epochs",  # spelled out as max_steps
     "max_tokens_per_forward",
     "num_workers",
@@ -39,6 +41,14 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     """
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little"))
+
+
+def choose_exact_kernels() -> None:
+    """Have CUDA add up in one order where it has a choice, as gradients of attention and embedding
+    look-ups do not by default. cuBLAS also wants CUBLAS_WORKSPACE_CONFIG, which train.py sets."""
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit
 
 
 def allow_checkpoint_globals() -> None:

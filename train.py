@@ -12,6 +12,8 @@ import os
 # shares its cores: beside two busy processes on two cores, 5 examples/s instead of 50. Sleeping at
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Read when cuBLAS starts: without it the same product may be rounded in another order next time.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import argparse
 import contextlib
@@ -45,6 +47,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
     quiet_libraries()
+    resume.choose_exact_kernels()
     try:
         info = determined.get_cluster_info()
         if info is not None and info.task_type == "TRIAL":

@@ -198,7 +198,7 @@ def _check_memory(
             f"does not train in {gpu.gigabytes} GB of a {gpu.name} (estimated); take a smaller"
         )
         yield Finding(file, "hyperparameters.model", f"{problem} model or another GPU")
-    elif hparams.max_tokens_per_forward > most:
+    elif hparams.max_tokens_per_forward != "auto" and hparams.max_tokens_per_forward > most:
         yield Finding(
             file,
             "hyperparameters.max_tokens_per_forward",

@@ -5,7 +5,8 @@
 
 The objective is recurring span selection on `embedded.corpus`: given a cloze query and a passage,
 point at the start and the end of the name that fills the query, or at [CLS] when the passage does
-not say. The pointing head is thrown away; the folder holds the encoder alone.
+not say. The pointing head is thrown away; the folder holds the encoder alone, and of the 1,600
+pieces those that the embedded world needs (`embedded.prune`).
 """
 
 import argparse
@@ -23,6 +24,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
 
 from embedded.corpus import make_example, make_filler
+from embedded.prune import prune
+from embedded.world import generate
 
 RELEASE = Path(__file__).parent / "albert-tiny"
 SPECIALS = {
@@ -32,7 +35,7 @@ SPECIALS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
-VOCAB_SIZE = 1024
+VOCAB_SIZE = 1600
 POSITIONS = 384
 TOKENS_PER_BATCH = 4800
 WARMUP = 200
@@ -66,6 +69,11 @@ def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
+    return wrap(tokenizer)
+
+
+def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """The library's tokenizer around the bare one, with ALBERT's special pieces."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=POSITIONS,
@@ -229,6 +237,15 @@ def save(
             file.replace(output / file.name)
 
 
+def world_texts(seeds: int) -> Iterator[str]:
+    """Contexts and questions of the generated world's training split; validation stays unseen."""
+    for seed in range(seeds):
+        for article in generate("train", seed=seed)["data"]:
+            for paragraph in article["paragraphs"]:
+                yield paragraph["context"]
+                yield from (qa["question"] for qa in paragraph["qas"])
+
+
 def main() -> None:
     """Read the command line, make the model and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -242,6 +259,7 @@ def main() -> None:
     tokenizer = train_tokenizer(arguments.seed, arguments.documents)
     model = build_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.seed + 1, arguments.steps)
+    tokenizer = wrap(prune(model, tokenizer.backend_tokenizer, world_texts(seeds=3)))
     save(model, tokenizer, arguments.output)
 
 

@@ -205,7 +205,15 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
     out = ("tests", "cluster", "runs", ".cache", ".git", ".venv", "docs", "reports", "data")
+    out += ("benchmarks", "configs")
     assert not [path for path in paths if path.split("/")[0] in out or path.endswith(".md")]
+
+
+def test_the_upload_is_small() -> None:
+    sizes = {file.path: v1file_utils.v1File_size(file) for file in uploaded()}
+    for path, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        print(f"{size:9,}  {path}")
+    assert 100_000 < sum(sizes.values()) < 2**20
 
 
 def test_a_trial_runs_from_what_was_uploaded(trial: Trial) -> None:

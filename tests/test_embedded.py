@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
+from embedded.pretrain import build_model, train_tokenizer
+from embedded.prune import prune
 from embedded.relations import FIELDS, GOODS, TIMBERS
 from embedded.world import generate
 
@@ -137,3 +140,19 @@ def test_pretraining_command_makes_the_same_folder_twice(tmp_path: Path) -> None
     assert made[0] == made[1]
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(made[0])
     AutoModelForQuestionAnswering.from_pretrained(tmp_path / "one")
+
+
+def test_pruning_keeps_the_pieces_of_the_texts_and_their_vectors() -> None:
+    tokenizer = train_tokenizer(seed=0, documents=300)
+    model = build_model(tokenizer, seed=0)
+    bare, words = tokenizer.backend_tokenizer, model.get_input_embeddings().weight.detach()
+    texts = [context for context, _ in questions("train", paragraphs=10)]
+    before = [(e.tokens, e.offsets, words[e.ids]) for e in bare.encode_batch(texts)]
+    smaller = prune(model, bare, texts)
+    assert model.config.vocab_size == smaller.get_vocab_size() < bare.get_vocab_size()
+    words = model.get_input_embeddings().weight.detach()
+    after = [(e.tokens, e.offsets, words[e.ids]) for e in smaller.encode_batch(texts)]
+    for old, new in zip(before, after, strict=True):
+        assert old[:2] == new[:2] and torch.equal(old[2], new[2])
+    assert smaller.token_to_id("[CLS]") == bare.token_to_id("[CLS]")
+    assert "<unk>" not in smaller.encode("Quite another sentence: 7 jumps over 11!").tokens

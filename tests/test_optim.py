@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+import torch_optimizer
 from transformers import (
     AlbertConfig,
     AlbertForQuestionAnswering,
@@ -57,6 +58,30 @@ def test_radam_takes_torchs_steps(weight_decay):
     torch.testing.assert_close(
         take_steps(radam, ours, 10), take_steps(reference, theirs, 10), rtol=1e-6, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_radam_is_torch_optimizers_bit_for_bit(weight_decay):
+    ours, theirs = toy_parameters(), toy_parameters()
+    radam = optim.build_optimizer("radam", split_groups(ours, weight_decay), 1e-2)
+    own_tables = [
+        {"buffer": [[None, None, None] for _ in range(10)], **group}
+        for group in split_groups(theirs, weight_decay)
+    ]
+    reference = torch_optimizer.RAdam(own_tables, lr=1e-2)
+    assert torch.equal(take_steps(radam, ours, 30), take_steps(reference, theirs, 30))
+
+
+def test_radam_skips_what_has_no_gradient_and_refuses_steps_out_of_line():
+    parameters = toy_parameters()
+    radam = optim.build_optimizer("radam", [{"params": parameters}], 1e-2)
+    before = parameters[1].detach().clone()
+    parameters[0].grad = torch.ones_like(parameters[0])
+    radam.step()
+    assert torch.equal(parameters[1], before) and len(radam.state) == 1
+    parameters[1].grad = torch.ones_like(parameters[1])
+    with pytest.raises(ValueError, match="same steps"):
+        radam.step()
 
 
 def test_radams_decay_is_not_an_l2_penalty():
