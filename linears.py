@@ -67,11 +67,13 @@ class _Fp8Product(torch.autograd.Function):
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in].
 
-    The GPU's matrix units add up in float32 anyway; this keeps them from rounding at the end.
+    The GPU's matrix units add up in float32 anyway; torch 2.8 and newer can leave it at that.
     """
-    if dy.is_cuda:
+    if not dy.is_cuda:
+        return dy.t().float() @ x.float()
+    if hasattr(torch.ops.aten.mm, "dtype"):
         return torch.mm(dy.t(), x, out_dtype=torch.float32)
-    return dy.t().float() @ x.float()
+    return (dy.t() @ x).float()
 
 
 def to_fp8(x: Tensor, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:

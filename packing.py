@@ -5,7 +5,7 @@ A packed row is n windows end to end, T real tokens, no padding; window i is tok
 registers an attention named "packed" that no token leaves its own window by.
 """
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -21,7 +21,16 @@ try:
 except ImportError:  # before torch 2.10
     varlen_attn = None
 
+KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether torch brings a variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
+    torch 2.10 and newer, on Ampere and newer."""
+    if varlen_attn is None or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class Layout:
@@ -44,8 +53,10 @@ class Layout:
         self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: Optional[bool] = None
     ) -> None:
         self.cu_seqlens, self.tokens, self.max_length = cu_seqlens, tokens, max_length
-        # The kernel starts blocks for a window of this length: few values, so few compilations.
-        self.bound = -(-max_length // 128) * 128
+        self.kernel = has_kernel(cu_seqlens.device)
+        # The kernel makes room for windows of this length: the same value for nearly all rows, so
+        # that code compiled for one row serves the next.
+        self.bound = -(-max_length // 512) * 512
         self.windows = n = len(cu_seqlens) - 1
         if n * max_length < tokens:
             raise ValueError(f"{tokens} tokens do not fit {n} windows of at most {max_length}")
@@ -114,7 +125,8 @@ def packed_attention(
             f"hyperparameters.model: {type(module).__name__} uses {(more or ['is_causal'])[0]}, "
             "which packed rows do not support; use an encoder such as ALBERT, BERT or RoBERTa"
         )
-    if dropout == 0 and has_kernel(query.device, query.dtype) and query.shape[-1] <= 256:
+    fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
+    if packed_layout.kernel and fits:
         bounds = packed_layout.cu_seqlens, packed_layout.cu_seqlens
         flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
         longest = packed_layout.bound
@@ -145,16 +157,6 @@ def _without_kernel(
         for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
     ]
     return torch.cat(outs, dim=1)
-
-
-@cache
-def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch brings a variable-length attention (Dao 2023, arXiv:2307.08691) for these:
-    half precision on Ampere and newer, torch 2.10 and newer."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    if varlen_attn is None or device.type != "cuda" or not half:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _no_mask(attention_mask: Optional[Tensor] = None, **_: Any) -> None:

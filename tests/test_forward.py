@@ -1,0 +1,178 @@
+"""How rows run: padding to a multiple, compiled layers, half precision, fused GELU, the budget."""
+
+from typing import Any, Dict, List
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertForQuestionAnswering,
+    BertConfig,
+    BertForQuestionAnswering,
+)
+from transformers.activations import NewGELUActivation
+
+import budget
+import packing
+from forward import Forward, encoder_layers, made_up_row, pad_row
+from packing import PACKED
+
+CPU = torch.device("cpu")
+SHAPE = {
+    "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "initializer_range": 0.2,
+}  # fmt: skip
+
+
+def albert(seed: int = 0, **more: Any) -> nn.Module:
+    torch.manual_seed(seed)
+    config = AlbertConfig(**{**SHAPE, "embedding_size": 16, "hidden_act": "gelu_new", **more})
+    return AlbertForQuestionAnswering._from_config(config, attn_implementation=PACKED)
+
+
+def row_of(lengths: List[int], seed: int = 0) -> Dict[str, Any]:
+    torch.manual_seed(seed)
+    row = made_up_row(sum(lengths), max(lengths), CPU)
+    bounds = torch.tensor([0, *lengths]).cumsum(0)
+    row["input_ids"] = torch.randint(5, 100, (sum(lengths),))
+    row["position_ids"] = torch.cat([torch.arange(n) for n in lengths])
+    row["cu_seqlens"] = bounds.to(torch.int32)
+    return row
+
+
+def test_a_padded_row_gives_the_windows_the_same_logits() -> None:
+    model = albert()
+    row = row_of([9, 17, 4])
+    plain = packing.answer_logits(model, row)
+    padded = pad_row(row, 64)
+    assert len(padded["input_ids"]) == 64 and padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64]
+    assert padded["max_length"] == 34
+    for got, wanted in zip(packing.answer_logits(model, padded), plain, strict=True):
+        torch.testing.assert_close(got[:30], wanted, rtol=1e-5, atol=1e-6)
+    assert pad_row(row, 10) is row
+
+
+def test_the_layers_are_found_once_each() -> None:
+    groups = encoder_layers(albert())
+    assert [type(layer).__name__ for layer in groups] == ["AlbertLayerGroup"]
+    bert = BertForQuestionAnswering(BertConfig(**SHAPE))
+    assert [type(layer).__name__ for layer in encoder_layers(bert)] == ["BertLayer"] * 3
+
+
+def test_gelu_is_fused_and_means_the_same() -> None:
+    spelled, fused = albert(), albert()
+    row = row_of([12, 20])
+    wanted = packing.answer_logits(spelled, row)
+    got = Forward(fused, "auto", CPU)(row)
+    assert any(isinstance(m, NewGELUActivation) for m in spelled.modules())
+    assert not any(isinstance(m, NewGELUActivation) for m in fused.modules())
+    torch.testing.assert_close(torch.stack(got), torch.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+def loss_and_gradients(run: Forward, row: Dict[str, Any]) -> List[torch.Tensor]:
+    run.refresh()
+    run.model.zero_grad()
+    start, end = run(row)
+    (start.float().square().sum() + end.float().square().mean()).backward()
+    return [start.float().detach(), *(p.grad for p in run.model.parameters())]
+
+
+def test_half_precision_stays_near_fp32() -> None:
+    row = row_of([12, 20, 33])
+    exact = loss_and_gradients(Forward(albert(), "fp32", CPU), row)
+    run = Forward(albert(), "bf16", CPU)
+    assert run.linears and run.dtype is torch.bfloat16
+    for got, wanted in zip(loss_and_gradients(run, row), exact, strict=True):
+        assert got.dtype is torch.float32
+        # A key's bias moves no softmax: its gradient is rounding alone.
+        off = (got - wanted).norm()
+        assert off < 0.05 * wanted.norm() or wanted.norm() < 1e-3 * exact[1].norm()
+
+
+def test_compiled_layers_give_the_same_numbers() -> None:
+    torch._dynamo.reset()
+    plain, compiled = Forward(albert(), "fp32", CPU), Forward(albert(), "fp32", CPU, compiled=True)
+    compiled.compile_layers(256, 64)
+    assert not any(p.grad is not None and p.grad.any() for p in compiled.model.parameters())
+    for lengths in ([12, 20, 33], [40], [64, 64, 3]):
+        row = row_of(lengths)
+        ours, wanted = loss_and_gradients(compiled, row), loss_and_gradients(plain, row)
+        for got, want in zip(ours, wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+
+
+def _kernel_stand_in(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None):
+    """What torch's varlen_attn documents, by its own operators: [T, heads, d] each."""
+    window = torch.searchsorted(cu_q[1:].long(), torch.arange(len(q)), right=True)
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * (scale or q.shape[-1] ** -0.5)
+    scores = scores.masked_fill(window[:, None] != window[None], float("-inf"))
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float()).to(q.dtype)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU with the flash kernel, which has no CPU form: a stand-in keeps its contract."""
+    monkeypatch.setattr(packing, "has_kernel", lambda device: True)
+    monkeypatch.setattr(packing, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(packing, "varlen_attn", _kernel_stand_in)
+
+
+def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
+    row = row_of([9, 17, 4])
+    got = packing.answer_logits(albert(), row)
+    alone = [
+        packing.answer_logits(albert(), {**row_of([n]), **cut(row, a, a + n)})
+        for a, n in ((0, 9), (9, 17), (26, 4))
+    ]
+    for side in (0, 1):
+        wanted = torch.cat([logits[side] for logits in alone])
+        torch.testing.assert_close(got[side], wanted, rtol=1e-4, atol=1e-5)
+
+
+def cut(row: Dict[str, Any], first: int, last: int) -> Dict[str, Any]:
+    return {name: row[name][first:last] for name in ("input_ids", "position_ids")}
+
+
+def test_rows_of_any_length_compile_a_handful_of_times(
+    kernel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo traces the layers for real; only the code generator is left out."""
+    torch._dynamo.reset()
+    traced = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: setattr(
+            self, "_compiled_call_impl", torch.compile(self._call_impl, backend=backend, **how)
+        ),
+    )
+    run = Forward(albert(), "fp32", CPU, compiled=True)
+    run.compile_layers(512, 64)
+    first = len(traced)
+    assert 1 <= first <= 4
+    for seed, lengths in enumerate(([5], [60, 60, 9], [33] * 7, [64] * 20, [1, 2, 3], [48] * 5)):
+        run.model.train(seed % 2 == 0)
+        with torch.set_grad_enabled(seed % 2 == 0):
+            run(row_of(lengths, seed))
+    assert len(traced) == first
+
+
+def test_a_budget_is_the_end_of_a_line() -> None:
+    gigabyte, half = 1e9, 0.5e9
+    memory = {768: gigabyte, 1536: gigabyte + half}
+    assert budget.fit(lambda n: memory[n], 10 * int(gigabyte), 384) == 14_336
+    steep = budget.fit(lambda n: n * 10**6, 600 * 10**6, 384)
+    assert steep == 384  # whole windows below 1,024 tokens
+    assert budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
+    assert budget.fit(lambda n: n, 10**12, 384) == budget.LARGEST
+    assert budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
+
+
+def test_a_cpu_has_a_budget_of_its_own() -> None:
+    assert budget.resolve(Forward(albert(), "auto", CPU), 64, 1) == budget.ON_A_CPU

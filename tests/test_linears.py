@@ -1,0 +1,101 @@
+"""Half-precision linear layers: the same numbers as autocast's, gradients gathered in float32."""
+
+import pytest
+import torch
+from torch import nn
+
+from linears import Fp8Linear, StepLinear, take_over_layers, to_fp8
+
+HALF = torch.bfloat16
+
+
+def pair(cls: type, seed: int = 0):
+    torch.manual_seed(seed)
+    linear, plain = nn.Linear(64, 32), nn.Linear(64, 32)
+    plain.load_state_dict(linear.state_dict())
+    cls.take_over(linear, HALF)
+    linear.refresh()
+    return linear, plain
+
+
+def run(linear: nn.Module, x: torch.Tensor, uses: int, autocast: bool):
+    """Mean of `uses` applications to different inputs; gradients of input, weight and bias."""
+    x = x.clone().requires_grad_()
+    with torch.autocast("cpu", HALF, enabled=autocast):
+        out = sum(linear(x * (0.3 + use)).float() for use in range(uses))
+    linear.zero_grad()
+    out.square().sum().backward()
+    return out, x.grad, linear.weight.grad, linear.bias.grad
+
+
+def error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((got - exact).norm() / exact.norm()).item()
+
+
+def test_one_use_gives_what_autocast_gives() -> None:
+    linear, plain = pair(StepLinear)
+    x = torch.randn(3, 5, 64)
+    ours, autocasts = run(linear, x, 1, autocast=True), run(plain, x, 1, autocast=True)
+    assert ours[0].shape == (3, 5, 32)
+    for got, wanted in zip(ours, autocasts, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_gradients_of_many_uses_are_gathered_in_fp32() -> None:
+    linear, plain = pair(StepLinear)
+    x = torch.randn(40, 64)
+    exact = run(plain, x, 48, autocast=False)
+    autocasts = run(plain, x, 48, autocast=True)[2]
+    ours = run(linear, x, 48, autocast=True)[2]
+    assert ours.dtype is torch.float32
+    # With exact inputs the sum alone decides; autocast adds 48 half-precision gradients.
+    assert error(ours, exact[2]) < error(autocasts, exact[2])
+
+
+def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
+    linear, _ = pair(StepLinear)
+    with torch.no_grad():
+        linear.weight.mul_(2)
+    assert not torch.equal(linear.copy, linear.weight.to(HALF))
+    linear.refresh()
+    assert torch.equal(linear.copy, linear.weight.to(HALF))
+    linear.copy.zero_()
+    linear.refresh()  # nothing has changed since
+    assert not linear.copy.any()
+    linear.load_state_dict({name: x.clone() for name, x in linear.state_dict().items()})
+    linear.refresh()
+    assert linear.copy.any()
+
+
+def test_names_and_state_stay() -> None:
+    linear, plain = pair(Fp8Linear)
+    assert list(linear.state_dict()) == list(plain.state_dict()) == ["weight", "bias"]
+    assert isinstance(linear, nn.Linear)
+
+
+def test_layers_are_taken_over_once_and_fp8_only_where_sizes_allow() -> None:
+    layer = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 20), nn.LayerNorm(20))
+    taken = take_over_layers([layer], HALF, fp8=True)
+    assert [type(linear) for linear in taken] == [Fp8Linear, StepLinear]
+    assert take_over_layers([layer], HALF, fp8=True) == []
+
+
+@pytest.mark.parametrize("dtype, step", [(torch.float8_e4m3fn, 2**-4), (torch.float8_e5m2, 2**-3)])
+def test_fp8_rounds_to_its_own_step(dtype: torch.dtype, step: float) -> None:
+    x = torch.randn(64, 64) * 1e-4
+    quantised, scale = to_fp8(x, dtype)
+    back = quantised.float() * scale
+    large = x.abs() > x.abs().max() * 2**-4  # smaller ones are subnormal for some dtypes
+    assert ((back - x).abs() <= x.abs() * step)[large].all()
+    assert back.abs().max() == pytest.approx(x.abs().max().item(), rel=1e-6)
+    assert torch.equal(to_fp8(torch.zeros(4, 4), dtype)[0].float(), torch.zeros(4, 4))
+
+
+def test_fp8_products_stay_near_fp32() -> None:
+    linear, plain = pair(Fp8Linear)
+    x = torch.randn(48, 64)
+    exact, ours = run(plain, x, 3, autocast=False), run(linear, x, 3, autocast=True)
+    for got, wanted in zip(ours, exact, strict=True):
+        assert error(got, wanted) < 0.08
+    half = run(pair(StepLinear)[0], x, 3, autocast=True)
+    assert error(half[0], exact[0]) < error(ours[0], exact[0])  # it is fp8 that was measured
