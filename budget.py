@@ -1,5 +1,6 @@
 """`max_tokens_per_forward: auto`: the most tokens of a row that this GPU's memory can train on."""
 
+import math
 from typing import Callable
 
 import torch
@@ -38,27 +39,34 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     return tokens
 
 
-def fit(measure: Callable[[int], int], room: int, longest: int) -> int:
+def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
     """The most tokens whose memory fits `room` bytes, if memory is a line in them.
 
     With 1 GB at 768 tokens and 1.5 GB at 1,536 a row costs 0.5 GB and 0.65 MB a token; 10 GB of
     room hold 14,592 tokens, rounded down to 14,336. Never less than `longest`.
 
-    Args: measure: bytes that a row of so many tokens takes; longest: tokens of a whole window.
+    Args: measure: bytes that a row of so many tokens takes, infinity where the GPU has too few;
+    longest: tokens of a whole window.
     """
     first, second = (longest * windows for windows in _PROBES)
     low, high = measure(first), measure(second)
+    if math.isinf(high):
+        return longest if math.isinf(low) else first
     per_token = max(1, (high - low) / (second - first))
     tokens = int((room - (low - per_token * first)) / per_token)
     step = 1024 if tokens >= 1024 else longest
     return min(max(longest, tokens // step * step), LARGEST)
 
 
-def peak_memory(forward: Forward, tokens: int, longest: int) -> int:
-    """Most bytes allocated on the GPU while a row of `tokens` tokens runs forward and backward."""
+def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
+    """Most bytes allocated on the GPU while a row of `tokens` tokens runs forward and backward,
+    infinity where they are not there."""
     row = made_up_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
-    start, end = forward(row)
-    ((start.sum() + end.sum()) * 0).backward()
+    try:
+        start, end = forward(row)
+        ((start.sum() + end.sum()) * 0).backward()
+    except torch.OutOfMemoryError:
+        return math.inf
     return torch.cuda.max_memory_allocated(forward.device)

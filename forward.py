@@ -1,5 +1,6 @@
 """How a model runs here: its precision, its compiled layers, and the row lengths they run on."""
 
+import logging
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
+from hparams import UserError
 from linears import StepLinear, take_over_layers
 from modeling import resolve_precision
 from packing import answer_logits
@@ -44,13 +46,13 @@ class Forward:
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
         self.linears: List[StepLinear] = take_over_layers(layers, self.dtype, fp8) if half else []
+        self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
-        self.compiled = compiled
+        self.layers = layers if compiled else []
         self.multiple = ROW_MULTIPLE if compiled or fp8 else 1
-        if compiled:
-            for layer in layers:
-                layer.compile(dynamic=True)
+        for layer in self.layers:
+            layer.compile(dynamic=True)
 
     def refresh(self) -> None:
         """Copy the weights that have changed; before the first row of a step or a validation."""
@@ -68,20 +70,36 @@ class Forward:
     def compile_layers(self, tokens: int, longest: int) -> None:
         """Compile for training and validation on a row of `tokens` tokens, windows of `longest`.
 
-        Forward and backward, then forward alone. Gradients are left zero.
+        Forward and backward, then forward alone. Gradients are left zero. Where the compiler does
+        not work (an image without a C compiler, say) the layers run as they are, and a warning
+        says so; where the config asks for it, UserError.
         """
-        if not self.compiled:
+        if not self.layers:
             return
-        row = made_up_row(tokens, longest, self.device)
-        self.refresh()
         training = self.model.training
+        try:
+            self._run_both_ways(made_up_row(tokens, longest, self.device))
+        except Exception as error:  # whatever the compiler and the tools behind it raise
+            reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
+            if self.required:
+                raise UserError(
+                    f"hyperparameters.compile: the layers do not compile here: {reason}; set it "
+                    "to false, or take an image with a C compiler"
+                ) from None
+            logging.warning("layers run uncompiled, as torch.compile fails here: %s", reason)
+            for layer in self.layers:
+                layer._compiled_call_impl = None  # private: nn.Module has no way back
+            self.layers = []
+        self.model.train(training)
+
+    def _run_both_ways(self, row: Mapping[str, Any]) -> None:
+        self.refresh()
         self.model.train()
         start, end = self(row)
         ((start.sum() + end.sum()) * 0).backward()
         self.model.eval()
         with torch.no_grad():
             self(row)
-        self.model.train(training)
 
 
 def encoder_layers(model: nn.Module) -> List[nn.Module]:

@@ -79,14 +79,15 @@ def model_shape(hparams: Mapping[str, Any], root: Path) -> Optional[Shape]:
 
 
 def activation_bytes_per_token(shape: Shape, half: bool) -> int:
-    """What autograd keeps per real token in all layers, with the library's spelled-out GELU.
+    """What autograd keeps per real token in all layers, none of them compiled.
 
-    fp32: 20 bytes per intermediate and 48 per hidden element, counted with saved-tensor hooks.
-    Half precision on CUDA: LayerNorm and the cube in GELU stay fp32 and every linear layer keeps
-    its own cast of the input, so 16 and 34. In attention the windows lie in a padded grid, about
-    2.2 times the real tokens on SQuAD: 8 (fp32: 16) more bytes per hidden element and 1.2.
+    fp32: 8 bytes per intermediate element (before and after GELU) and 36 per hidden element,
+    counted with saved-tensor hooks. Half precision: 4, and 34, since LayerNorm stays fp32 on CUDA
+    and every linear layer keeps its own cast of the input. Without a flash kernel the windows lie
+    in a padded grid, about 2.2 times the real tokens on SQuAD: 8 (fp32: 16) more bytes per hidden
+    element and 1.2.
     """
-    per_intermediate, per_hidden, grid = (16, 34, 8) if half else (20, 48, 16)
+    per_intermediate, per_hidden, grid = (4, 34, 8) if half else (8, 36, 16)
     per_layer = per_intermediate * shape.intermediate + (per_hidden + 1.2 * grid) * shape.hidden
     return int(shape.layers * per_layer)
 

@@ -165,7 +165,7 @@ class Trial:
         resume.allow_checkpoint_globals()
         path = self.storage / checkpoint.uuid / "state_dict.pth"
         state = torch.load(path, weights_only=True)["models_state_dict"][0]
-        return {name.removeprefix("module."): value for name, value in state.items()}
+        return dict(state)
 
 
 PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")

@@ -1,5 +1,6 @@
 """How rows run: padding to a multiple, compiled layers, half precision, fused GELU, the budget."""
 
+import math
 from typing import Any, Dict, List
 
 import pytest
@@ -15,8 +16,11 @@ from transformers import (
 from transformers.activations import NewGELUActivation
 
 import budget
+import forward
 import packing
 from forward import Forward, encoder_layers, made_up_row, pad_row
+from hparams import UserError
+from linears import Fp8Linear, StepLinear
 from packing import PACKED
 
 CPU = torch.device("cpu")
@@ -147,11 +151,7 @@ def test_rows_of_any_length_compile_a_handful_of_times(
         traced.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(
-        nn.Module, "compile", lambda self, **how: setattr(
-            self, "_compiled_call_impl", torch.compile(self._call_impl, backend=backend, **how)
-        ),
-    )
+    compile_with(backend, monkeypatch)
     run = Forward(albert(), "fp32", CPU, compiled=True)
     run.compile_layers(512, 64)
     first = len(traced)
@@ -163,6 +163,66 @@ def test_rows_of_any_length_compile_a_handful_of_times(
     assert len(traced) == first
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_half_precision_and_fp8_learn_as_fp32_does(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred steps towards made-up answers, from the same weights and rows."""
+    exact = train("fp32")
+    # A CPU multiplies in fp8 too, slowly; users are refused, this test is not.
+    monkeypatch.setattr(forward, "resolve_precision", lambda *_: torch.bfloat16)
+    assert train(precision) == pytest.approx(exact, rel=0.05)
+
+
+def train(precision: str) -> float:
+    """Mean loss of the last 20 of 200 steps."""
+    run = Forward(albert(initializer_range=0.05), precision, CPU)
+    kinds = {type(linear) for linear in run.linears}
+    assert kinds == {"fp32": set(), "bf16": {StepLinear}, "fp8": {Fp8Linear}}[precision]
+    optimizer = torch.optim.AdamW(run.model.parameters(), lr=3e-3)
+    losses = []
+    for step in range(200):
+        row = row_of([12, 20, 33], seed=step % 4)
+        answers = torch.tensor([step % 4, 5, 2]), torch.tensor([step % 4 + 1, 7, 2])
+        run.refresh()
+        loss = packing.window_losses(*run(row), row["cu_seqlens"], *answers, 33).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses[-20:]) / 20
+
+
+def test_a_compiler_that_fails_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    backend = torch._dynamo.config.patch(suppress_errors=False)
+
+    def broken(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+        raise RuntimeError("Failed to find C compiler.")
+
+    compile_with(broken, monkeypatch)
+    run = Forward(albert(), "fp32", CPU, compiled=True)
+    with backend, pytest.raises(UserError, match=r"hyperparameters\.compile: .*C compiler"):
+        run.compile_layers(256, 64)
+    run = Forward(albert(), "fp32", CPU, compiled=True)
+    run.required = False  # as by default on a GPU
+    with backend:
+        run.compile_layers(256, 64)
+    assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
+    row = row_of([12, 20])
+    wanted = torch.stack(Forward(albert(), "fp32", CPU)(row))
+    torch.testing.assert_close(torch.stack(run(row)), wanted, rtol=1e-5, atol=1e-5)
+
+
+def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(layer: nn.Module, **how: Any) -> None:
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
+
+    monkeypatch.setattr(nn.Module, "compile", compiled)
+
+
 def test_a_budget_is_the_end_of_a_line() -> None:
     gigabyte, half = 1e9, 0.5e9
     memory = {768: gigabyte, 1536: gigabyte + half}
@@ -172,6 +232,11 @@ def test_a_budget_is_the_end_of_a_line() -> None:
     assert budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
     assert budget.fit(lambda n: n, 10**12, 384) == budget.LARGEST
     assert budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
+
+
+def test_a_budget_where_the_probes_do_not_fit() -> None:
+    assert budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
+    assert budget.fit(lambda n: math.inf, 10**9, 384) == 384
 
 
 def test_a_cpu_has_a_budget_of_its_own() -> None:

@@ -115,7 +115,7 @@ def test_one_slot_then_two(
         newest = list_checkpoints(tmp_path / name / "checkpoints")[-1][1]
         states.append(torch.load(newest / "state_dict.pth", weights_only=True))
     for name, value in states[0]["models_state_dict"][0].items():
-        other = states[1]["models_state_dict"][0][f"module.{name}"]
+        other = states[1]["models_state_dict"][0][name]
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
 
 

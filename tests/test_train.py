@@ -115,7 +115,7 @@ def test_two_processes_train_and_score_as_one(tiny_config: Path, tmp_path: Path)
     assert one.returncode == two.returncode == 0, two.stderr
     alone, pair = (state(tmp_path / name)["models_state_dict"][0] for name in ("one", "two"))
     for name, value in alone.items():
-        torch.testing.assert_close(pair[f"module.{name}"], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(pair[name], value, rtol=1e-4, atol=1e-5)
     scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
     for name, value in scores[0]["last"].items():
         if name in ("loss", "best_exact_thresh", "best_f1_thresh"):  # logits themselves

@@ -1,0 +1,1 @@
+"""Throughput of every stage, beside the ordinary library way."""
