@@ -129,7 +129,9 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> Dict[str, Any]:
 
 def _from_config(config: PretrainedConfig) -> PreTrainedModel:
     try:
-        return AutoModelForQuestionAnswering.from_config(config, attn_implementation=PACKED)
+        return AutoModelForQuestionAnswering.from_config(
+            config, attn_implementation=PACKED, dtype=torch.float32
+        )
     except (ValueError, TypeError) as error:
         raise UserError(
             f"hyperparameters.model: cannot be built: {str(error).strip().splitlines()[0]}"
