@@ -25,10 +25,12 @@ _NORMALIZERS += ("Precompiled",)
 _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing")  # these leave offsets alone
 
-# A normalizer may take a mark, a joiner or an Arabic number sign together with the space beside it.
-# Latin letters, digits and ordinary punctuation are none of these.
-_PLAIN = "\\x00-\\u02ff\\u2010-\\u2027"
-_ODD_EDGE = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )")
+# A normalizer may take a mark, a joiner or an Arabic number sign together with the space beside it;
+# Latin letters, digits and ordinary punctuation are none of these. And "Precompiled" loses count of
+# characters where it drops one, so texts with control or format characters are left whole.
+_PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
+_DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+_ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 
 class Tokens(NamedTuple):
@@ -146,8 +148,8 @@ def _number_words(
     places, counts, odd = [], [0], []
     for text in texts:
         words = text.split(" ")
-        is_odd = not text.isascii() and _ODD_EDGE.search(text)
-        if is_odd or any(token in text for token in greedy):
+        ordinary = (text.isascii() and text.isprintable()) or not _ODD.search(text)
+        if not ordinary or any(token in text for token in greedy):
             words = [text]
             odd.append(number[text])
         places.append(np.fromiter(map(number.__getitem__, words), np.int32, len(words)))
