@@ -29,7 +29,8 @@ _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing")  # these leave offse
 # Latin letters, digits and ordinary punctuation are none of these. And "Precompiled" loses count of
 # characters where it drops one, so texts with control or format characters are left whole.
 _PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
-_DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+_DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad"
+_DROPPED += "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
 _ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 
