@@ -5,9 +5,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 import torch
 
+from encoding import ranges
 from squad_utils import Example, Windows
 
 _INF = float("inf")
+_WINDOWS = 256  # that the host looks at together: they fit the caches of a core
 
 
 class Candidates(NamedTuple):
@@ -29,12 +31,6 @@ class Candidates(NamedTuple):
         return self.start_logits + self.end_logits
 
 
-def _top(values: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The k greatest of each row, the earlier one first among equals (topk promises no order)."""
-    values, order = values.sort(dim=1, descending=True, stable=True)
-    return values[:, :k], order[:, :k]
-
-
 def best_spans(
     start_logits: torch.Tensor,
     end_logits: torch.Tensor,
@@ -53,8 +49,26 @@ def best_spans(
         context_end, windows [n] as `Windows.pack` gives them, on the same device; n may be 0;
         and max_length, tokens of the longest window, without which the device is waited for.
     """
-    start_logits, end_logits = start_logits.float(), end_logits.float()
-    cu_seqlens, k = row["cu_seqlens"].long(), n_best_size
+    logits = start_logits.detach().float(), end_logits.detach().float()
+    on_host = start_logits.device.type == "cpu"
+    find = _spans_on_host if on_host else _spans_on_device
+    columns = find(*logits, row, n_best_size, max_answer_length)
+    null = (logits[0] + logits[1])[row["cu_seqlens"][:-1].long()]
+    columns = (row["windows"], *columns, null)
+    return Candidates(*(c.cpu().numpy() if isinstance(c, torch.Tensor) else c for c in columns))
+
+
+def _top(values: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The k greatest of each row, the earlier one first among equals (topk promises no order)."""
+    values, order = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], order[:, :k]
+
+
+def _spans_on_device(
+    start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
+) -> Tuple[torch.Tensor, ...]:
+    """Starts, ends, their logits, [n, K] each, by sorting: many operations, but no waiting."""
+    cu_seqlens = row["cu_seqlens"].long()
     lengths = cu_seqlens.diff()
     n = len(lengths)
     longest = row["max_length"] if "max_length" in row else max(lengths.tolist(), default=0)
@@ -67,21 +81,90 @@ def best_spans(
     end, end_at = _top(end_logits[token].masked_fill(pad, -_INF), k)
     low, high = row["context_start"][:, None], row["context_end"][:, None]
     span = end_at[:, None, :] - start_at[:, :, None]  # [n, K starts, K ends], tokens less one
-    wrong = (span < 0) | (span >= max_answer_length)
+    wrong = (span < 0) | (span >= reach)
     wrong |= (start_at < low)[:, :, None] | (end_at >= high)[:, None, :]
     pairs = (start[:, :, None] + end[:, None, :]).masked_fill(wrong, -_INF)
     score, best = _top(pairs.view(n, k * k), k)  # pair i * K + j is start rank i, end rank j
     none = score == -_INF
     by_start, by_end = best // k, best % k
-    columns = (
-        row["windows"],
+    return (
         start_at.gather(1, by_start).masked_fill(none, 0).int(),
         end_at.gather(1, by_end).masked_fill(none, 0).int(),
         start.gather(1, by_start).masked_fill(none, -_INF),
         end.gather(1, by_end).masked_fill(none, -_INF),
-        (start_logits + end_logits)[cu_seqlens[:-1]],
     )
-    return Candidates(*(column.cpu().numpy() for column in columns))
+
+
+def _spans_on_host(
+    start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
+) -> Tuple[np.ndarray, ...]:
+    """What `_spans_on_device` gives, made of the pairs that are spans instead of all K * K."""
+    names = ("cu_seqlens", "context_start", "context_end")
+    cu_seqlens, low, high = (row[name].numpy().astype(np.int64) for name in names)
+    n = len(low)
+    logits = start_logits.numpy(), end_logits.numpy()
+    # Token numbers in the whole row, ascending: the ends that go with a start are neighbours.
+    starts, ends = (_top_in_context(side, cu_seqlens, low, high, k) for side in logits)
+    window = np.searchsorted(cu_seqlens, starts, side="right") - 1
+    first = np.searchsorted(ends, starts)
+    last = np.searchsorted(ends, np.minimum(starts + reach, cu_seqlens[window] + high[window]))
+    i, j = np.repeat(starts, last - first), ends[ranges(first, last - first)]
+    window = np.repeat(window, last - first)  # [pairs]
+    order = _best_first(window, logits[0][i], logits[1][j], (i, j))
+    i, j, window = i[order], j[order], window[order]
+    rank = np.arange(len(window)) - np.searchsorted(window, np.arange(n))[window]
+    i, j, window, rank = (x[rank < k] for x in (i, j, window, rank))
+    columns = np.zeros((2, n, k), np.int32), np.full((2, n, k), -_INF, np.float32)
+    for side, token in enumerate((i, j)):
+        columns[0][side, window, rank] = token - cu_seqlens[window]
+        columns[1][side, window, rank] = logits[side][token]
+    return (*columns[0], *columns[1])
+
+
+def _top_in_context(
+    logits: np.ndarray, cu_seqlens: np.ndarray, low: np.ndarray, high: np.ndarray, k: int
+) -> np.ndarray:
+    """Of every window's K greatest logits (the earlier of equals) those in its context: their
+    token numbers in the row, ascending, int64. A logit of -inf is not among them."""
+    lengths = np.diff(cu_seqlens)
+    width = max(int(lengths.max(initial=0)), k)
+    beyond = np.full(width, -_INF, np.float32)
+    views = np.lib.stride_tricks.sliding_window_view(np.append(logits, beyond), width)
+    column, found = np.arange(width), [np.zeros(0, np.int64)]
+    for at in range(0, len(low), _WINDOWS):
+        chunk = slice(at, at + _WINDOWS)
+        grid = views[cu_seqlens[:-1][chunk]]  # [windows, width]
+        if lengths[chunk].min() < width:
+            grid[column >= lengths[chunk, None]] = -_INF
+        least = np.partition(grid, width - k, axis=1)[:, width - k, None]  # the K-th greatest
+        top = grid >= least
+        tied = top.sum(axis=1) > k
+        if tied.any():
+            equal = grid[tied] == least[tied]
+            places = k - (grid[tied] > least[tied]).sum(axis=1)[:, None]
+            top[tied] &= ~equal | (equal.cumsum(axis=1) <= places)
+        window, place = np.divmod(np.flatnonzero(top), width)
+        window += at
+        inside = (place >= low[window]) & (place < high[window])
+        found.append((cu_seqlens[window] + place)[inside])
+    found = np.concatenate(found)
+    return found[logits[found] > -_INF]
+
+
+def _best_first(
+    window: np.ndarray, start: np.ndarray, end: np.ndarray, tokens: Tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """The order of pairs by window, then score in fp32, falling, then start rank, then end rank.
+
+    Args: window: ascending; start, end: logits of each pair; tokens: which they are of.
+    """
+    score = -(start + end) + np.float32(0)  # no -0.0, which has other bits than 0.0
+    bits = score.view(np.int32).astype(np.int64)
+    key = (window << 32) + np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # grows as the score falls
+    order = np.argsort(key)
+    if (np.diff(key[order]) > 0).all():
+        return order
+    return np.lexsort((tokens[1], -end, tokens[0], -start, key))  # equal scores: ranks decide
 
 
 class Answers(NamedTuple):

@@ -6,18 +6,16 @@ memory-mapped; position t of a window counts from its first token, [CLS], which 
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tokenizers
 
+from encoding import encode, ranges
 from hparams import UserError
 
 # These releases drop overflow windows without a word: 39 % of a long context was covered.
 BAD_TOKENIZERS = ("0.23.1", "0.23.2")
-_CHUNK = 2000  # texts encoded at a time; bounds the memory that encoding objects take
-_INF = float("inf")
 
 
 class Example(NamedTuple):
@@ -97,14 +95,14 @@ class Windows:
         to = cu_seqlens[:-1]  # [n], where the part goes in the row
         for (ids, begin, count), segment in zip(parts, self.segments, strict=True):
             begin, count = np.broadcast_arrays(begin, count, to)[:2]
-            row = _ranges(to, count)
-            input_ids[row] = ids[_ranges(begin, count)]
+            row = ranges(to, count)
+            input_ids[row] = ids[ranges(begin, count)]
             token_type_ids[row] = segment
             to = to + count
         return {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
-            "position_ids": _ranges(np.zeros_like(lengths), lengths),
+            "position_ids": ranges(np.zeros_like(lengths), lengths),
             "cu_seqlens": cu_seqlens.astype(np.int32),
             "start_positions": self.start_positions[indices].astype(np.int64),
             "end_positions": self.end_positions[indices].astype(np.int64),
@@ -112,16 +110,6 @@ class Windows:
             "context_end": context_start + length,
             "windows": indices,
         }
-
-
-def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """begins[i], begins[i] + 1, ... for lengths[i] numbers, for every i; int64.
-
-    begins [7, 3], lengths [2, 3] gives [7, 8, 3, 4, 5].
-    """
-    ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begins - ends + lengths, lengths) + np.arange(total)
 
 
 def check_tokenizers_version() -> None:
@@ -164,11 +152,11 @@ def build_windows(
     backend = tokenizer.backend_tokenizer  # the call above left truncation and padding off
     number: Dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
-    context_ids, context_ptr, offsets = _encode(backend, list(number), with_offsets=True)
-    questions = [e.question.lstrip() for e in examples]
-    question_ids, question_ptr, _ = _encode(backend, questions, with_offsets=False)
+    tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
+    context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
+    context_ids, offsets = tokens.ids[: context_ptr[-1]], tokens.offsets[: context_ptr[-1]]
     cut = np.minimum(np.diff(question_ptr), max_query_length)
-    question_ids = question_ids[_ranges(question_ptr[:-1], cut)]
+    question_ids = tokens.ids[ranges(question_ptr[:-1], cut)]
 
     length = np.diff(context_ptr)[context]  # [E], tokens of each example's context
     room = max_seq_length - cut - sum(map(len, (prefix, middle, suffix)))
@@ -215,22 +203,6 @@ def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> Tuple[np.ndarra
     return (*special, np.array(segments, np.int32))
 
 
-def _encode(
-    backend: Any, texts: List[str], with_offsets: bool
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flat ids [N] int32, ptr [len(texts) + 1] int64, character offsets [N or 0, 2] int32."""
-    encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
-    for at in range(0, len(texts), _CHUNK):
-        encodings = encode(texts[at : at + _CHUNK], add_special_tokens=False)
-        lengths += [len(encoding) for encoding in encodings]
-        ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
-        if with_offsets:
-            pairs = chain.from_iterable(e.offsets for e in encodings)
-            offsets.append(np.fromiter(chain.from_iterable(pairs), np.int32).reshape(-1, 2))
-    return np.concatenate(ids), np.cumsum(lengths, dtype=np.int64), np.concatenate(offsets)
-
-
 def _cover(
     examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
 ) -> Tuple[np.ndarray, np.ndarray]:
@@ -249,7 +221,7 @@ def _cover(
     step = np.maximum(room - overlap, 1)
     count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
     example = np.repeat(np.arange(len(length)), count)
-    return example, _ranges(np.zeros_like(count), count) * step[example]
+    return example, ranges(np.zeros_like(count), count) * step[example]
 
 
 def _answer_tokens(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-import squad_utils
+import encoding
 from decoding import Candidates, best_spans, merge_answers, n_best_list
 from hparams import UserError
 from squad_utils import Example, Windows, build_windows
@@ -301,7 +301,7 @@ def test_truncation_and_padding_of_the_tokenizer_file_are_ignored() -> None:
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(f"q{i}", "t", " ".join(WORDS[i:]), WORDS[i], ()) for i in range(9)]
     whole = build_windows(examples, TOKENIZERS["roberta"], 32, 4).columns()
-    monkeypatch.setattr(squad_utils, "_CHUNK", 2)
+    monkeypatch.setattr(encoding, "_CHUNK", 2)
     for name, column in build_windows(examples, TOKENIZERS["roberta"], 32, 4).columns().items():
         assert np.array_equal(column, whole[name]) and column.dtype == whole[name].dtype, name
 
