@@ -21,7 +21,8 @@ _INF = float("inf")
 
 
 class Example(NamedTuple):
-    """One question. `answers` holds (text, character start in `context`), none: unanswerable."""
+    """One question. `answers` holds (text, character start in `context`); (): unanswerable, None:
+    nobody says (only in prediction)."""
 
     id: str
     title: str
