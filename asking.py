@@ -1,7 +1,7 @@
 """One question asked of one text: the reply that the command line and the server give."""
 
 import re
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from answering import answer_one
 from trained import Trained
@@ -27,7 +27,7 @@ def ask(
     Raises: Stopped (see `answering`).
     """
     answered = answer_one(trained, question, context, threshold, go_on)
-    n_best = answered.n_best[""]
+    n_best = list(_trimmed(answered.n_best[""]))
     spans = [entry for entry in n_best if entry["text"]]
     abstained = not spans or not answered.answers.predictions[""]
     chosen = next(x for x in n_best if not x["text"]) if abstained else spans[0]
@@ -40,10 +40,18 @@ def ask(
         "probability": chosen["probability"],
         "margin": -answered.answers.null_odds[""] if spans else None,
         "threshold": threshold,
-        "n_best": [
-            {key: entry[key] for key in ("text", "probability", "start", "end")} for entry in n_best
-        ],
+        "n_best": n_best,
     }
+
+
+def _trimmed(n_best: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
+    """The entries without the white space that pieces bring along; spans of nothing else go."""
+    for entry in n_best:
+        text, start = entry["text"].strip(), entry["start"]
+        start += len(entry["text"]) - len(entry["text"].lstrip())
+        if text or not entry["text"]:
+            place = {"start": start, "end": start + len(text)}
+            yield {"text": text, "probability": entry["probability"], **place}
 
 
 def describe(reply: Dict[str, Any], context: str, marks: Tuple[str, str] = ("**", "**")) -> str:
@@ -51,7 +59,7 @@ def describe(reply: Dict[str, Any], context: str, marks: Tuple[str, str] = ("**"
     spans: List[Dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
     margin = "no span of the text is possible"
     if reply["margin"] is not None:
-        least = -reply["threshold"]
+        least = 0.0 - reply["threshold"]
         margin = f'{reply["margin"]:+.2f} over "no answer" (it answers from {least:+.2f} on)'
     lines = {
         "answer": reply["answer"] or "(no answer)",

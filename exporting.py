@@ -105,8 +105,8 @@ def card(trained: Trained, license_id: str) -> str:
     sections = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
         "# Extractive question answering",
-        f"A {trained.model.config.model_type} encoder of {_parameters(trained):,} parameters that "
-        "marks the answer to a question in a text, or says that the text has none.\n"
+        f"An encoder of type {trained.model.config.model_type} with {_parameters(trained):,} "
+        "parameters that marks the answer to a question in a text, or says that it has none.\n"
         f"It started from {base_model(trained)} and was trained for "
         f"{trained.steps or 'an unknown number of'} optimizer steps.",
         _usage(trained),

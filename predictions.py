@@ -18,6 +18,7 @@ from squad_utils import Example
 from trained import Trained
 
 METRICS = "metrics.json"
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
 
 
 def predict(trained: Trained, data: str, folder: Path, threshold: float) -> Dict[str, float]:
@@ -55,12 +56,16 @@ def _open(data: str) -> Tuple[Iterable[Example], int]:
     path = Path(data)
     if path.is_file():
         return read_questions(path), sum(1 for _ in read_questions(path))
-    if path.suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".txt") or path.is_dir():
-        raise UserError(f"{data}: no such file; give --data a file of questions")
-    source = squad_files.open_source(data, "validation", Path(".cache"))
-    if source.path is not None:
-        return _open(str(source.path))
-    examples, _ = squad_files.read_examples(source)
+    file_like = path.suffix.lower() in SUFFIXES or path.is_absolute() or path.is_dir()
+    if file_like and data not in squad_files.OFFICIAL_SHA256:
+        raise UserError(f"--data {data}: no such file; give a file of questions")
+    try:
+        source = squad_files.open_source(data, "validation", Path(".cache"))
+        if source.path is not None:
+            return _open(str(source.path))
+        examples, _ = squad_files.read_examples(source)
+    except UserError as error:
+        raise type(error)(str(error).replace("data.validation", "--data")) from None
     return examples, len(examples)
 
 

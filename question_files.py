@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, TextIO
 
 from hparams import UserError
-from squad_files import Question, article_questions, checked_examples, row_question, wrong_shape
+from squad_files import Question, article_questions, checked_examples, row_question
 from squad_utils import Example
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 MAX_QUESTION = 10_000
 _PIECE = 1 << 16  # characters read at a time
+_AFTER = set(" \t\r\n,:]}")  # what can follow a JSON value
 
 
 def read_questions(path: Path) -> Iterator[Example]:
@@ -136,7 +137,7 @@ class _JsonText:
         """The elements of the list `key` of the mapping; what else is in it is passed over."""
         found = False
         if not self._next("{"):
-            raise wrong_shape(self.where, f"no list {key!r} at the top")
+            raise self._unknown(f"no list {key!r} at the top")
         while not self._next("}"):
             name = self._value()
             self._need(":")
@@ -145,13 +146,13 @@ class _JsonText:
             else:
                 found = True
                 if not self._next("["):
-                    raise wrong_shape(self.where, f"no list {key!r} at the top")
+                    raise self._unknown(f"no list {key!r} at the top")
                 while not self._next("]"):
                     yield self._value()
                     self._comma("]")
             self._comma("}")
         if not found:
-            raise wrong_shape(self.where, f"no list {key!r} at the top")
+            raise self._unknown(f"no list {key!r} at the top")
         if self._peek():
             raise self._broken("more text after its end", self.at)
 
@@ -198,7 +199,8 @@ class _JsonText:
                     raise self._broken(getattr(error, "msg", str(error)), at) from None
                 continue
             used = end - self.at
-            if end < len(self.text) or not self._more():  # the number 12 may go on as 123
+            # The number 1 may go on as 12 or 1.5.
+            if self.text[end : end + 1] in _AFTER or not self._more():
                 self.at += used
                 return value
 
@@ -211,7 +213,10 @@ class _JsonText:
 
     def _broken(self, fault: str, at: int) -> UserError:
         line = self.lines + self.text.count("\n", 0, at)
+        return self._unknown(f"line {line}: {fault}")
+
+    def _unknown(self, fault: str) -> UserError:
         return UserError(
-            f"{self.where}: not JSON (line {line}: {fault}); give SQuAD JSON, JSON lines (.jsonl) "
-            "or CSV (.csv)"
+            f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
+            "(.csv)"
         )

@@ -6,6 +6,7 @@ a body over the limit (413), a full queue (503), a wait over the limit (504).
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from concurrent.futures import Future, InvalidStateError
@@ -227,7 +228,7 @@ def serve(trained: Trained, threshold: float, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = os.strerror(error.errno) if getattr(error, "errno", None) else error
         raise UserError(
             f"--serve: {host} port {port}: {reason}; give another --host or --port"
         ) from None
