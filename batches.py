@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from hparams import UserError
 from squad_utils import Windows
 
+CHUNK = 1024  # questions whose windows validation packs together; sets what prediction holds
 Row = Dict[str, Any]  # Windows.pack as tensors, and "max_length" (tokens, a Python int)
 
 
@@ -189,20 +190,32 @@ def train_loader(
     )
 
 
-def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> DataLoader:
-    """The validation rows of `slot`: every window once over all slots, each row of like lengths.
+def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
+    """Every window once, as rows of window numbers (int64) of at most `max_tokens` tokens.
 
-    The rows are the same at every number of slots (row i goes to slot i mod slots), so the logits
-    are too. A slot without a row gets one empty batch, since Determined refuses an empty loader.
+    A row holds windows of like lengths, and of questions of one chunk: CHUNK questions in file
+    order. So a reader that holds one chunk at a time packs the same rows, and gets the same bits.
     """
-    by_length = np.argsort(windows.lengths, kind="stable")
-    ends = np.cumsum(windows.lengths[by_length], dtype=np.int64)
+    questions = int(windows.example_index[-1]) + 1 if len(windows) else 0
+    edges = np.searchsorted(windows.example_index, np.arange(0, questions + CHUNK, CHUNK))
     rows: List[np.ndarray] = []
-    first = 0
-    while first < len(by_length):
-        before = ends[first] - windows.lengths[by_length[first]]
-        last = int(np.searchsorted(ends, before + max_tokens, side="right"))
-        rows.append(by_length[first:last])
-        first = last
-    mine = rows[slot::slots] or [np.empty(0, np.int64)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        by_length = begin + np.argsort(windows.lengths[begin:end], kind="stable")
+        ends = np.cumsum(windows.lengths[by_length], dtype=np.int64)
+        first = 0
+        while first < len(by_length):
+            before = ends[first] - windows.lengths[by_length[first]]
+            last = int(np.searchsorted(ends, before + max_tokens, side="right"))
+            rows.append(by_length[first:last])
+            first = last
+    return rows
+
+
+def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> DataLoader:
+    """The validation rows of `slot`: row i goes to slot i mod slots.
+
+    The rows are the same at every number of slots, so the logits are too. A slot without a row
+    gets one empty batch, since Determined refuses an empty loader.
+    """
+    mine = validation_rows(windows, max_tokens)[slot::slots] or [np.empty(0, np.int64)]
     return DataLoader(_Packed(windows, max_tokens), sampler=mine, batch_size=None)

@@ -1,15 +1,27 @@
 """What a run shows: what was resolved, a progress bar or periodic lines, the scores."""
 
+import logging
 import sys
 import time
+import warnings
 from typing import Any, Dict, List, Optional
 
 import torch
+import transformers
 from determined import pytorch
 from tqdm import tqdm
 
 from data import Split
 from modeling import starts_from_scratch
+
+
+def quiet_libraries() -> None:
+    """Keep what others log out of the way of the progress lines; their warnings stay."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    transformers.utils.logging.disable_progress_bar()
+    for name in ("determined", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
 
 
 class Progress(pytorch.PyTorchCallback):

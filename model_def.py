@@ -20,14 +20,14 @@ import optim
 import resume
 from batches import Row, TrainOrder, default_workers, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
-from decoding import Answers, Candidates, best_spans, merge_answers
+from decoding import Answers, Candidates, merge_answers
 from display import Progress
+from evaluation import evaluate_row, row_losses, to_device
 from forward import Forward
 from gradients import FlatGradients
 from hparams import HParams, parse_data_config, parse_hparams
 from modeling import build_model, resolve_precision
-from packing import window_losses
-from run_folder import write_predictions
+from run_folder import PRETRAINED, SCORES, write_json, write_predictions
 from squad_metrics import score
 
 
@@ -142,8 +142,8 @@ class SquadTrial(pytorch.PyTorchTrial):
         self.gradients.zero()
         self.forward.refresh()
         for row in batch:
-            row = self._to_device(row)
-            losses = self._losses(row, *self.forward(row))
+            row = to_device(row, self.context.device)
+            losses = row_losses(row, *self.forward(row))
             self.context.backward(self.scaler.scale(losses.sum() / share))
             self.meter.update(row, losses)
         self.gradients.average()
@@ -160,37 +160,15 @@ class SquadTrial(pytorch.PyTorchTrial):
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:
-            row = self._to_device(row)
-            start_logits, end_logits = self.forward(row)
-            losses = self._losses(row, start_logits, end_logits)
-            spans = best_spans(
-                start_logits,
-                end_logits,
-                row,
-                self.hparams.n_best_size,
-                self.hparams.max_answer_length,
-            )
-            self.answers.update(spans, losses)
+            self.answers.update(*evaluate_row(self.forward, row, self.hparams))
         return {}
 
     def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
         steps_done = self.context.get_initial_batch()
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
-            "answers": AnswersBesideCheckpoint(self.answers),
+            "answers": AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer),
         }
-
-    def _to_device(self, row: Row) -> Row:
-        return {
-            name: value.to(self.context.device, non_blocking=True)
-            if isinstance(value, torch.Tensor)
-            else value
-            for name, value in row.items()
-        }
-
-    def _losses(self, row: Row, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-        positions = row["start_positions"], row["end_positions"]
-        return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
 
     def _prepare_device(self) -> int:
         """Compile the layers and settle the token budget, before the first real row."""
@@ -236,6 +214,7 @@ class AnswerReducer(pytorch.MetricReducer):
         self.split = split
         self.rank = rank
         self.answers: Optional[Answers] = None  # of the weights as they are, on the chief
+        self.metrics: Dict[str, float] = {}  # of these answers
 
     def reset(self) -> None:
         self.spans: List[Candidates] = []
@@ -260,7 +239,8 @@ class AnswerReducer(pytorch.MetricReducer):
         # In window order, so that the sum is the same however the rows were dealt to slots.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
-        return metrics
+        self.metrics = metrics
+        return dict(metrics)  # the trainer adds counts to what it gets
 
 
 def plan_steps(hparams: HParams, windows: int) -> Tuple[int, int]:
@@ -270,12 +250,23 @@ def plan_steps(hparams: HParams, windows: int) -> Tuple[int, int]:
 
 
 class AnswersBesideCheckpoint(pytorch.PyTorchCallback):
-    """Puts the predictions of a checkpoint's own validation into the checkpoint."""
+    """Puts into a checkpoint what makes it usable by itself: the model's config, the tokenizer
+    and, where these weights were validated, their predictions and scores."""
 
-    def __init__(self, reducer: AnswerReducer) -> None:
+    def __init__(
+        self,
+        reducer: AnswerReducer,
+        model: torch.nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
         self.reducer = reducer
+        self.config = getattr(model, "module", model).config
+        self.tokenizer = tokenizer
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        answers = self.reducer.answers
-        if answers is not None:
-            write_predictions(Path(checkpoint_dir), answers)
+        folder = Path(checkpoint_dir)
+        self.config.save_pretrained(folder / PRETRAINED)
+        self.tokenizer.save_pretrained(folder / PRETRAINED)
+        if self.reducer.answers is not None:
+            write_predictions(folder, self.reducer.answers)
+            write_json(folder / SCORES, self.reducer.metrics)

@@ -17,6 +17,10 @@ from torch.utils.tensorboard import SummaryWriter
 from decoding import Answers
 from hparams import UserError
 
+# In a checkpoint, beside Determined's files:
+SCORES = "scores.json"  # of its own validation, thresholds included
+PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
+
 
 @contextlib.contextmanager
 def write_whole(path: Path) -> Iterator[Any]:

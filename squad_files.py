@@ -5,6 +5,7 @@ refused too, or, under `data.skip_invalid: true`, counted and left out.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -12,7 +13,7 @@ import urllib.request
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from tqdm import tqdm
 
@@ -75,28 +76,37 @@ def read_examples(
         questions = _hub_questions(source.name, _hub_rows(source.name, source.split))
     else:
         questions = _official_questions(str(source.path), _parse_json(source.path))
-    examples: List[Example] = []
     faults: Counter = Counter()
-    seen: set = set()
-    for where, title, context, question in questions:
-        try:
-            example = _checked(title, context, question)
-            if example.id in seen:
-                raise _Fault("duplicate id", f"question {example.id}: another one has this id")
-        except _Fault as fault:
-            if not skip_invalid:
-                raise UserError(
-                    f"{where}: {fault}; mend it or set data.skip_invalid: true"
-                ) from None
-            faults[fault.kind] += 1
-            continue
-        seen.add(example.id)
-        examples.append(example)
-        if len(examples) == limit:
-            break
+    found = checked_examples(questions, faults if skip_invalid else None)
+    examples = list(itertools.islice(found, limit))
     if not examples:
         raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
     return examples, dict(faults)
+
+
+def checked_examples(
+    questions: Iterable["Question"], faults: Optional[Counter] = None, answers_needed: bool = True
+) -> Iterator[Example]:
+    """Every question, checked, one at a time; only ids are kept.
+
+    Args: faults: counts the faulty questions, which are left out; without it the first one raises.
+        answers_needed: without, a question that says nothing of answers gets `answers` None.
+    Raises: UserError naming the file and the question id.
+    """
+    seen: set = set()
+    for where, title, context, question in questions:
+        try:
+            example = _checked(title, context, question, answers_needed)
+            if example.id in seen:
+                raise _Fault("duplicate id", f"question {example.id}: another one has this id")
+        except _Fault as fault:
+            if faults is None:
+                hint = " or set data.skip_invalid: true" if answers_needed else ""
+                raise UserError(f"{where}: {fault}; mend it{hint}") from None
+            faults[fault.kind] += 1
+            continue
+        seen.add(example.id)
+        yield example
 
 
 class _Fault(Exception):
@@ -107,41 +117,59 @@ class _Fault(Exception):
         self.kind = kind
 
 
-_Question = Tuple[str, str, Any, Any]  # where, title, context, raw question
+Question = Tuple[str, str, Any, Any]  # where, title, context, raw question
 
 
-def _official_questions(where: str, document: Any) -> Iterator[_Question]:
+def _official_questions(where: str, document: Any) -> Iterator[Question]:
     """Walk {"data": [{"title", "paragraphs": [{"context", "qas": [...]}]}]} (SQuAD 1.1 and 2.0)."""
-    shape = f"{where}: not of SQuAD's shape (%s); expected data > paragraphs > context, qas"
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise UserError(shape % "no list 'data' at the top")
-    for number, article in enumerate(document["data"]):
+        raise wrong_shape(where, "no list 'data' at the top")
+    yield from article_questions(where, document["data"])
+
+
+def wrong_shape(where: str, fault: str) -> UserError:
+    """The error for a JSON file that is not SQuAD's."""
+    return UserError(
+        f"{where}: not of SQuAD's shape ({fault}); expected data > paragraphs > context, qas"
+    )
+
+
+def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]:
+    """The questions of the articles of an official file."""
+    for number, article in enumerate(articles):
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            raise UserError(shape % f"article {number} has no list 'paragraphs'")
+            raise wrong_shape(where, f"article {number} has no list 'paragraphs'")
         for paragraph in article["paragraphs"]:
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-                raise UserError(shape % f"a paragraph of article {number} has no list 'qas'")
+                raise wrong_shape(where, f"a paragraph of article {number} has no list 'qas'")
             for question in paragraph["qas"]:
                 yield where, str(article.get("title", "")), paragraph.get("context"), question
 
 
-def _hub_questions(where: str, rows: List[Dict[str, Any]]) -> Iterator[_Question]:
-    """The `datasets` layout of SQuAD: answers is {"text": [...], "answer_start": [...]}."""
+def _hub_questions(where: str, rows: List[Dict[str, Any]]) -> Iterator[Question]:
     for row in rows:
-        answers = row.get("answers")
-        if not isinstance(answers, dict):
+        if not isinstance(row.get("answers"), dict):
             raise UserError(f"{where}: not of SQuAD's shape (no 'answers'); use a SQuAD data set")
-        pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=True)
-        question = {
-            "id": row.get("id"),
-            "question": row.get("question"),
-            "answers": [{"text": text, "answer_start": start} for text, start in pairs],
-            "is_impossible": not answers.get("text"),
-        }
-        yield where, str(row.get("title", "")), row.get("context"), question
+        yield row_question(where, row)
 
 
-def _checked(title: str, context: Any, question: Any) -> Example:
+def row_question(where: str, row: Mapping[str, Any]) -> Question:
+    """The `datasets` layout of SQuAD, where answers is {"text": [...], "answer_start": [...]}.
+
+    Answers of another shape are handed on for the check to judge.
+    """
+    kept = ("id", "question", "answers", "is_impossible")
+    question = {key: row[key] for key in kept if key in row}
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text") or (), answers.get("answer_start") or ()
+        pairs = itertools.zip_longest(texts, starts)
+        question["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
+        question["is_impossible"] = not texts
+    return where, str(row.get("title", "")), row.get("context"), question
+
+
+def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> Example:
     if not isinstance(question, dict):
         raise _Fault("not a question", f"article {title!r}: a question is not a mapping")
     text, name = question.get("question"), question.get("id")
@@ -151,6 +179,8 @@ def _checked(title: str, context: Any, question: Any) -> Example:
         raise _Fault("no text", f"question {name}: it has no text")
     if not isinstance(context, str) or not context.strip():
         raise _Fault("empty context", f"question {name}: its context is empty")
+    if not answers_needed and not question.get("answers") and "is_impossible" not in question:
+        return Example(name, title, context, text, None)
     answers = [] if question.get("is_impossible") else question.get("answers")
     if not isinstance(answers, list) or (not answers and not question.get("is_impossible")):
         raise _Fault("no answer", f"question {name}: no answers and not marked is_impossible")

@@ -72,30 +72,70 @@ def score(
     Returns: exact, f1, total; the same with HasAns_ and NoAns_ before, where there are such
         questions; with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
     """
-    scored = [example for example in examples if example.id in predictions]
-    raw = [_best_of_gold(predictions[example.id], example) for example in scored]
-    scores = np.array(raw, np.float64).reshape(-1, 2)  # [questions, (exact, f1)]
-    answerable = np.array([bool(example.answers) for example in scored], bool)
-    best: Dict[str, float] = {}
-    if null_odds is not None:
-        odds = np.array([null_odds[example.id] for example in scored], np.float64)
-        # Among equal odds the official scorer goes in the order of the odds file.
-        place = {id_: i for i, id_ in enumerate(null_odds)}
-        order = np.lexsort(([place[example.id] for example in scored], odds))
-        silent = np.array([not predictions[example.id] for example in scored], bool)
-        for name, column in zip(("exact", "f1"), scores.T, strict=True):
-            columns = (values[order] for values in (column, odds, answerable, silent))
-            best[f"best_{name}"], best[f"best_{name}_thresh"] = _best_threshold(*columns)
-        scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
-    result: Dict[str, float] = {}
-    groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
-    for prefix, group in groups.items():
-        total = int(group.sum())
-        if total or not prefix:
-            exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
-            result[f"{prefix}exact"], result[f"{prefix}f1"] = float(exact), float(overlap)
-            result[f"{prefix}total"] = total
-    return {**result, **best}
+    tally = Tally()
+    tally.add(examples, predictions, null_odds)
+    return tally.metrics(threshold)
+
+
+class Tally:
+    """What the scores need of every question, some numbers each: questions may come in parts.
+
+    In parts or at once, the scores are the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._parts: List[np.ndarray] = []  # float64 [questions, 6] each, as in `add`
+        self._odds = 0  # entries of null_odds so far
+        self._with_odds = False
+
+    def add(
+        self,
+        examples: Sequence[Example],
+        predictions: Mapping[str, str],
+        null_odds: Optional[Mapping[str, float]] = None,
+    ) -> None:
+        """Take in those of `examples` that have a prediction. Give null_odds always or never."""
+        odds: Mapping[str, float] = null_odds or {}
+        place = {id_: i for i, id_ in enumerate(odds, self._odds)}
+        rows = [
+            (
+                *_best_of_gold(predictions[example.id], example),
+                bool(example.answers),
+                not predictions[example.id],
+                odds.get(example.id, 0.0),
+                place.get(example.id, 0),
+            )
+            for example in examples
+            if example.id in predictions
+        ]
+        self._parts.append(np.array(rows, np.float64).reshape(-1, 6))
+        self._odds += len(odds)
+        self._with_odds = null_odds is not None
+
+    def metrics(self, threshold: float = 0.0) -> Dict[str, float]:
+        """What `score` returns, of all questions so far."""
+        columns = np.concatenate([np.empty((0, 6)), *self._parts])
+        scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
+        answerable, silent = columns[:, 2:4].astype(bool).T
+        odds, place = columns[:, 4:].T
+        best: Dict[str, float] = {}
+        if self._with_odds:
+            # Among equal odds the official scorer goes in the order of the odds file.
+            order = np.lexsort((place, odds))
+            for name, column in zip(("exact", "f1"), scores.T, strict=True):
+                sorted_columns = (values[order] for values in (column, odds, answerable, silent))
+                found = _best_threshold(*sorted_columns)
+                best[f"best_{name}"], best[f"best_{name}_thresh"] = found
+            scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
+        result: Dict[str, float] = {}
+        groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
+        for prefix, group in groups.items():
+            total = int(group.sum())
+            if total or not prefix:
+                exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
+                result[f"{prefix}exact"], result[f"{prefix}f1"] = float(exact), float(overlap)
+                result[f"{prefix}total"] = total
+        return {**result, **best}
 
 
 def _best_of_gold(prediction: str, example: Example) -> Tuple[int, float]:

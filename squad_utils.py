@@ -19,7 +19,8 @@ BAD_TOKENIZERS = ("0.23.1", "0.23.2")
 
 
 class Example(NamedTuple):
-    """One question. `answers` holds (text, character start in `context`), none: unanswerable."""
+    """One question. `answers` holds (text, character start in `context`); (): unanswerable, None:
+    nobody says (only in prediction)."""
 
     id: str
     title: str

@@ -19,21 +19,18 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import logging
 import sys
-import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import determined
-import transformers
 from determined import core, pytorch
 
 import preflight
 import resume
 import spot
 from checkpoints import LocalCheckpoints
-from display import describe, summarize
+from display import describe, quiet_libraries, summarize
 from experiment import apply_overrides, check_sections, load_config, single_values
 from hparams import HParams, UserError, parse_hparams
 from local import HERE, LocalController, process_group, trial_context
@@ -75,15 +72,6 @@ def parse_arguments(argv: Optional[List[str]]) -> argparse.Namespace:
         help="auto: go on from the newest checkpoint of the output directory, if any",
     )
     return parser.parse_args(argv)
-
-
-def quiet_libraries() -> None:
-    """Keep what others log out of the way of the progress lines; their warnings stay."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    transformers.utils.logging.disable_progress_bar()
-    for name in ("determined", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
 
 
 def run_locally(args: argparse.Namespace) -> None:

@@ -6,12 +6,17 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict, List
-
-import pytest
-import yaml
+from typing import Any, Dict, List, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
+
+import pytest
+import torch
+import yaml
+
+import trained
+from embedded import world
+from trained import Trained
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -74,6 +79,43 @@ def tiny_config(tmp_path: pathlib.Path, cache_dir: pathlib.Path) -> pathlib.Path
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+class LocalRun(NamedTuple):
+    """A short run that learned something, and its validation questions: more than one chunk."""
+
+    path: pathlib.Path
+    questions: pathlib.Path
+
+    @property
+    def best(self) -> Dict[str, float]:
+        return json.loads((self.path / "metrics.json").read_text())["best"]
+
+    @property
+    def checkpoint(self) -> pathlib.Path:
+        return self.path / "checkpoints" / f"step-{self.best['steps']:08d}"
+
+
+@pytest.fixture(scope="session")
+def local_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: pathlib.Path) -> LocalRun:
+    folder = tmp_path_factory.mktemp("run")
+    run = LocalRun(folder / "out", folder / "dev.json")
+    document = world.generate("validation", seed=1, paragraphs=180)
+    run.questions.write_text(json.dumps(document))
+    done = train(
+        "--output-dir", run.path,
+        *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
+        *("--set", f"data.validation={run.questions}", "--set", f"data.cache_dir={cache_dir}"),
+        OMP_NUM_THREADS=str(torch.get_num_threads()),  # another number rounds otherwise
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="session")
+def model(local_run: LocalRun) -> Trained:
+    """The best of `local_run`."""
+    return trained.load(str(local_run.path))
 
 
 def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:

@@ -1,0 +1,116 @@
+"""Questions -> windows -> packed rows -> spans -> answers, a chunk at a time: validation's steps.
+
+A chunk is featurised ahead of the model and merged behind it, in a thread each; at most three
+chunks are held.
+"""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+
+from batches import CHUNK, Row, pack_rows, validation_rows
+from budget import ON_A_CPU
+from decoding import Answers, Candidates, merge_answers, n_best_list
+from evaluation import evaluate_row
+from squad_utils import Example, Windows, build_windows
+from trained import Trained
+
+
+class Answered(NamedTuple):
+    """What became of a chunk of questions."""
+
+    examples: List[Example]
+    answers: Answers
+    n_best: Dict[str, List[Dict[str, Any]]]  # by question id, as `n_best_list` gives it
+    losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
+
+
+class _Chunk(NamedTuple):
+    examples: List[Example]
+    windows: Windows
+    rows: List[Row]
+
+
+def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
+    """Answers to any number of questions, in order, CHUNK at a time.
+
+    The windows, rows and spans are those of a validation over the same questions, to the bit.
+    Args: threshold: of null_odds; above it the prediction is "".
+    Raises: what reading `examples` raises; UserError for a context that windows cannot cover.
+    """
+    questions = iter(examples)
+
+    def next_chunk() -> Optional[_Chunk]:
+        chunk = list(itertools.islice(questions, CHUNK))
+        return _featurise(trained, chunk) if chunk else None
+
+    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+        coming, merging = ahead.submit(next_chunk), None
+        while (chunk := coming.result()) is not None:
+            coming = ahead.submit(next_chunk)
+            found = evaluate(trained, chunk.rows)
+            if merging is not None:
+                yield merging.result()
+            merging = behind.submit(_merge, trained, chunk, *found, threshold)
+        if merging is not None:
+            yield merging.result()
+
+
+class Stopped(Exception):
+    """The caller had waited long enough."""
+
+
+def answer_one(
+    trained: Trained,
+    question: str,
+    context: str,
+    threshold: float,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Answered:
+    """One question, under the id "". Raises Stopped where `go_on`, asked before a row, says no."""
+    chunk = _featurise(trained, [Example("", "", context, question, None)])
+    return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
+
+
+def _featurise(trained: Trained, examples: List[Example]) -> _Chunk:
+    hparams = trained.hparams
+    sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
+    windows = build_windows(examples, trained.tokenizer, *sizes)
+    most = hparams.max_tokens_per_forward
+    most = ON_A_CPU if most == "auto" else most
+    shares = validation_rows(windows, most)
+    rows = [row for share in shares for row in pack_rows(windows, share, most)]
+    return _Chunk(examples, windows, rows)
+
+
+@torch.no_grad()
+def evaluate(
+    trained: Trained, rows: Iterable[Row], go_on: Callable[[], bool] = lambda: True
+) -> Tuple[List[Candidates], np.ndarray]:
+    """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
+    spans, losses = [], [np.empty(0, np.float32)]
+    for row in rows:
+        if not go_on():
+            raise Stopped
+        found, lost = evaluate_row(trained.run, row, trained.hparams)
+        spans.append(found)
+        losses.append(lost.float().cpu().numpy())
+    return spans, np.concatenate(losses)
+
+
+def _merge(
+    trained: Trained,
+    chunk: _Chunk,
+    spans: List[Candidates],
+    losses: np.ndarray,
+    threshold: float,
+) -> Answered:
+    answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
+    n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
+    order = np.argsort(np.concatenate([found.windows for found in spans]))
+    known = np.array([example.answers is not None for example in chunk.examples])
+    losses = losses[order][known[chunk.windows.example_index]]
+    return Answered(chunk.examples, answers, n_best, losses)

@@ -1,0 +1,85 @@
+"""One question asked of one text: the reply that the command line and the server give."""
+
+import re
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from answering import answer_one
+from trained import Trained
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_SHOWN = 200  # characters of a sentence on either side of the answer
+
+
+def ask(
+    trained: Trained,
+    question: str,
+    context: str,
+    threshold: float,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Dict[str, Any]:
+    """The reply, ready for JSON.
+
+    answer: the text, "" where the model abstains, and start and end, its characters in `context`
+    (end exclusive; None where it abstains). probability: of the answer, or of "no answer", among
+    `n_best`. margin: score of the best span less score of "no answer", in logits; None where no
+    span is possible. The model abstains where -margin is above `threshold`. n_best: text,
+    probability, start and end of the best answers, best first; the text "" is "no answer".
+    Raises: Stopped (see `answering`).
+    """
+    answered = answer_one(trained, question, context, threshold, go_on)
+    n_best = list(_trimmed(answered.n_best[""]))
+    spans = [entry for entry in n_best if entry["text"]]
+    abstained = not spans or not answered.answers.predictions[""]
+    chosen = next(x for x in n_best if not x["text"]) if abstained else spans[0]
+    return {
+        "question": question,
+        "answer": chosen["text"],
+        "abstained": abstained,
+        "start": None if abstained else chosen["start"],
+        "end": None if abstained else chosen["end"],
+        "probability": chosen["probability"],
+        "margin": -answered.answers.null_odds[""] if spans else None,
+        "threshold": threshold,
+        "n_best": n_best,
+    }
+
+
+def _trimmed(n_best: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
+    """The entries without the white space that pieces bring along; spans of nothing else go."""
+    for entry in n_best:
+        text, start = entry["text"].strip(), entry["start"]
+        start += len(entry["text"]) - len(entry["text"].lstrip())
+        if text or not entry["text"]:
+            place = {"start": start, "end": start + len(text)}
+            yield {"text": text, "probability": entry["probability"], **place}
+
+
+def describe(reply: Dict[str, Any], context: str, marks: Tuple[str, str] = ("**", "**")) -> str:
+    """The reply as lines for people, the sentence with the answer between `marks`."""
+    spans: List[Dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
+    margin = "no span of the text is possible"
+    if reply["margin"] is not None:
+        least = 0.0 - reply["threshold"]
+        margin = f'{reply["margin"]:+.2f} over "no answer" (it answers from {least:+.2f} on)'
+    lines = {
+        "answer": reply["answer"] or "(no answer)",
+        "probability": f"{reply['probability']:.3f}",
+        "margin": margin,
+    }
+    if spans:
+        name = "nearest" if reply["abstained"] else "sentence"
+        lines[name] = sentence(context, spans[0]["start"], spans[0]["end"], marks)
+    return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
+
+
+def sentence(context: str, start: int, end: int, marks: Tuple[str, str]) -> str:
+    """The sentence around characters start to end, these between `marks`, on one line."""
+    breaks = list(_SENTENCE_END.finditer(context))
+    first = max((found.end() for found in breaks if found.end() <= start), default=0)
+    last = min((found.start() for found in breaks if found.start() >= end), default=len(context))
+    before, after = context[first:start], context[end:last]
+    if len(before) > _SHOWN:
+        before = "..." + before[-_SHOWN:]
+    if len(after) > _SHOWN:
+        after = after[:_SHOWN] + "..."
+    return " ".join(f"{before}{marks[0]}{context[start:end]}{marks[1]}{after}".split())

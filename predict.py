@@ -1,0 +1,176 @@
+"""Use a trained model: answer a file of questions or one, export it, serve it.
+
+  python predict.py --model runs/local --data dev.json --output-dir predictions
+  python predict.py --model runs/local --question "Who ...?" --context-file text.txt
+  python predict.py --model trial:7 --export exported        # a Hugging Face model folder
+  python predict.py --model exported --serve                 # a page on this machine
+
+MODEL is a checkpoint folder, a run's output directory (its best checkpoint), an exported folder, or
+on a Determined cluster a checkpoint's UUID, trial:ID or experiment:ID (add :latest for the newest).
+"""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, List, Optional
+
+import torch
+
+import asking
+import predictions
+import trained
+from display import quiet_libraries
+from hparams import UserError
+from question_files import MAX_CONTEXT, check_text
+
+MODES = ("data", "question", "interactive", "export", "serve")
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
+    args = parse_arguments(argv)
+    quiet_libraries()
+    try:
+        run(args)
+    except UserError as error:
+        print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
+        return 2
+    except torch.OutOfMemoryError:
+        print("predict.py: error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parse_arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="predict.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="see above")
+    add("--data", help="questions: SQuAD JSON, .jsonl or .csv with question and context")
+    add("--output-dir", type=Path, default=Path("predictions"), help="of --data")
+    add(
+        "--threshold",
+        metavar="best|FLOAT",
+        help="no answer where null odds are above it; best: of F1, as found at validation",
+    )
+    add("--question")
+    add("--context", help="the text to find the answer in")
+    add("--context-file", type=Path)
+    add("--interactive", action="store_true", help="keep the context, read questions")
+    add("--json", action="store_true", help="replies as JSON, one per line")
+    add("--export", type=Path, metavar="DIR", help="write a Hugging Face model folder")
+    add("--push-to-hub", metavar="NAME", help="upload what --export wrote")
+    add("--license", default="unknown", help="of the exported weights, for the model card")
+    add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
+    add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
+    add("--port", type=int, default=8000)
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Do what the one mode among the arguments says."""
+    given = [f"--{mode}" for mode in MODES if getattr(args, mode) not in (None, False)]
+    if len(given) != 1:
+        choices = ", ".join(f"--{mode}" for mode in MODES)
+        raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
+    if args.push_to_hub and not args.export:
+        raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
+    if args.serve:
+        from serving import serve  # not everybody has a web framework
+
+        model = trained.load(args.model)
+        serve(model, trained.threshold(model, args.threshold), args.host, args.port)
+        return
+    context = read_context(args) if args.interactive or args.question is not None else ""
+    if args.question is not None:
+        check_text("--question", args.question, context)
+    model = trained.load(args.model)
+    threshold = trained.threshold(model, args.threshold)
+    if args.data is not None:
+        metrics = predictions.predict(model, args.data, args.output_dir, threshold)
+        if metrics:
+            print(predictions.table(metrics))
+        print(f"predictions are in {args.output_dir}")
+    elif args.export is not None:
+        export(args, model, threshold)
+    elif args.interactive:
+        converse(args, model, context, threshold)
+    else:
+        show(args, asking.ask(model, args.question, context, threshold), context)
+
+
+def read_context(args: argparse.Namespace) -> str:
+    """`--context`, or the text in `--context-file`. Raises UserError for neither and both."""
+    if (args.context is None) == (args.context_file is None):
+        raise UserError("--context: give the text to search, by --context or --context-file")
+    if args.context_file is None:
+        context = args.context
+    else:
+        try:
+            if args.context_file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
+                raise UserError(
+                    f"{args.context_file}: too long, {MAX_CONTEXT:,} characters at most; cut it"
+                )
+            context = args.context_file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{args.context_file}: not UTF-8 text; save it as UTF-8") from None
+        except OSError as error:
+            raise UserError(f"{args.context_file}: cannot read it ({error.strerror})") from None
+    check_text(str(args.context_file or "--context"), "?", context)
+    return context
+
+
+def converse(
+    args: argparse.Namespace, model: trained.Trained, context: str, threshold: float
+) -> None:
+    """Questions from standard input, one a line, until it ends."""
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    terminal = sys.stdin.isatty()
+    while True:
+        if terminal:
+            print("question> ", end="", flush=True)
+        question = sys.stdin.readline()
+        if not question:
+            return
+        if not question.strip():
+            continue
+        try:
+            check_text("question", question, context)
+            show(args, asking.ask(model, question.strip(), context, threshold), context)
+        except UserError as error:  # the next one may be better
+            print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
+
+
+def show(args: argparse.Namespace, reply: Any, context: str) -> None:
+    if args.json:
+        print(json.dumps(reply, ensure_ascii=False), flush=True)
+        return
+    marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
+    print(asking.describe(reply, context, marks), flush=True)
+
+
+def export(args: argparse.Namespace, model: trained.Trained, threshold: float) -> None:
+    """Write the folder, and upload it where wanted."""
+    import exporting
+
+    hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
+    exporting.export(model._replace(hparams=hparams), args.export, args.license)
+    print(f"the model is in {args.export}")
+    if args.push_to_hub:
+        print(f"uploaded to {exporting.push(args.export, args.push_to_hub)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A file of questions -> the official prediction files, and scores where the file has answers."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
+
+import numpy as np
+from tqdm import tqdm
+
+import squad_files
+from answering import Answered, answer
+from hparams import UserError
+from question_files import read_questions
+from run_folder import write_json, write_whole
+from squad_metrics import Tally
+from squad_utils import Example
+from trained import Trained
+
+METRICS = "metrics.json"
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
+
+
+def predict(trained: Trained, data: str, folder: Path, threshold: float) -> Dict[str, float]:
+    """Answer the questions of `data` into `folder`; returns the scores, {} without any answers.
+
+    Args:
+        data: a SQuAD JSON file, JSON lines or CSV (see `question_files`); or `generated`, an
+            official file name or a hub name, as `data.validation` of a run takes them.
+        folder: gets predictions.json, null_odds.json, nbest.json and, where the file has
+            answers, metrics.json, all whole or, after an error, none of them.
+    """
+    questions, total = _open(data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            names = ("predictions.json", "null_odds.json", "nbest.json")
+            writers = [stack.enter_context(_JsonMapping.at(folder / name)) for name in names]
+            bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
+            stack.enter_context(bar)
+            metrics = _answer_all(answer(trained, questions, threshold), writers, threshold, bar)
+        if metrics:
+            write_json(folder / METRICS, metrics)
+        else:
+            (folder / METRICS).unlink(missing_ok=True)  # of other questions
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write there ({error.strerror or error}); give another --output-dir"
+        ) from None
+    return metrics
+
+
+def _open(data: str) -> Tuple[Iterable[Example], int]:
+    """The questions and their number. A file is read through first: a fault in its last line
+    shall not wait for the model to get there."""
+    path = Path(data)
+    if path.is_file():
+        return read_questions(path), sum(1 for _ in read_questions(path))
+    file_like = path.suffix.lower() in SUFFIXES or path.is_absolute() or path.is_dir()
+    if file_like and data not in squad_files.OFFICIAL_SHA256:
+        raise UserError(f"--data {data}: no such file; give a file of questions")
+    try:
+        source = squad_files.open_source(data, "validation", Path(".cache"))
+        if source.path is not None:
+            return _open(str(source.path))
+        examples, _ = squad_files.read_examples(source)
+    except UserError as error:
+        raise type(error)(str(error).replace("data.validation", "--data")) from None
+    return examples, len(examples)
+
+
+def _answer_all(
+    chunks: Iterable[Answered], writers: List["_JsonMapping"], threshold: float, bar: tqdm
+) -> Dict[str, float]:
+    tally, losses = Tally(), []
+    for chunk in chunks:
+        for writer, values in zip(writers, (*chunk.answers, chunk.n_best), strict=True):
+            writer.add(values)
+        known = [example for example in chunk.examples if example.answers is not None]
+        predictions, null_odds = chunk.answers
+        if known:
+            ids = [example.id for example in known]
+            tally.add(known, predictions, {id_: null_odds[id_] for id_ in ids})
+            losses.append(chunk.losses)
+        bar.update(len(chunk.examples))
+    if not losses:
+        return {}
+    metrics = tally.metrics(threshold)
+    metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
+    return metrics
+
+
+class _JsonMapping:
+    """A JSON mapping written entry by entry, byte for byte as `write_json` would."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.before = "{\n "
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, path: Path) -> Iterator["_JsonMapping"]:
+        with write_whole(path) as file:
+            mapping = cls(file)
+            yield mapping
+            file.write("\n}")
+
+    def add(self, values: Dict[str, Any]) -> None:
+        for name, value in values.items():
+            key = json.dumps(name, ensure_ascii=False)
+            text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+            self.file.write(f"{self.before}{key}: {text}")
+            self.before = ",\n "
+
+
+def table(metrics: Dict[str, float]) -> str:
+    """The scores as a short table."""
+    lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
+    for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):
+        if f"{prefix}total" in metrics:
+            total, exact, f1 = (metrics[f"{prefix}{key}"] for key in ("total", "exact", "f1"))
+            lines.append(f"{name:14}{total:9,}{exact:9.2f}{f1:9.2f}")
+    exact, f1 = metrics["best_exact"], metrics["best_f1"]
+    lines.append(f"{'best threshold':23}{exact:9.2f}{f1:9.2f}")
+    places = (metrics["best_exact_thresh"], metrics["best_f1_thresh"])
+    lines.append(f"{'  which is':23}" + "".join(f"{place:9.2f}" for place in places))
+    return "\n".join(lines)

@@ -1,0 +1,312 @@
+"""`predict.py` as a user meets it: the same numbers as the run, answers, thresholds, refusals."""
+
+import copy
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+import torch
+
+import answering
+import predict
+import trained
+from batches import CHUNK
+from hparams import UserError
+from question_files import read_questions
+from tests.conftest import ROOT, LocalRun
+
+OUTPUTS = ("predictions.json", "null_odds.json", "nbest.json", "metrics.json")
+
+
+def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess:
+    """The real entry point, in a process of its own."""
+    command = [sys.executable, str(ROOT / "predict.py"), *map(str, arguments)]
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    options = {"capture_output": True, "timeout": 300, "cwd": ROOT, "env": env, **options}
+    return subprocess.run(command, **options)
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def predicted(local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("predicted") / "new" / "folder"
+    arguments = ("--data", local_run.questions, "--output-dir", folder)
+    done = run("--model", local_run.path, *arguments, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    best = local_run.best
+    assert f"{'all':14}{best['total']:9,}{best['exact']:9.2f}{best['f1']:9.2f}" in done.stdout
+    return folder
+
+
+def test_a_run_and_its_predictions_are_equal_to_the_bit(
+    local_run: LocalRun, predicted: Path
+) -> None:
+    for name in ("predictions.json", "null_odds.json"):
+        assert (predicted / name).read_bytes() == (local_run.path / name).read_bytes()
+    best = local_run.best
+    assert {"steps": best["steps"], **load(predicted / "metrics.json")} == best
+    # It means something: more than one chunk, and neither all answered nor none.
+    answers = load(predicted / "predictions.json")
+    assert len(answers) > CHUNK and len({bool(text) for text in answers.values()}) == 2
+    assert load(local_run.checkpoint / "scores.json") == load(predicted / "metrics.json")
+
+
+def test_n_best_says_where_and_how_likely(local_run: LocalRun, predicted: Path) -> None:
+    n_best, answers = (load(predicted / f"{name}.json") for name in ("nbest", "predictions"))
+    assert list(n_best) == list(answers)
+    for example in read_questions(local_run.questions):
+        entries = n_best[example.id]
+        assert all(e["text"] == example.context[e["start"] : e["end"]] for e in entries)
+        assert sum(e["probability"] for e in entries) == pytest.approx(1, abs=1e-5)
+        assert [e["score"] for e in entries] == sorted((e["score"] for e in entries), reverse=True)
+        assert answers[example.id] in ("", next(e["text"] for e in entries if e["text"]))
+
+
+def test_the_best_threshold_travels_and_gives_the_best_f1(
+    local_run: LocalRun, tmp_path: Path
+) -> None:
+    arguments = ["--model", local_run.checkpoint, "--data", local_run.questions]
+    arguments += ["--threshold", "best", "--output-dir", tmp_path]
+    assert predict.main([str(word) for word in arguments]) == 0
+    metrics, best = load(tmp_path / "metrics.json"), local_run.best
+    assert metrics["f1"] == pytest.approx(best["best_f1"], abs=1e-9)
+    assert best["best_f1"] >= best["f1"]
+
+
+def test_a_higher_threshold_answers_more(model: trained.Trained, local_run: LocalRun) -> None:
+    examples = list(read_questions(local_run.questions))[:60]
+    odds = next(answering.answer(model, examples, 0.0)).answers.null_odds
+    answered: List[set] = []
+    middle = sorted(odds.values())[30]
+    for threshold in sorted((float("-inf"), -2.0, 0.0, middle, 5.0, float("inf"))):
+        answers = next(answering.answer(model, examples, threshold)).answers
+        assert answers.null_odds == odds
+        answered.append({id_ for id_, text in answers.predictions.items() if text})
+        assert answered[-1] == {id_ for id_, x in odds.items() if x <= threshold}
+    assert all(low <= high for low, high in zip(answered, answered[1:], strict=False))
+    assert not answered[0] and len(answered[-1]) == 60
+
+
+def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(local_run.checkpoint, checkpoint)
+    (checkpoint / "scores.json").unlink()
+    (checkpoint / "manifest.json").unlink()  # as on a cluster
+    model = trained.load(str(checkpoint))
+    with pytest.raises(UserError, match="--threshold best: no validation is recorded"):
+        trained.threshold(model, "best")
+    for text in ("high", "nan", ""):
+        with pytest.raises(UserError, match="give a number or best"):
+            trained.threshold(model, text)
+    assert trained.threshold(model, "-1.5") == -1.5 and trained.threshold(model) == 0.0
+
+
+def test_the_same_questions_as_rows(
+    local_run: LocalRun, model: trained.Trained, tmp_path: Path
+) -> None:
+    examples = list(read_questions(local_run.questions))[:50]
+    rows = [{"id": e.id, "question": e.question, "context": e.context} for e in examples]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    answers = next(answering.answer(model, examples, 0.0)).answers
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "metrics.json").write_text("{}")  # of other questions
+    arguments = ["--data", tmp_path / "rows.jsonl", "--output-dir", out]
+    assert predict.main(["--model", str(local_run.path), *map(str, arguments)]) == 0
+    assert load(out / "predictions.json") == answers.predictions
+    assert load(out / "null_odds.json") == answers.null_odds
+    assert sorted(path.name for path in out.iterdir()) == sorted(OUTPUTS[:3])
+
+
+def test_only_what_has_answers_is_scored(
+    local_run: LocalRun, predicted: Path, tmp_path: Path
+) -> None:
+    document = load(local_run.questions)
+    questions = [q for a in document["data"] for p in a["paragraphs"] for q in p["qas"]]
+    for question in questions[::2]:
+        del question["answers"], question["is_impossible"]
+    (tmp_path / "half.json").write_text(json.dumps(document))
+    arguments = ["--data", tmp_path / "half.json", "--output-dir", tmp_path / "out"]
+    assert predict.main(["--model", str(local_run.path), *map(str, arguments)]) == 0
+    assert load(tmp_path / "out" / "predictions.json") == load(predicted / "predictions.json")
+    assert load(tmp_path / "out" / "metrics.json")["total"] == len(questions) // 2
+
+
+def test_after_an_error_nothing_is_left(
+    local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    merge, calls = answering._merge, []
+
+    def fail_later(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise UserError("x: the second chunk fails")
+        return merge(*arguments)
+
+    monkeypatch.setattr(answering, "_merge", fail_later)
+    out = tmp_path / "out"
+    arguments = ["--data", local_run.questions, "--output-dir", out]
+    assert predict.main(["--model", str(local_run.path), *map(str, arguments)]) == 2
+    assert list(out.iterdir()) == [] and len(calls) == 2
+    assert capsys.readouterr().err == "predict.py: error: x: the second chunk fails\n"
+
+
+# One question.
+
+TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk came late!"
+
+
+def test_a_question_to_people_and_to_programs(local_run: LocalRun) -> None:
+    words = ["--model", local_run.path, "--context", TEXT, "--question", "Which ship carried tar?"]
+    always = run(*words, "--threshold", "inf", "--json", text=True)
+    reply = json.loads(always.stdout)
+    assert not reply["abstained"] and reply["answer"] == TEXT[reply["start"] : reply["end"]]
+    assert reply["answer"] == reply["answer"].strip() != ""
+    assert 0 < reply["probability"] <= 1 and reply["threshold"] == float("inf")
+    assert any(entry["text"] == "" for entry in reply["n_best"])
+    never = run(*words, "--threshold=-inf", text=True)
+    assert "answer       (no answer)\n" in never.stdout and "nearest " in never.stdout
+    shown = run(*words, "--threshold", "1000", text=True).stdout
+    assert f"**{reply['answer']}**" in shown
+    assert f"{reply['margin']:+.2f} over \"no answer\" (it answers from -1000.00 on)" in shown
+
+
+def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--model", local_run.path, "--context-file", tmp_path / "text.txt"]
+    done = run(
+        *words, "--interactive", "--json",
+        input="Who?\n\n   \nWo wär\u2019s?\n".encode() + b"caf\xe9?\n" + b"Which ship?\n",
+    )  # fmt: skip
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [reply["question"] for reply in replies] == ["Who?", "Wo wär\u2019s?", "Which ship?"]
+    assert done.stderr.decode() == (
+        "predict.py: error: question: the question is not UTF-8 text; mend it\n"
+    )
+    assert done.returncode == 0
+
+
+# What a user can get wrong.
+
+
+def damaged(folder: Path, checkpoint: Path, **changes: Any) -> Path:
+    """A copy of a checkpoint without a manifest, some files replaced (None: removed)."""
+    shutil.copytree(checkpoint, folder)
+    for name, content in {"manifest.json": None, **changes}.items():
+        name = name.replace("__", ".")
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content)
+    return folder
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch pwned",)
+
+
+def models(local_run: LocalRun, folder: Path) -> Dict[str, Any]:
+    """Things that are no model, by what is said of them."""
+    torch.save({"models_state_dict": [Evil()]}, folder / "evil.pth")
+    evil = (folder / "evil.pth").read_bytes()
+    facts = load(local_run.checkpoint / "load_data.json")
+    other = {**facts, "hparams": {**facts["hparams"], "dropout": 1}}
+    hollow = copy.deepcopy(facts)
+    hollow.pop("hparams")
+    state = torch.load(local_run.checkpoint / "state_dict.pth", weights_only=True)
+    state["models_state_dict"][0].popitem()
+    torch.save(state, folder / "less.pth")
+    make = iter(range(100))
+
+    def copied(**changes: Any) -> Path:
+        return damaged(folder / f"copy{next(make)}", local_run.checkpoint, **changes)
+
+    whole = folder / "whole"
+    shutil.copytree(local_run.checkpoint, whole)
+    with (whole / "state_dict.pth").open("ab") as file:
+        file.write(b"x")
+    empty_run = folder / "empty"
+    (empty_run / "checkpoints").mkdir(parents=True)
+    young = folder / "young"
+    shutil.copytree(local_run.path, young)
+    (young / "metrics.json").unlink()
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    return {
+        "no such folder": folder / "nowhere",
+        "neither a checkpoint": folder,
+        "no such folder; give a checkpoint": local_run.questions,
+        "the run has no checkpoint yet": empty_run,
+        "no validation yet, so no best; give one of": young,
+        "not a complete checkpoint (state_dict.pth is not as it was written)": whole,
+        "holds more than tensors and numbers": copied(state_dict__pth=evil),
+        "does not load as a model: ": copied(state_dict__pth=evil[:100]),
+        "does not load as a model: mmap": copied(state_dict__pth=pickle.dumps(Evil())),
+        "Missing key(s) in state_dict": copied(state_dict__pth=(folder / "less.pth").read_bytes()),
+        "not a checkpoint of this package": copied(load_data__json=None),
+        "hyperparameters.dropout: unknown key": copied(load_data__json=json.dumps(other).encode()),
+        "does not load as a model: 'hparams'": copied(load_data__json=json.dumps(hollow).encode()),
+        "does not load as a model": broken,
+        "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
+        "trial:3:newest: give trial:ID": "trial:3:newest",
+    }
+
+
+def refused(arguments: List[Any], message: str, capsys: Any) -> None:
+    assert predict.main([str(word) for word in arguments]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("predict.py: error: "), captured.err
+    assert message in lines[0], lines[0]
+    assert captured.out == ""
+
+
+def test_things_that_are_no_model(
+    local_run: LocalRun, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = models(local_run, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for message, name in cases.items():
+        refused(["--model", name, "--question", "a", "--context", "b"], message, capsys)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_bad_words(local_run: LocalRun, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    (tmp_path / "large.txt").write_text("x" * 10_000_000)
+    (tmp_path / "blocked").write_text("")
+    (tmp_path / "text.bin").write_bytes(bytes(range(256)))
+    data = ["--data", local_run.questions]
+    cases: Dict[str, List[Any]] = {
+        "nothing to do: give exactly one of": [],
+        "--data --question: give exactly one of": [*data, "--question", "a"],
+        "--context: give the text to search": ["--question", "a"],
+        "--question: the question is empty": ["--question", " ", "--context", "b"],
+        "--context: the context is empty": ["--question", "a", "--context", "\n"],
+        "the context is not UTF-8 text": ["--question", "a", "--context", "\udce9"],
+        "the question is not UTF-8 text": ["--question", "\udce9", "--context", "b"],
+        "the question has 20,000 characters": ["--question", "a" * 20_000, "--context", "b"],
+        "latin.txt: not UTF-8": ["--question", "a", "--context-file", tmp_path / "latin.txt"],
+        "large.txt: too long": ["--question", "a", "--context-file", tmp_path / "large.txt"],
+        "no.txt: cannot read it": ["--interactive", "--context-file", tmp_path / "no.txt"],
+        "no.json: no such file": ["--data", tmp_path / "no.json"],
+        "no.csv: no such file": ["--data", "no.csv"],
+        "text.bin: not UTF-8 text": ["--data", tmp_path / "text.bin"],
+        "cannot write there": [*data, "--output-dir", tmp_path / "blocked" / "out"],
+        "--threshold high: give a number": [*data, "--threshold", "high"],
+        "--push-to-hub: it uploads": [*data, "--push-to-hub", "me/mine"],
+    }
+    for message, words in cases.items():
+        refused(["--model", local_run.path, *words], message, capsys)

@@ -1,0 +1,215 @@
+"""A trained model, ready to answer: from a checkpoint, a run, a cluster or an exported folder.
+
+Weights are read by safe loading only: tensors and numbers, no code.
+"""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+import references
+import resume
+from checkpoints import MANIFEST, find_fault, list_checkpoints
+from forward import Forward
+from hparams import HParams, UserError, parse_hparams
+from packing import PACKED, check_model, first_position
+from run_folder import PRETRAINED, SCORES, step_name
+
+WEIGHTS = "state_dict.pth"
+SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
+
+
+class Trained(NamedTuple):
+    """A model on its device, in evaluation mode, and all that was fixed when it was validated."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    hparams: HParams
+    run: Forward  # the model as it runs on its device
+    scores: Dict[str, float]  # of its validation; empty where there was none
+    data: Dict[str, Any]  # `data:` of its experiment config; empty for a folder of another make
+    steps: Optional[int]  # optimizer steps trained, where known
+
+
+def load(name: str, device: Optional[torch.device] = None) -> Trained:
+    """The model that `name` means.
+
+    Args:
+        name: a checkpoint folder, a run's output directory (its best checkpoint), an exported
+            folder or any question-answering folder of the library; or, on a Determined cluster,
+            a checkpoint's UUID, trial:ID or experiment:ID (see `references`).
+        device: default: a GPU where there is one.
+    Raises: UserError for anything that is no such model.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folder = find(name)
+    try:
+        if (folder / WEIGHTS).is_file():
+            return _from_checkpoint(folder, device)
+        return _from_export(folder, device)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        # What the library raises for files that are damaged or of another make.
+        raise UserError(f"{folder}: does not load as a model: {_first_line(error)}") from None
+
+
+def find(name: str) -> Path:
+    """The folder that `name` means: a checkpoint or a library folder. Fetches what is remote."""
+    folder = Path(name)
+    if not folder.exists() and references.is_reference(name):
+        return references.fetch(name)
+    if not folder.is_dir():
+        raise UserError(
+            f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
+            "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
+        )
+    if (folder / WEIGHTS).is_file() or (folder / "config.json").is_file():
+        return folder
+    if (folder / "checkpoints").is_dir():
+        return _best_of_run(folder)
+    raise UserError(
+        f"--model {name}: neither a checkpoint ({WEIGHTS}) nor a run's output directory "
+        "(checkpoints/) nor a model folder (config.json)"
+    )
+
+
+def _best_of_run(folder: Path) -> Path:
+    there = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
+    if not there:
+        raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
+    others = f"give one of {folder / 'checkpoints'}: {', '.join(there)}"
+    try:
+        best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
+    except FileNotFoundError:
+        raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
+    if step_name(best) not in there:
+        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
+    return folder / "checkpoints" / step_name(best)
+
+
+def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
+    if (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
+        raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
+    if not (folder / "load_data.json").is_file() or not (folder / PRETRAINED).is_dir():
+        raise UserError(
+            f"{folder}: not a checkpoint of this package (it needs load_data.json and "
+            f"{PRETRAINED}/); give one that train.py wrote"
+        )
+    facts = json.loads((folder / "load_data.json").read_text())
+    hparams = parse_hparams(facts["hparams"])
+    tokenizer = _tokenizer(folder / PRETRAINED)
+    config = AutoConfig.from_pretrained(folder / PRETRAINED, trust_remote_code=False)
+    model = AutoModelForQuestionAnswering.from_config(
+        config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
+    )
+    model.load_state_dict(_weights(folder / WEIGHTS))
+    return Trained(
+        *_ready(model, tokenizer, hparams, device),
+        scores=_json(folder / SCORES),
+        data=(facts.get("experiment_config") or {}).get("data") or {},
+        steps=_json(folder / "metadata.json").get("steps_completed"),
+    )
+
+
+def _weights(path: Path) -> Dict[str, torch.Tensor]:
+    resume.allow_checkpoint_globals()
+    try:
+        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path}: not loaded, for it holds more than tensors and numbers"
+        ) from None
+    state = saved["models_state_dict"][0]
+    return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
+
+
+def _from_export(folder: Path, device: torch.device) -> Trained:
+    settings = _json(folder / SETTINGS)
+    model, info = AutoModelForQuestionAnswering.from_pretrained(
+        folder,
+        attn_implementation=PACKED,
+        dtype=torch.float32,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    if info["missing_keys"]:
+        raise UserError(
+            f"{folder}: its weights lack {sorted(info['missing_keys'])[0]!r}, so it is not trained "
+            "to answer questions; give a fine-tuned model"
+        )
+    positions = model.config.max_position_embeddings - first_position(model)
+    hparams = parse_hparams(
+        settings.get("hyperparameters")
+        or {"model": str(folder), "max_seq_length": min(384, positions)}
+    )
+    return Trained(
+        *_ready(model, _tokenizer(folder), hparams, device),
+        scores=settings.get("scores") or {},
+        data=settings.get("data") or {},
+        steps=settings.get("steps"),
+    )
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _ready(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    hparams: HParams,
+    device: torch.device,
+) -> tuple:
+    check_model(model)
+    if len(tokenizer) > model.config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "
+            "they are not of one model"
+        )
+    model = model.to(device).eval()
+    run = Forward(model, hparams.precision, device, hparams.compile)
+    run.refresh()
+    return model, tokenizer, hparams, run
+
+
+def threshold(trained: Trained, wanted: Optional[str] = None) -> float:
+    """`--threshold`: a number, `best` (F1's best at validation), or None: the run's own.
+
+    Raises UserError for anything else, and for `best` where no validation was recorded.
+    """
+    if wanted is None:
+        return trained.hparams.null_score_diff_threshold
+    if wanted == "best":
+        if "best_f1_thresh" not in trained.scores:
+            raise UserError(
+                "--threshold best: no validation is recorded with this checkpoint; give a number, "
+                "or a checkpoint that was validated"
+            )
+        return float(trained.scores["best_f1_thresh"])
+    try:
+        value = float(wanted)
+    except ValueError:
+        value = float("nan")
+    if value != value:
+        raise UserError(f"--threshold {wanted}: give a number or best")
+    return value
+
+
+def _json(path: Path) -> Dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
