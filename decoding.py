@@ -9,7 +9,7 @@ from encoding import ranges
 from squad_utils import Example, Windows
 
 _INF = float("inf")
-_WINDOWS = 256  # that the host looks at together: they fit the caches of a core
+_WINDOWS = 512  # that the host looks at together; bounds the memory that this takes
 
 
 class Candidates(NamedTuple):
@@ -129,24 +129,25 @@ def _top_in_context(
     lengths = np.diff(cu_seqlens)
     width = max(int(lengths.max(initial=0)), k)
     beyond = np.full(width, -_INF, np.float32)
-    views = np.lib.stride_tricks.sliding_window_view(np.append(logits, beyond), width)
     column, found = np.arange(width), [np.zeros(0, np.int64)]
     for at in range(0, len(low), _WINDOWS):
         chunk = slice(at, at + _WINDOWS)
-        grid = views[cu_seqlens[:-1][chunk]]  # [windows, width]
+        begin = cu_seqlens[:-1][chunk]
+        part = np.append(logits[begin[0] : begin[-1] + lengths[chunk][-1]], beyond)
+        views = np.lib.stride_tricks.sliding_window_view(part, width)
+        grid = views[begin - begin[0]]  # [windows, width]
         if lengths[chunk].min() < width:
             grid[column >= lengths[chunk, None]] = -_INF
         least = np.partition(grid, width - k, axis=1)[:, width - k, None]  # the K-th greatest
         top = grid >= least
-        tied = top.sum(axis=1) > k
-        if tied.any():
+        if np.count_nonzero(top) > k * len(top):
+            tied = top.sum(axis=1) > k
             equal = grid[tied] == least[tied]
             places = k - (grid[tied] > least[tied]).sum(axis=1)[:, None]
             top[tied] &= ~equal | (equal.cumsum(axis=1) <= places)
+        top &= (column >= low[chunk, None]) & (column < high[chunk, None])
         window, place = np.divmod(np.flatnonzero(top), width)
-        window += at
-        inside = (place >= low[window]) & (place < high[window])
-        found.append((cu_seqlens[window] + place)[inside])
+        found.append(begin[window] + place)
     found = np.concatenate(found)
     return found[logits[found] > -_INF]
 

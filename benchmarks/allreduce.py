@@ -1,0 +1,96 @@
+"""One all-reduce of a model's gradients between two processes on loopback (gloo).
+
+Ours sends one flat tensor in fp32, fp16 or bf16; the peer what DDP does by default, fp32 buckets
+of 25 MiB. Effective bandwidth is fp32 gradient bytes over seconds, whatever goes over the wire.
+"""
+
+import socket
+import time
+from typing import Any, Dict, List
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from benchmarks.measure import Different, Options, spread_of
+from hparams import UserError
+
+WIRES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+BUCKET = 25 * 2**20 // 4  # numbers
+
+
+def reduce_flat(flat: torch.Tensor, wire: torch.dtype) -> None:
+    """Sum `flat`, fp32 [N], over all processes in place. The one place to put another way in."""
+    sent = flat.to(wire)
+    dist.all_reduce(sent)
+    flat.copy_(sent)
+
+
+def _reduce_buckets(flat: torch.Tensor) -> None:
+    for bucket in flat.split(BUCKET):
+        dist.all_reduce(bucket)
+
+
+def allreduce(options: Options) -> Dict[str, Any]:
+    try:
+        sizes = [int(float(size)) for size in options.sizes.split(",")]
+    except ValueError:
+        raise UserError(f"--sizes {options.sizes}: expected numbers with commas between") from None
+    table: Dict[str, Any] = {}
+    for size in sizes:
+        table[str(size)] = {
+            name: {
+                "seconds": spread_of(seconds),
+                "bytes_per_second": spread_of([4 * size / value for value in seconds]),
+            }
+            for name, seconds in _two_processes(size, options.repeats).items()
+        }
+    last = table[str(sizes[-1])]
+    best = min(WIRES, key=lambda wire: last[wire]["seconds"]["median"])
+    ours, peer = last[best], last["peer"]
+    faster = peer["seconds"]["median"] / ours["seconds"]["median"]
+    return {
+        "results": {"ours": {**ours, "wire": best}, "peer": peer},
+        "ratio": {"bytes_per_second": faster},
+        "sizes": table,
+        "settings": {"processes": 2, "backend": "gloo", "numbers": sizes},
+    }
+
+
+def _two_processes(size: int, repeats: int) -> Dict[str, List[float]]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    queue = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(_process, (port, size, repeats, queue), nprocs=2)
+    found = queue.get()
+    if isinstance(found, str):
+        raise Different(found)
+    return found
+
+
+def _process(rank: int, port: int, size: int, repeats: int, queue: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    whole = [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    mine, total = whole[rank], whole[0] + whole[1]
+    seconds: Dict[str, List[float]] = {name: [] for name in (*WIRES, "peer")}
+    wrong = ""
+    for repeat in range(repeats + 1):  # the first is the warm-up
+        for name, values in seconds.items():
+            flat = mine.clone()
+            dist.barrier()
+            began = time.perf_counter()
+            if name == "peer":
+                _reduce_buckets(flat)
+            else:
+                reduce_flat(flat, WIRES[name])
+            if repeat:
+                values.append(time.perf_counter() - began)
+            allowed = 0.0 if name in ("fp32", "peer") else 4 * torch.finfo(WIRES[name]).eps
+            if not repeat and not torch.allclose(flat, total, rtol=allowed, atol=8 * allowed):
+                wrong = f"allreduce: the sum over {name} is not that of fp32"
+    if rank == 0:
+        queue.put(wrong or seconds)
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,157 @@
+"""The results as the README's table and as a plot."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from hparams import UserError
+
+BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+# Per stage: the figure shown, its unit, and what to divide it by.
+SHOWN = {
+    "featurize": ("windows_per_second", "windows/s", 1),
+    "decode": ("windows_per_second", "windows/s", 1),
+    "score": ("questions_per_second", "questions/s", 1),
+    "step": ("windows_per_second", "windows/s", 1),
+    "parity": ("last_20_loss", "loss, mean of the last 20 steps", 1),
+    "loader": ("windows_per_second", "windows/s", 1),
+    "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
+}
+
+
+def lines(result: Dict[str, Any]) -> List[str]:
+    """What a stage prints when it ends."""
+    return [f"{result['stage']:10} {' | '.join(_cells(result)[1:])}"]
+
+
+def render(results: Path, readme: Optional[Path], plot: Optional[Path]) -> None:
+    """Print the table of every result in a folder, or put it between the markers of a page."""
+    table = table_of(load(results))
+    if readme is None:
+        print(table)
+    else:
+        _replace(readme, table)
+    if plot is not None:
+        _plot(load(results), plot)
+
+
+def load(folder: Path) -> List[Dict[str, Any]]:
+    """The results in a folder, in the order of the stages."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            result = json.loads(path.read_text())
+            result["results"], SHOWN[result["stage"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{path}: not a benchmark's result; remove it") from None
+        found.append(result)
+    if not found:
+        raise UserError(f"--results {folder}: no results in it; run python -m benchmarks all")
+    return sorted(found, key=lambda result: list(SHOWN).index(result["stage"]))
+
+
+def table_of(results: List[Dict[str, Any]]) -> str:
+    """A markdown table, a row for every result; GPU rows that nobody measured say so."""
+    rows = ["| stage | on | this package | the peer | times |", "| --- | --- | --- | --- | --- |"]
+    for result in results:
+        rows.append(f"| {' | '.join(_cells(result))} |")
+    if not any(r["stage"] == "step" and r["device"]["type"] == "cuda" for r in results):
+        rows.append("| step, albert-xxlarge | a GPU | not measured | not measured | |")
+    notes = [note for result in results for note in _notes(result)]
+    first = results[0]
+    versions = ", ".join(f"{name} {v}" for name, v in first["versions"].items() if v)
+    where = f"{first['device']['name']}, {first['device']['cores']} cores; {versions}"
+    return "\n".join([*rows, "", *notes, f"Medians and spread (greatest less least). {where}."])
+
+
+def _cells(result: Dict[str, Any]) -> List[str]:
+    name, unit, divisor = SHOWN[result["stage"]]
+    shown = [_figure(result["results"][s][name], divisor) for s in ("ours", "peer")]
+    ratio = next(iter(result["ratio"].values()))
+    on = result["device"]["type"].upper()
+    shape = result.get("settings", {}).get("shape")
+    stage = f"{result['stage']}, {shape} ALBERT" if shape else result["stage"]
+    return [stage, on, f"{shown[0]} {unit}", shown[1], f"{ratio:.1f}"]
+
+
+def _figure(value: Any, divisor: float) -> str:
+    if not isinstance(value, dict):
+        return f"{value:.4f}"
+    median, spread = value["median"] / divisor, value["spread"] / divisor
+    digits = 0 if median >= 100 else 1
+    return f"{median:,.{digits}f} ± {spread:,.{digits}f}"
+
+
+def _notes(result: Dict[str, Any]) -> List[str]:
+    peaks = [result["results"][side].get("peak_memory_bytes") for side in ("ours", "peer")]
+    if None not in peaks:
+        mebi = [f"{peak / 2**20:.1f}" for peak in peaks]
+        yield_ = f"- {result['stage']}: grows by at most {mebi[0]} MiB (peer {mebi[1]} MiB)."
+        notes = [yield_]
+    else:
+        notes = []
+    if "validation" in result:
+        share = 100 * result["validation"]["share"]
+        notes.append(f"- Decoding and scoring are {share:.2f} % of a small ALBERT's validation.")
+    if "relative_difference" in result:
+        percent = 100 * result["relative_difference"]
+        notes.append(
+            f"- Loss curves of {result['settings']['steps']} steps end {percent:.4f} % apart."
+        )
+    if result["stage"] == "loader":
+        rates = [
+            f"{workers}: {sweep['ours']['windows_per_second']['median']:,.0f}"
+            for workers, sweep in result["workers"].items()
+        ]
+        notes.append(f"- loader, windows/s by num_workers: {', '.join(rates)}.")
+    if result["stage"] == "step":
+        mfu = [result["results"][side]["mfu"]["median"] for side in ("ours", "peer")]
+        notes.append(f"- step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
+    return notes
+
+
+def _replace(page: Path, table: str) -> None:
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--readme {page}: cannot read it: {error.strerror}") from None
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"--readme {page}: no {BEGIN} and {END} in it to put the table between")
+    aside = page.with_name(page.name + ".new")
+    aside.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+    aside.replace(page)
+
+
+def _plot(results: List[Dict[str, Any]], path: Path) -> None:
+    """How many times the peer's figure ours is, in bars that differ by hatching, not colour."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError(
+            "--plot needs matplotlib: pip install -r reports/requirements.txt"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [result for result in results if result["stage"] != "parity"]
+    ratios = [next(iter(result["ratio"].values())) for result in shown]
+    figure, axes = pyplot.subplots(figsize=(6, 0.6 * len(shown) + 1), layout="constrained")
+    bars = axes.barh(
+        [_cells(result)[0] for result in shown],
+        ratios,
+        color="white",
+        edgecolor="black",
+        hatch="//",
+    )
+    axes.bar_label(bars, [f"{ratio:.1f}" for ratio in ratios], padding=3)
+    axes.axvline(1, color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel("times the peer's throughput (dashed: equal)")
+    axes.invert_yaxis()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--plot {path}: cannot write it: {error}") from None
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,223 @@
+"""The stages without a model: featurising, decoding and scoring."""
+
+import json
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+import numpy as np
+import torch
+
+import squad_metrics
+from benchmarks import peer
+from benchmarks.measure import Different, Options, interleave, peak_memory, rates, ratio_of
+from benchmarks.trial import validation_seconds
+from data import load_tokenizer
+from decoding import Candidates, best_spans, merge_answers
+from hparams import DataConfig, HParams, UserError
+from squad_files import open_source, read_examples
+from squad_utils import Example, Windows, build_windows
+
+LIMITS = peer.Limits()
+SCALE = 3.0  # of the random logits
+SEED = 2018
+ROWS = 4096 // 8  # windows decoded at a time; nothing but memory depends on it
+
+
+def examples_of(options: Options, name: str) -> List[Example]:
+    """The questions of `train` or `dev` in the data folder. Raises UserError without the file."""
+    path = options.data / f"{name}.json"
+    if not path.is_file():
+        raise UserError(f"--data {options.data}: no {name}.json in it; give a folder that has one")
+    return read_examples(open_source(str(path), "train", Path(".")), limit=options.examples)[0]
+
+
+@lru_cache(maxsize=2)
+def tokenizer_of(options: Options) -> Any:
+    config = DataConfig("", "", tokenizer=options.tokenizer)
+    return load_tokenizer(config, HParams(model=options.tokenizer))
+
+
+# ---- featurising ---------------------------------------------------------------------------
+
+
+def _prepare_features(options: Options, side: str) -> Callable[[], Any]:
+    """Ours keeps every window; the peer drops each batch, as one that writes it to disk would."""
+    examples, tokenizer = examples_of(options, "train"), tokenizer_of(options)
+    if side == "ours":
+        return partial(build_windows, examples, tokenizer)
+
+    def run() -> None:
+        for _ in peer.features(examples, tokenizer, LIMITS):
+            pass
+
+    return run
+
+
+def check_windows(examples: List[Example], windows: Windows, tokenizer: Any) -> None:
+    """Raises Different unless `windows` are the peer's, token for token and label for label."""
+    done = 0
+    for batch in peer.features(examples, tokenizer, LIMITS):
+        count = len(batch["input_ids"])
+        if len(windows) < done + count:
+            raise Different(f"featurize: {len(windows)} windows, the peer has more")
+        row = windows.pack(np.arange(done, done + count))
+        mask = np.array(batch["attention_mask"], bool)
+        for name in ("input_ids", "token_type_ids"):
+            _same(f"featurize: {name}", row[name], np.array(batch[name])[mask])
+        for name in ("start_positions", "end_positions"):
+            _same(f"featurize: {name}", row[name], np.array(batch[name]))
+        number = windows.example_index[done : done + count]
+        _same("featurize: examples", number, np.array(batch["example_index"]))
+        for i, (low, high) in enumerate(batch["context"]):
+            begin = windows.context_begin[done + i]
+            ours = windows.context_offsets[begin : begin + windows.context_length[done + i]]
+            theirs = np.array(batch["offset_mapping"][i][low:high]).reshape(-1, 2)
+            _same("featurize: offsets", ours, theirs)
+        done += count
+    if len(windows) != done:
+        raise Different(f"featurize: {len(windows)} windows, the peer has {done}")
+
+
+def _same(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+    if not np.array_equal(ours, theirs):
+        raise Different(f"{what} differ from the peer's")
+
+
+def featurize(options: Options) -> Dict[str, Any]:
+    examples, tokenizer = examples_of(options, "train"), tokenizer_of(options)
+    windows = build_windows(examples, tokenizer)
+    check_windows(examples, windows, tokenizer)
+    sides = {side: _prepare_features(options, side) for side in ("ours", "peer")}
+    seconds = interleave(sides, options.repeats)
+    results = rates(seconds, windows=len(windows), examples=len(examples))
+    for side in sides:
+        results[side]["peak_memory_bytes"] = peak_memory(_prepare_features, options, side)
+    return {
+        "results": results,
+        "ratio": {
+            "windows_per_second": ratio_of(results, "windows_per_second"),
+            "peak_memory": _memory_ratio(results),
+        },
+        "settings": {
+            "questions": len(examples),
+            "windows": len(windows),
+            "tokens": int(windows.lengths.sum(dtype=np.int64)),
+        },
+    }
+
+
+def _memory_ratio(results: Dict[str, Any]) -> float:
+    """The peer's peak over ours; both counted in pages, of which there is at least one."""
+    peak = {side: max(results[side]["peak_memory_bytes"], 4096) for side in results}
+    return peak["peer"] / peak["ours"]
+
+
+# ---- decoding and scoring ------------------------------------------------------------------
+
+
+def random_logits(count: int) -> Tuple[np.ndarray, np.ndarray]:
+    """The golden logits' recipe: start and end, float32 [count, 384]."""
+    rng, shape = np.random.default_rng(SEED), (count, LIMITS.max_seq_length)
+    start = rng.standard_normal(shape, dtype=np.float32) * np.float32(SCALE)
+    return start, rng.standard_normal(shape, dtype=np.float32) * np.float32(SCALE)
+
+
+def _prepare_decoding(options: Options, side: str) -> Callable[[], Any]:
+    """Decoding of the dev file over padded rows: random logits past a window's end take places
+    among the best too, on both sides, as in the golden predictions."""
+    examples, tokenizer = examples_of(options, "dev"), tokenizer_of(options)
+    windows = build_windows(examples, tokenizer)
+    start, end = random_logits(len(windows))
+    if side == "ours":
+        rows = []
+        for at in range(0, len(windows), ROWS):
+            chosen = np.arange(at, min(at + ROWS, len(windows)))
+            row: Dict[str, Any] = {k: torch.from_numpy(x) for k, x in windows.pack(chosen).items()}
+            row["cu_seqlens"] = torch.arange(len(chosen) + 1) * LIMITS.max_seq_length
+            row["max_length"] = LIMITS.max_seq_length
+            sides = (torch.from_numpy(x[chosen]).view(-1) for x in (start, end))
+            rows.append((*sides, row))
+        return partial(_decode, examples, windows, rows)
+    offsets: List[Any] = []
+    features_of: Dict[int, List[int]] = {}
+    for batch in peer.features(examples, tokenizer, LIMITS):
+        for feature, number in enumerate(batch["example_index"], len(offsets)):
+            features_of.setdefault(number, []).append(feature)
+        offsets += batch["offset_mapping"]
+    return partial(peer.decode, examples, features_of, offsets, start, end, LIMITS)
+
+
+def _decode(examples: List[Example], windows: Windows, rows: List[Any]) -> Any:
+    k, longest = LIMITS.n_best_size, LIMITS.max_answer_length
+    spans: List[Candidates] = [best_spans(*row, k, longest) for row in rows]
+    return merge_answers(examples, windows, spans)
+
+
+def _golden(options: Options) -> Dict[str, Any]:
+    path = options.data.parent / "golden" / "predictions_dev.json"
+    whole = options.examples is None
+    return json.loads(path.read_text()) if whole and path.is_file() else {}
+
+
+def decode(options: Options) -> Dict[str, Any]:
+    sides = {side: _prepare_decoding(options, side) for side in ("ours", "peer")}
+    ours, theirs = (tuple(call()) for call in sides.values())
+    if ours != theirs:
+        raise Different("decode: answers or null odds differ from the peer's")
+    golden = _golden(options)
+    if golden and ours != (golden["predictions"], golden["null_odds"]):
+        raise Different("decode: answers or null odds differ from the golden file")
+    count = sum(len(row[2]["windows"]) for row in sides["ours"].args[2])
+    results = rates(interleave(sides, options.repeats), windows=count)
+    for side in sides:
+        results[side]["peak_memory_bytes"] = peak_memory(_prepare_decoding, options, side)
+    return {
+        "results": results,
+        "ratio": {
+            "windows_per_second": ratio_of(results, "windows_per_second"),
+            "peak_memory": _memory_ratio(results),
+        },
+        "settings": {"windows": count, "golden": bool(golden)},
+    }
+
+
+def _prepare_scoring(options: Options, side: str) -> Callable[[], Any]:
+    """Scoring of the answers that random logits give. The words of texts are not remembered."""
+    examples = examples_of(options, "dev")
+    answers = _prepare_decoding(options, "ours")()
+    if side == "peer":
+        return partial(peer.score, examples, *answers)
+
+    def run() -> Dict[str, float]:
+        squad_metrics._words.cache_clear()
+        return squad_metrics.score(examples, *answers)
+
+    return run
+
+
+def score(options: Options) -> Dict[str, Any]:
+    sides = {side: _prepare_scoring(options, side) for side in ("ours", "peer")}
+    ours, theirs = (call() for call in sides.values())
+    if ours.keys() != theirs.keys() or any(abs(ours[k] - theirs[k]) > 1e-9 for k in ours):
+        raise Different("score: metrics differ from the peer's")
+    decoding = interleave({"ours": _prepare_decoding(options, "ours")}, options.repeats)["ours"]
+    questions = len(examples_of(options, "dev"))
+    results = rates(interleave(sides, options.repeats), questions=questions)
+    for side in sides:
+        results[side]["peak_memory_bytes"] = peak_memory(_prepare_scoring, options, side)
+    model = validation_seconds(options)
+    both = float(np.median(decoding)) + results["ours"]["seconds"]["median"]
+    return {
+        "results": results,
+        "ratio": {
+            "questions_per_second": ratio_of(results, "questions_per_second"),
+            "peak_memory": _memory_ratio(results),
+        },
+        "validation": {
+            "model_seconds": model,  # the forward pass of the whole dev file
+            "decode_and_score_seconds": both,
+            "share": both / (model + both),
+        },
+        "settings": {"questions": questions},
+    }

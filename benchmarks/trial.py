@@ -1,0 +1,337 @@
+"""The stages with a model: whole optimizer steps, and whether the loss curves agree.
+
+Ours is `SquadTrial.train_batch` itself, outside of Determined's loop. The peer is the library's
+model over padded rows: its default attention, its own loss, autocast, micro-batches, and the same
+optimizer, schedule and clipping.
+"""
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List
+
+import numpy as np
+import torch
+from determined import core
+from transformers import AutoModelForQuestionAnswering
+
+import optim
+from batches import Row
+from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
+from checkpoints import LocalCheckpoints
+from evaluation import to_device
+from hparams import UserError, parse_hparams
+from local import trial_context
+from model_def import SquadData, SquadTrial
+from packing import answer_logits, training_flops
+from run_folder import RunFolder
+from stopping import StopRequest
+
+SHAPES: Dict[str, Dict[str, int]] = {
+    name: dict(
+        zip(
+            ("embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+             "intermediate_size"),
+            numbers,
+            strict=True,
+        )
+    )
+    for name, numbers in {
+        "tiny": (16, 32, 2, 2, 64),
+        "small": (128, 256, 4, 4, 1024),
+        "xxlarge": (128, 4096, 12, 64, 16384),
+    }.items()
+}  # fmt: skip
+MICRO = 12  # padded windows in one forward of the peer
+BUDGET = 16e9  # bytes: the memory of a V100
+# Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12}
+
+
+def device_of(options: Options) -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def shape_of(options: Options) -> str:
+    name = options.shape
+    if name == "auto":
+        name = "xxlarge" if device_of(options).type == "cuda" else "small"
+    if name not in SHAPES:
+        raise UserError(f"--shape {name}: no such shape; choose one of {', '.join(SHAPES)}")
+    return name
+
+
+@contextlib.contextmanager
+def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
+    """The trial as a run makes it, before its first step; it leaves nothing behind."""
+    values = {
+        "model_config": SHAPES[shape_of(options)],
+        "global_batch_size": options.windows,
+        "max_steps": options.steps,
+        "num_workers": 0,
+        "seed": 42,
+        **hyperparameters,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        data = {
+            "train": str(options.data / "train.json"),
+            "validation": str(options.data / "dev.json"),
+            "tokenizer": options.tokenizer,
+            "cache_dir": folder,
+            "max_train_examples": options.examples,
+            "max_validation_examples": options.examples,
+        }
+        for name in ("train", "validation"):
+            if not Path(data[name]).is_file():
+                raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")
+        searcher = {"name": "single", "metric": "f1", "smaller_is_better": False}
+        config = {"hyperparameters": values, "data": data, "searcher": searcher}
+        alone = core.DummyDistributedContext()
+        run = RunFolder(Path(folder) / "run", searcher, options.windows)
+        run.create()
+        checkpoints = LocalCheckpoints(alone, run, {}, {})
+        loaded = SquadData.load(data, parse_hparams(values))
+        with trial_context(alone, checkpoints, run, StopRequest(alone), config, 0) as context:
+            context._current_batch_idx = 0  # the trial loop counts it
+            trial = SquadTrial(context, loaded)
+            trial.meter.reset()
+            trial.model.train()
+            yield trial
+
+
+def train_step(trial: SquadTrial, batch: List[Row], step: int) -> None:
+    """One optimizer step of ours; `last_loss` reads its loss, and waits for the device."""
+    trial.meter.reset()
+    trial.train_batch(batch, 0, step)
+    trial.schedule.step()
+
+
+def last_loss(trial: SquadTrial) -> float:
+    """Mean loss of the windows of the last step."""
+    total, windows, *_ = trial.meter.per_slot_reduce()
+    return total / windows
+
+
+class Padded:
+    """The peer: the same weights in the library's model, rows padded to max_seq_length."""
+
+    def __init__(self, trial: SquadTrial) -> None:
+        self.hparams, self.dtype = trial.hparams, trial.dtype
+        self.device = trial.context.device
+        self.windows = trial.data.train.windows
+        self.pad = trial.data.tokenizer.pad_token_id or 0
+        model = AutoModelForQuestionAnswering.from_config(trial.model.config)
+        model.set_attn_implementation("sdpa")
+        model.load_state_dict(trial.model.state_dict())
+        self.model = model.to(self.device).train()
+        groups = optim.parameter_groups(model, self.hparams.weight_decay)
+        rate = self.hparams.learning_rate()
+        self.optimizer = optim.build_optimizer(self.hparams.optimizer, groups, rate)
+        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
+        half = self.dtype is torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
+
+    def batch(self, chosen: np.ndarray) -> List[Dict[str, torch.Tensor]]:
+        """The windows of a step as micro-batches of padded rows, int64 [MICRO, length]."""
+        micros = []
+        for at in range(0, len(chosen), MICRO):
+            row = self.windows.pack(chosen[at : at + MICRO])
+            lengths = np.diff(row["cu_seqlens"])
+            real = np.arange(self.hparams.max_seq_length) < lengths[:, None]
+            columns = {"attention_mask": real.astype(np.int64)}
+            for name, fill in (("input_ids", self.pad), ("token_type_ids", 0)):
+                columns[name] = np.full(real.shape, fill, np.int64)
+                columns[name][real] = row[name]
+            columns.update({k: row[k] for k in ("start_positions", "end_positions")})
+            micros.append({name: torch.from_numpy(x) for name, x in columns.items()})
+        return micros
+
+    def step(self, micros: List[Dict[str, torch.Tensor]]) -> torch.Tensor:
+        """One optimizer step; returns the mean loss of its windows, on the device."""
+        total = sum(len(micro["input_ids"]) for micro in micros)
+        mean = torch.zeros((), device=self.device)
+        enabled = self.dtype is not torch.float32
+        for micro in micros:
+            inputs = {k: x.to(self.device, non_blocking=True) for k, x in micro.items()}
+            with torch.autocast(self.device.type, self.dtype, enabled=enabled):
+                loss = self.model(**inputs).loss * (len(micro["input_ids"]) / total)
+            self.scaler.scale(loss).backward()
+            mean += loss.detach()
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return mean
+
+
+def step(options: Options) -> Dict[str, Any]:
+    """Whole optimizer steps of `options.windows` windows; inputs are on the host beforehand."""
+    with trial_of(options) as trial:
+        device, peer = trial.context.device, Padded(trial)
+        loader = iter(trial.build_training_data_loader())
+        batches = [next(loader) for _ in range(options.repeats + 1)]
+        chosen = [np.concatenate([row["windows"].numpy() for row in rows]) for rows in batches]
+        padded = [peer.batch(windows) for windows in chosen]
+        turn = {"ours": 0, "peer": 0}
+
+        def ours() -> None:
+            train_step(trial, batches[turn["ours"]], turn["ours"])
+            turn["ours"] += 1
+
+        def theirs() -> None:
+            peer.step(padded[turn["peer"]])
+            turn["peer"] += 1
+
+        lengths = trial.data.train.windows.lengths
+        first = _first_step(trial, peer, batches[0], padded[0], device)
+        turn.update(ours=1, peer=1)
+        seconds = interleave({"ours": ours, "peer": theirs}, options.repeats, device, warm_up=0)
+        tokens = [int(lengths[x].sum()) for x in chosen[1:]]
+        results = rates(seconds, windows=options.windows)
+        peak, source = peak_flops(device)
+        flops = [training_flops(trial.model.config, lengths[x]) for x in chosen[1:]]
+        for side, values in seconds.items():
+            pairs = list(zip(values, tokens, flops, strict=True))
+            results[side]["tokens_per_second"] = spread_of([n / s for s, n, _ in pairs])
+            results[side]["mfu"] = spread_of([f / s / peak for s, _, f in pairs])
+            results[side]["first_step_seconds"] = first[side]
+        memory = "not measured"
+        if device.type == "cuda":
+            memory = {
+                name: _memory(call, turn) for name, call in (("ours", ours), ("peer", theirs))
+            }
+    return {
+        "results": results,
+        "ratio": {"windows_per_second": ratio_of(results, "windows_per_second")},
+        "memory": memory,
+        "compile": _compiled(results),
+        "settings": {
+            "shape": shape_of(options),
+            "windows": options.windows,
+            "tokens_per_window": float(np.sum(tokens)) / options.windows / len(tokens),
+            "precision": str(trial.dtype),
+            "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
+            "peer_windows_per_forward": MICRO,
+            "peak_flops": {"value": peak, "from": source},
+            "first_losses": first["losses"],
+        },
+    }
+
+
+def _first_step(
+    trial: SquadTrial, peer: Padded, batch: List[Row], padded: Any, device: torch.device
+) -> Dict[str, Any]:
+    """The warm-up, from equal weights, so its losses must be equal to rounding."""
+    began = now(device)
+    train_step(trial, batch, 0)
+    middle = now(device)
+    theirs = float(peer.step(padded))
+    ended = now(device)
+    ours = last_loss(trial)
+    allowed = 1e-4 if trial.dtype is torch.float32 else 2e-2
+    if abs(ours - theirs) > allowed * abs(theirs):
+        raise Different(f"step: the first loss is {ours}, the peer's {theirs}")
+    return {"ours": middle - began, "peer": ended - middle, "losses": [ours, theirs]}
+
+
+def _memory(call: Callable[[], None], turn: Dict[str, int]) -> Dict[str, Any]:
+    """Peak bytes of one more step, and windows/s at a budget of 16 GB or that it does not fit."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    result: Dict[str, Any] = {"budget_bytes": BUDGET}
+    for name in ("seconds", "seconds_at_budget"):
+        turn.update(ours=0, peer=0)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            began = now(device)
+            call()
+            result[name] = now(device) - began
+        except torch.cuda.OutOfMemoryError:
+            result[name] = "out of memory"
+        result.setdefault("peak_bytes", torch.cuda.max_memory_allocated())
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, BUDGET / total))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return result
+
+
+def _compiled(results: Dict[str, Any]) -> Dict[str, Any]:
+    """What the first step took beyond a usual one, and how many graphs were compiled."""
+    stats = torch._dynamo.utils.counters["stats"]
+    ours = results["ours"]
+    return {
+        "seconds": max(0.0, ours["first_step_seconds"] - ours["seconds"]["median"]),
+        "graphs": int(stats.get("unique_graphs", 0)),
+    }
+
+
+def peak_flops(device: torch.device) -> Any:
+    """FLOP/s that an MFU of 1 would reach, and where the number is from."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
+    for key, value in PEAK_FLOPS.items():
+        if key in name:
+            return value, "data sheet, half precision"
+    a, seconds = torch.rand(2048, 2048, device=device), []
+    for _ in range(6):
+        began = now(device)
+        a @ a
+        seconds.append(now(device) - began)
+    return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
+
+
+def parity(options: Options) -> Dict[str, Any]:
+    """Both paths from the same weights over the same batches in fp32, without dropout."""
+    settings = {"global_batch_size": options.parity_windows, "precision": "fp32"}
+    losses: Dict[str, List[float]] = {"ours": [], "peer": []}
+    spent = {"ours": 0.0, "peer": 0.0}
+    with trial_of(options, base_batch_size=options.parity_windows, **settings) as trial:
+        device, peer = trial.context.device, Padded(trial)
+        loader = iter(trial.build_training_data_loader())
+        for number in range(options.steps):
+            batch = next(loader)
+            padded = peer.batch(np.concatenate([row["windows"].numpy() for row in batch]))
+            began = now(device)
+            train_step(trial, batch, number)
+            losses["ours"].append(last_loss(trial))
+            middle = now(device)
+            losses["peer"].append(float(peer.step(padded)))
+            spent["ours"] += middle - began
+            spent["peer"] += now(device) - middle
+    tail = {side: float(np.mean(values[-20:])) for side, values in losses.items()}
+    difference = abs(tail["ours"] - tail["peer"]) / abs(tail["peer"])
+    if not difference < 0.01:
+        raise Different(f"parity: the last losses are {tail['ours']} and {tail['peer']}")
+    return {
+        "results": {
+            side: {
+                "last_20_loss": tail[side],
+                "losses": losses[side],
+                "windows_per_second": spread_of(
+                    [options.steps * options.parity_windows / spent[side]]
+                ),
+            }
+            for side in losses
+        },
+        "ratio": {"windows_per_second": spent["peer"] / spent["ours"]},
+        "relative_difference": difference,
+        "settings": {
+            "shape": shape_of(options),
+            "steps": options.steps,
+            "windows": options.parity_windows,
+        },
+    }
+
+
+def validation_seconds(options: Options) -> float:
+    """One forward pass over the whole dev file, in packed rows, no decoding."""
+    with trial_of(options) as trial, torch.inference_mode():
+        trial.model.eval()
+        loader = list(trial.build_validation_data_loader())
+        began = time.perf_counter()
+        for rows in loader:
+            for row in rows:
+                answer_logits(trial.model, to_device(row, trial.context.device))[0].cpu()
+        return time.perf_counter() - began
