@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in every view
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13
 _FP16_PEAK = 1024.0  # what the largest gradient becomes on an fp16 wire, far from its 65,504
 
 
@@ -85,7 +86,7 @@ def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     total = chunks[0].float()
     for other in chunks[1:]:
         total += other
-    dist.all_gather_into_tensor(sent, total.to(wire))
+    _all_gather(sent, total.to(wire))
     flat.copy_(sent[: len(flat)])
     if scale is not None:
         flat.div_(scale)

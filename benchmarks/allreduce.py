@@ -13,17 +13,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks.measure import Different, Options, spread_of
+from gradients import WIRES, all_reduce
 from hparams import UserError
 
-WIRES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 BUCKET = 25 * 2**20 // 4  # numbers
-
-
-def reduce_flat(flat: torch.Tensor, wire: torch.dtype) -> None:
-    """Sum `flat`, fp32 [N], over all processes in place. The one place to put another way in."""
-    sent = flat.to(wire)
-    dist.all_reduce(sent)
-    flat.copy_(sent)
 
 
 def _reduce_buckets(flat: torch.Tensor) -> None:
@@ -43,7 +36,7 @@ def allreduce(options: Options) -> Dict[str, Any]:
                 "seconds": spread_of(seconds),
                 "bytes_per_second": spread_of([4 * size / value for value in seconds]),
             }
-            for name, seconds in _two_processes(size, options.repeats).items()
+            for name, seconds in two_processes(size, options.repeats).items()
         }
     last = table[str(sizes[-1])]
     best = min(WIRES, key=lambda wire: last[wire]["seconds"]["median"])
@@ -57,7 +50,7 @@ def allreduce(options: Options) -> Dict[str, Any]:
     }
 
 
-def _two_processes(size: int, repeats: int) -> Dict[str, List[float]]:
+def two_processes(size: int, repeats: int) -> Dict[str, List[float]]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -84,7 +77,7 @@ def _process(rank: int, port: int, size: int, repeats: int, queue: Any) -> None:
             if name == "peer":
                 _reduce_buckets(flat)
             else:
-                reduce_flat(flat, WIRES[name])
+                all_reduce(flat, WIRES[name])
             if repeat:
                 values.append(time.perf_counter() - began)
             allowed = 0.0 if name in ("fp32", "peer") else 4 * torch.finfo(WIRES[name]).eps

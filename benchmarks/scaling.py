@@ -1,0 +1,112 @@
+"""The step-time model against two real processes, and what it says of 1, 8 and 64 GPUs.
+
+Whole runs of train.py, each process on one core: one process at two batch sizes gives the seconds
+per token and the seconds that every step costs whatever its size; `allreduce` gives the exchange.
+The sum for two processes is a prediction, held against a run of two processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict
+
+import numpy as np
+import yaml
+
+from benchmarks.allreduce import two_processes
+from benchmarks.measure import ROOT, Different, Options, spread_of
+from benchmarks.steptime import Job, Network, predict
+from benchmarks.trial import SHAPES, shape_of, trial_of
+
+# V100s of p3.16xlarge: NVLink inside, 25 Gbit/s between machines.
+P3 = Network(slots=8, inside=100e9, between=25e9 / 8)
+XXLARGE_BYTES = 4 * 223_000_000
+PUBLISHED = {1: 2.0, 8: 15.8, 64: 92.75}  # windows/s, all padded to 384 tokens
+FAR_OFF = 0.25  # a prediction that misses by more is a fault of the model, not of the machine
+STEPS = 8
+
+
+def scaling(options: Options) -> Dict[str, Any]:
+    """Seconds per step of two processes, predicted and measured, and the published runs."""
+    with trial_of(options) as trial:
+        lengths = trial.data.train.windows.lengths
+        parameters = len(trial.gradients.flat)
+    with tempfile.TemporaryDirectory() as folder:
+        half, whole, pair = [], [], []
+        for _ in range(max(1, options.repeats // 2)):
+            half.append(_seconds_per_step(options, Path(folder), 1, options.windows // 2))
+            whole.append(_seconds_per_step(options, Path(folder), 1, options.windows))
+            pair.append(_seconds_per_step(options, Path(folder), 2, options.windows))
+    one, two, both = (float(np.median(values)) for values in (half, whole, pair))
+    per_window = (two - one) / (options.windows - options.windows // 2)
+    fixed = max(0.0, two - per_window * options.windows)
+    exchange = float(np.median(two_processes(parameters, options.repeats)["fp32"]))
+    job = Job(lengths, options.windows, 4 * parameters)
+    loopback = Network(slots=2, inside=4 * parameters / exchange, between=1.0, latency=0.0)
+    tokens_per_second = float(lengths.mean()) / per_window
+    row = predict(job, tokens_per_second, loopback, [2], fixed)[2]
+    error = row["seconds"] / both - 1
+    if abs(error) > FAR_OFF:
+        raise Different(f"scaling: two processes take {both:.3f} s, predicted {row['seconds']:.3f}")
+    return {
+        "results": {
+            "one_process": {"seconds": spread_of(whole)},
+            "two_processes": {"seconds": spread_of(pair)},
+            "predicted": row,
+        },
+        "ratio": {"predicted_to_measured": row["seconds"] / both},
+        "efficiency": two / (2 * both),
+        "published": published(),
+        "settings": {"shape": shape_of(options), "windows": options.windows, "steps": STEPS},
+    }
+
+
+def published() -> Dict[str, Dict[str, float]]:
+    """Windows per second of the published runs and of the model, from the one on a single GPU."""
+    table = {}
+    for slots, measured in PUBLISHED.items():
+        job = Job(np.full(10_000, 384), 48 if slots < 64 else 256, XXLARGE_BYTES)
+        row = predict(job, PUBLISHED[1] * 384, P3, [slots])[slots]
+        table[str(slots)] = {"published": measured, "predicted": row["windows_per_second"]}
+    return table
+
+
+def _seconds_per_step(options: Options, folder: Path, processes: int, windows: int) -> float:
+    """Of one run of train.py from random weights; validation and checkpoints left out."""
+    config = {
+        "name": "scaling",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {
+            "model_config": SHAPES[shape_of(options)],
+            "global_batch_size": windows,
+            "max_steps": STEPS,
+            "num_workers": 0,
+            "reporting_period": 1,
+        },
+        "data": {
+            "train": str(options.data / "train.json"),
+            "validation": str(options.data / "dev.json"),
+            "tokenizer": options.tokenizer,
+            "cache_dir": str(folder / "cache"),
+            "max_train_examples": options.examples,
+            "max_validation_examples": 8,
+        },
+        "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    launch = [sys.executable]
+    if processes > 1:
+        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    run = folder / "run"
+    done = subprocess.run(
+        [*launch, str(ROOT / "train.py"), "--config", str(folder / "config.yaml"),
+         "--output-dir", str(run), "--resume", "never"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise Different(f"scaling: train.py failed: {(done.stderr.splitlines() or ['?'])[-1]}")
+    throughput = json.loads((run / "metrics.json").read_text())["throughput"]
+    return throughput["training_seconds"] * windows / throughput["training_windows"]
