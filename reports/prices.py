@@ -83,7 +83,9 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
     if instance not in prices:
         near = difflib.get_close_matches(instance, prices, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(prices))}"
-        raise UserError(f"{instance}: no price for this instance; {hint} Or add it to a --prices file")
+        raise UserError(
+            f"{instance}: no price for this instance; {hint} Or add it to a --prices file"
+        )
     return prices[instance]
 
 
@@ -165,5 +167,3 @@ def notes(prices: list[Price], today: datetime.date) -> list[str]:
             line += f" - STALE: older than {STALE_DAYS} days, ask --live or date the file anew"
         lines.append(line)
     return lines
-
-

@@ -15,7 +15,7 @@ class Run:
     hardware: str  # 8 x p3.16xlarge
     slots: int
     pool: str  # on demand, spot, or a cluster's pool
-    throughput: float
+    throughput: float | None
     hours: float  # from the first machine asked for to the end, where that is known
     windows: float  # trained on and kept
     lost_hours: float | None = None  # training that interruptions threw away

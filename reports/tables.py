@@ -30,6 +30,7 @@ class Table:
     title: str
     frame: pd.DataFrame
     formats: dict[str, str | Callable[[Any], str]] = field(default_factory=dict)
+    long: bool = False  # on the page and in JSON only
 
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
@@ -65,6 +66,8 @@ def to_terminal(report: Report, file: TextIO) -> None:
     console = Console(file=file, highlight=False, width=None if file.isatty() else 240)
     console.print(report.title, style="bold")
     for table in report.tables:
+        if table.long:
+            continue
         drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
         shown = table.shown()
         for name in shown.columns:
@@ -82,6 +85,8 @@ def to_terminal(report: Report, file: TextIO) -> None:
 def to_markdown(report: Report) -> str:
     lines = [f"# {report.title}"]
     for table in report.tables:
+        if table.long:
+            continue
         shown = table.shown()
         lines += ["", f"## {table.title}", ""]
         lines.append(_row(shown.columns))
