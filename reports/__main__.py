@@ -107,7 +107,7 @@ def _plan_options(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--fallback-seconds", type=float, default=float("inf"),
                       help="after such a wait go on, on demand")  # fmt: skip
     plan.add_argument("--notice-read", type=float, default=0.0, metavar="SHARE",
-                      help="of the two-minute notices; 0: work since the checkpoint is lost")  # fmt: skip
+                      help="of the two-minute notices")  # fmt: skip
     rates = plan.add_mutually_exclusive_group()
     rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
     rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")

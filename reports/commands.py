@@ -20,8 +20,6 @@ from reports.scaling import measured, scaling_report
 from reports.tables import Report, to_json, to_markdown, to_terminal
 from reports.work import count_windows, parse_speed
 
-DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
-
 
 def write(report: Report, args: argparse.Namespace) -> None:
     """The page first: when it cannot be written, nothing is printed."""
@@ -80,8 +78,7 @@ def plan_ahead(args: argparse.Namespace) -> Report:
     plan.check_settings(settings)
     known, notes = _live(args, known, instances)
     speed = parse_speed(args.throughput)
-    exact = args.slots is not None and args.pool is not None
-    choices = plan.options(known, instances, args.slots or DEFAULT_SLOTS, speed, exact)
+    choices = plan.options(known, instances, args.slots, speed, args.pool is not None)
     return plan_report(settings, plan.plan(settings, list(choices)), notes, args.today)
 
 

@@ -8,7 +8,7 @@ from reports import prices as price_file
 from reports.plots import cost_plot
 from reports.prices import Price
 from reports.rows import Run
-from reports.tables import Report, Table, frame
+from reports.tables import Report, Table, frame, price_table
 
 _MONEY = "${:,.2f}"
 FORMATS = {
@@ -57,6 +57,7 @@ def cost_report(
     parts = [run for run in runs if len(run.parts) > 1]
     if parts:
         tables.append(_parts_table(parts))
+    tables.append(price_table(used))
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [*notes, *price_file.notes(list(used), today)]
     plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []

@@ -15,6 +15,8 @@ from reports.reclaims import Constant, Reclaims
 from reports.simulate import Job, Outcome, simulate
 from reports.work import Speed
 
+DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
+WIDE = 8  # slots of a machine whose network is like that of the measured ones
 SURE = 2.5758  # standard errors of a 99 % interval
 
 
@@ -99,23 +101,29 @@ def within(sample: np.ndarray, value: float) -> bool:
 def options(
     prices: Mapping[str, Price],
     instances: Sequence[str],
-    slots: Sequence[int],
+    slots: Sequence[int] | None,
     speed: Speed,
-    exact: bool,
+    named: bool,
 ) -> Iterator[Option]:
     """Every instance type, market and slot count that fit together.
 
-    `exact`: a slot count that fills no whole machines is an error, not left out.
+    Jobs over several machines that are narrower than WIDE only where the instances were `named`.
+    Raises UserError for a slot count that was asked for and that no instance fits.
     """
-    for instance in instances:
-        price = find(prices, instance)
-        for count in slots:
-            if not exact and count % price.slots:
-                continue
-            machines = price.machines(count)
-            throughput, kind = speed.at(count, instance)
+    for count in slots or DEFAULT_SLOTS:
+        fitting = [
+            price
+            for price in (find(prices, instance) for instance in instances)
+            if count > 0
+            and count % price.slots == 0
+            and (named or price.slots >= WIDE or count == price.slots)
+        ]
+        if slots is not None and not fitting:
+            max((prices[instance] for instance in instances), key=lambda p: p.slots).machines(count)
+        for price in fitting:
+            throughput, kind = speed.at(count, price.instance)
             for spot in (True, False):
-                yield Option(price, spot, count, machines, throughput, kind)
+                yield Option(price, spot, count, price.machines(count), throughput, kind)
 
 
 def plan(settings: Settings, choices: Sequence[Option]) -> list[Planned]:

@@ -14,11 +14,10 @@ from reports.plots import pareto_plot, period_plot
 from reports.prices import monthly_fraction
 from reports.reclaims import Constant
 from reports.simulate import simulate
-from reports.tables import Report, Table, frame
+from reports.tables import Report, Table, frame, price_table
 
 FORMATS = {
     "slots": "{}",
-    "machines": "{}",
     "windows/s": "{:.2f}",
     "hours": "{:.2f}",
     "hours 5-95 %": "{}",
@@ -41,8 +40,11 @@ def plan_report(
     rows = [_row(p, i in front, settings.deadline_hours) for i, p in enumerate(planned)]
     rows.sort(key=lambda row: row["cost"])
     full = frame(rows)
-    chosen = full[full["front"] == "*"]
-    near = full[full["front"] != "*"].head(10)
+    unused = ["in time"] if settings.deadline_hours is None else []
+    unused += ["on demand at end"] if math.isinf(settings.fallback_seconds) else []
+    full = full.drop(columns=unused)
+    chosen = full[full["front"] == "*"].drop(columns="front")
+    near = full[full["front"] != "*"].drop(columns="front").head(10)
     tables = [
         Table("The Pareto front: no other option is both faster and cheaper", chosen, FORMATS),
         Table("The ten cheapest beside it", near, FORMATS),
@@ -50,11 +52,19 @@ def plan_report(
         Table("All options", full, FORMATS, long=True),
     ]
     used = {p.option.price.instance: p.option.price for p in planned}
+    tables.append(price_table(list(used.values())))
     points = [
-        {"instance": row["instance"], "market": row["market"], "slots": row["slots"],
-         "hours": row["hours"], "cost": row["cost"], "pareto": row["front"] == "*"}
-        for row in rows if math.isfinite(float(row["cost"]))
-    ]  # fmt: skip
+        {
+            "instance": p.option.price.instance,
+            "market": p.option.market,
+            "slots": p.option.slots,
+            "hours": p.hours,
+            "cost": p.cost,
+            "pareto": index in front,
+        }
+        for index, p in enumerate(planned)
+        if math.isfinite(p.cost)
+    ]
     plots = [pareto_plot(points, settings.deadline_hours)]
     curves = _curves(settings, best)
     if curves:
@@ -69,10 +79,9 @@ def _row(planned: Planned, front: bool, deadline: float | None) -> dict[str, obj
     hours, cost = (np.percentile(a, [5, 95]) for a in (outcome.hours, outcome.cost))
     return {
         "front": "*" if front else "",
-        "instance": option.price.instance,
+        "hardware": f"{option.machines} x {option.price.instance}",
         "market": option.market,
         "slots": option.slots,
-        "machines": option.machines,
         "windows/s": option.throughput,
         "speed": option.speed,
         "hours": planned.hours,
@@ -126,20 +135,27 @@ def _tried(settings: Settings, planned: Planned) -> list[tuple[float, float | No
 
 def _period_table(settings: Settings, best: Planned) -> Table:
     option, hazard = best.option, _hazard(settings, best)
-    where = f"{option.slots} slots of {option.price.instance}, {option.market}"
+    where = f"{option.machines} x {option.price.instance}, {option.market}"
     young = young_period(best.job.checkpoint_seconds, hazard, option.machines) / 60
     title = f"Checkpoint period for {where}"
     if option.spot and math.isfinite(young):
         title += f" (Young: {young:.1f} min)"
     rows = [
-        {"minutes": period / 60, "steps": round(period / best.step_seconds), "closed form": closed,
-         "simulated": cost, "standard error": error,
-         "chosen": "*" if math.isclose(period, best.job.period_seconds) else ""}
+        {
+            "minutes": period / 60,
+            "steps": round(period / best.step_seconds),
+            "closed form": closed,
+            "simulated": cost,
+            "standard error": error,
+            "chosen": "*" if math.isclose(period, best.job.period_seconds) else "",
+        }
         for period, closed, cost, error in _tried(settings, best)
-    ] or [{"minutes": best.job.period_seconds / 60, "steps": best.period_steps, "chosen": "*"}]  # fmt: skip
+    ]
+    only = {"minutes": best.job.period_seconds / 60, "steps": best.period_steps, "chosen": "*"}
+    rows = rows or [only]
     money = "${:,.3f}"
-    styles = {"minutes": "{:.1f}", "steps": "{}", "closed form": money, "simulated": money,
-              "standard error": money}  # fmt: skip
+    styles = {"minutes": "{:.1f}", "steps": "{}"}
+    styles |= dict.fromkeys(("closed form", "simulated", "standard error"), money)
     return Table(title, frame(rows), styles)
 
 
@@ -187,8 +203,10 @@ def snippet(settings: Settings, best: Planned) -> str:
 
 def method(settings: Settings) -> list[str]:
     return [
-        f"Work is {settings.windows:,.0f} windows divided by windows a second; modelled speeds are "
-        "interpolated over slots and scaled by peak arithmetic to other GPUs, at equal utilisation.",
+        f"Work is {settings.windows:,.0f} windows over windows a second; modelled speeds are "
+        "interpolated over slots and scaled by peak arithmetic to other GPUs, at equal "
+        "utilisation and network; measure before you pay. Unless --pool names them, jobs over "
+        "several machines are planned on machines of 8 slots only.",
         f"{settings.runs:,} runs of every option, seed {settings.seed}. Any machine's reclaim "
         "stops all slots; work since the last checkpoint is lost unless the notice was read "
         f"({settings.notice_read:.0%} of them); then 25 s detection, a wait for capacity "

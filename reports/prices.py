@@ -83,9 +83,7 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
     if instance not in prices:
         near = difflib.get_close_matches(instance, prices, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(prices))}"
-        raise UserError(
-            f"{instance}: no price for this instance; {hint} Or add it to a --prices file"
-        )
+        raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
 
@@ -155,15 +153,17 @@ def _amount(where: str, entry: Mapping[str, Any], key: str) -> float:
 
 
 def notes(prices: list[Price], today: datetime.date) -> list[str]:
-    """What a reader must know of the prices a report used: origin, age, assumptions."""
+    """What a reader must know at once of the prices a report used: origin and age."""
     lines = []
-    for price in sorted(prices, key=lambda price: price.instance):
-        line = (
-            f"{price.instance}: ${price.on_demand:.4g}/h on demand ({price.on_demand_origin}), "
-            f"${price.spot:.4g}/h spot ({price.spot_origin}), {price.interruption} reclaimed a "
-            f"month; {price.region}, {price.date}; {price.source}"
-        )
+    for what, name in (("on_demand", "on-demand"), ("spot", "spot")):
+        for origin, words in (("file", "the price file, not AWS"), ("live", "AWS")):
+            found = {p.instance for p in prices if getattr(p, f"{what}_origin") == origin}
+            if found:
+                lines.append(f"{name} prices from {words}: {', '.join(sorted(found))}")
+    for price in prices:
         if price.stale(today):
-            line += f" - STALE: older than {STALE_DAYS} days, ask --live or date the file anew"
-        lines.append(line)
+            lines.append(
+                f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "
+                "take --live, or look it up and date the file anew"
+            )
     return lines

@@ -20,7 +20,7 @@ class Reclaims(ABC):
 
     @abstractmethod
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from `now` to the first reclaim of any of `machines`; infinite when none comes."""
+        """Seconds from `now` to the first reclaim of any of `machines`; infinite: none comes."""
 
 
 @dataclass(frozen=True)

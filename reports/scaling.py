@@ -58,9 +58,7 @@ def scaling_report(points: Sequence[Point], published: bool) -> Report:
     drawn = {name: curve for name, curve in curves.items() if len(curve) > 1}
     from_print = {point.series for point in every if point.source == "published"}
     plots = [scaling_plot(drawn, from_print)] if drawn else []
-    single = [
-        f"{name}: one slot count alone has no efficiency" for name in curves if name not in drawn
-    ]
+    single = [f"{name}: one point alone has no efficiency" for name in curves if name not in drawn]
     return Report("How throughput scales", tables, METHOD, single, plots)
 
 

@@ -11,6 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from reports.prices import Price
+
 DASH = "-"
 
 
@@ -122,6 +124,28 @@ def _plain(row: dict[Any, Any]) -> dict[str, Any]:
 def _plain_value(value: Any) -> Any:
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def price_table(prices: Sequence[Price]) -> Table:
+    """Every price a report used, with its origin, day and source."""
+    rows = [
+        {
+            "instance": price.instance,
+            "slots": price.slots,
+            "GPU": price.gpu,
+            "on demand": price.on_demand,
+            "from": price.on_demand_origin,
+            "spot": price.spot,
+            "spot from": price.spot_origin,
+            "reclaimed a month": price.interruption,
+            "region": price.region,
+            "date": str(price.date),
+            "source": price.source,
+        }
+        for price in sorted(prices, key=lambda price: price.instance)
+    ]
+    money = "${:,.4f}"
+    return Table("Prices", frame(rows), {"slots": "{}", "on demand": money, "spot": money}, True)
 
 
 def frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
