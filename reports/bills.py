@@ -108,14 +108,12 @@ def _machines(
 def lost_spans(trial: Trial) -> list[tuple[Moment, Moment]]:
     """From an allocation's last checkpoint (or its start) to its end, unless the work was kept."""
     spans = []
-    for number, allocation in enumerate(trial.allocations):
-        last = number == len(trial.allocations) - 1
-        if allocation.end is None or (last and trial.state in FINISHED):
-            continue
-        if last and trial.state not in ENDED:
-            continue  # in the queue: the next start shows what was kept
-        saved = [c for c in trial.checkpoints if allocation.start <= c <= allocation.end]
-        spans.append((max(saved, default=allocation.start), allocation.end))
+    following = [allocation.start for allocation in trial.allocations[1:]]
+    for allocation, after in zip(trial.allocations, [*following, None], strict=True):
+        if allocation.end is None or (after is None and trial.state not in ENDED - FINISHED):
+            continue  # it runs, it came to its end, or it waits for a start that shows what is kept
+        saved = [c for c in trial.checkpoints if allocation.start <= c and (not after or c < after)]
+        spans.append((min(max(saved, default=allocation.start), allocation.end), allocation.end))
     return spans
 
 

@@ -30,7 +30,7 @@ METHOD = [
     "Published rows: GPUs, machines, throughput, hours, EM and F1 are as published, the rates and "
     "costs are derived. Time and throughput are training alone; boot, queue and validation were "
     "not published.",
-    "Cluster rows: hours run from the first allocation asked for to the end of the last; machines "
+    "Cluster rows: hours run from the first allocation to the end of the last; machines "
     "are paid from launch to termination as the master recorded it, boot and idle included. Lost "
     "is the time from an allocation's last checkpoint to its end, where work was going on that "
     "was not kept. Restarts are all starts after the first, counted against max_restarts or not.",

@@ -57,7 +57,7 @@ class Price:
         if slots < 1 or slots % self.slots:
             below = max(slots // self.slots, 1) * self.slots
             raise UserError(
-                f"slots: {slots} slots do not fill machines of {self.slots} ({self.instance}); "
+                f"--slots: {slots} slots do not fill machines of {self.slots} ({self.instance}); "
                 f"Determined starts none of them; use {below} or {below + self.slots}"
             )
         return slots // self.slots

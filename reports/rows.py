@@ -16,7 +16,7 @@ class Run:
     slots: int
     pool: str  # on demand, spot, or a cluster's pool
     throughput: float | None
-    hours: float  # from the first machine asked for to the end, where that is known
+    hours: float  # from the first start to the last end, waits included where they are known
     windows: float  # trained on and kept
     lost_hours: float | None = None  # training that interruptions threw away
     restarts: int | None = None  # starts after the first
