@@ -14,6 +14,7 @@ from typing import Any
 from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
+ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
 _REFUSED = {
     "AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch",
@@ -95,9 +96,10 @@ def _client(service: str, region: str) -> Any:
     import boto3
     from botocore.config import Config
 
-    retries = {"mode": "standard", "max_attempts": 3}
+    retries = {"mode": "standard", "total_max_attempts": ATTEMPTS}
     config = Config(retries=retries, connect_timeout=5, read_timeout=20)
-    return boto3.client(service, region_name=region, config=config)
+    session = boto3.session.Session()  # boto3.client would keep the first credentials it saw
+    return session.client(service, region_name=region, config=config)
 
 
 def _spot(instances: Sequence[str], region: str) -> dict[str, float]:

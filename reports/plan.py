@@ -87,7 +87,8 @@ class Planned:
 
     def agrees(self) -> bool | None:
         """Whether the closed form lies in the simulation's 99 % interval; None: there is none."""
-        if self.closed is None or not math.isfinite(self.closed.hours):
+        finite = np.isfinite(self.outcome.hours).all()
+        if self.closed is None or not math.isfinite(self.closed.hours) or not finite:
             return None
         return within(self.outcome.hours, self.closed.hours)
 
@@ -96,6 +97,11 @@ def within(sample: np.ndarray, value: float) -> bool:
     """Whether `value` lies in the 99 % interval of the sample's mean."""
     error = SURE * float(sample.std(ddof=1)) / math.sqrt(sample.size)
     return abs(float(sample.mean()) - value) <= error + 1e-9 * max(abs(value), 1.0)
+
+
+def percentile(sample: np.ndarray, percent: float) -> float:
+    """A value of the sample: nothing is interpolated, so runs that never end do no harm."""
+    return float(np.percentile(sample, percent, method="nearest"))
 
 
 def options(
@@ -229,7 +235,7 @@ def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
     if deadline is None:
         return min(finite, key=lambda p: p.cost)
-    safe = [p for p in finite if float(np.percentile(p.outcome.hours, 95)) <= deadline]
+    safe = [p for p in finite if percentile(p.outcome.hours, 95) <= deadline]
     return min(safe, key=lambda p: p.cost) if safe else min(finite, key=lambda p: p.hours)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reports import prices as price_file
 from reports.closed_form import expected, young_period
-from reports.plan import Planned, Settings, candidates, pareto, recommended
+from reports.plan import Planned, Settings, candidates, pareto, percentile, recommended
 from reports.plots import pareto_plot, period_plot
 from reports.prices import monthly_fraction
 from reports.reclaims import Constant
@@ -76,7 +76,7 @@ def plan_report(
 
 def _row(planned: Planned, front: bool, deadline: float | None) -> dict[str, object]:
     option, outcome = planned.option, planned.outcome
-    hours, cost = (np.percentile(a, [5, 95]) for a in (outcome.hours, outcome.cost))
+    hours, cost = ([percentile(a, 5), percentile(a, 95)] for a in (outcome.hours, outcome.cost))
     return {
         "front": "*" if front else "",
         "hardware": f"{option.machines} x {option.price.instance}",
@@ -182,7 +182,7 @@ def _agreement(planned: Sequence[Planned]) -> str:
 def snippet(settings: Settings, best: Planned) -> str:
     """What to write into the experiment's YAML for the recommended option."""
     option = best.option
-    late = float(np.percentile(best.outcome.hours, 95))
+    late = percentile(best.outcome.hours, 95)
     missed = settings.deadline_hours is not None and late > settings.deadline_hours
     lines = [
         f"# {option.machines} x {option.price.instance}, {option.market}: {best.hours:.2f} h, "

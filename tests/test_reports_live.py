@@ -99,23 +99,23 @@ def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: 
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch, moto):
     with price_list("25.5000000000") as (pricing, asked):
-        known, notes = ask(monkeypatch, moto, pricing)
-    price = known["p3.16xlarge"]
+        known, notes = ask(monkeypatch, moto, pricing, "us-west-2", "p5.48xlarge")
+    price = known["p5.48xlarge"]
     assert notes == [] and price.spot == 0.00001 and price.on_demand == 25.5  # moto's, ours
     assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
     ((target, text),) = asked
     assert target == "AWSPriceListService.GetProducts"
     wanted = {entry["Field"]: entry["Value"] for entry in json.loads(text)["Filters"]}
-    assert wanted["instanceType"] == "p3.16xlarge" and wanted["regionCode"] == "us-east-1"
+    assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
     assert known["g5.xlarge"].spot_origin == "file"  # not asked for
 
 
 def test_a_region_without_the_type(monkeypatch, moto):
     with price_list() as (pricing, _):
-        known, notes = ask(monkeypatch, moto, pricing, "eu-south-1")
-    assert known["p3.16xlarge"] == load_prices()["p3.16xlarge"]
+        known, notes = ask(monkeypatch, moto, pricing, "eu-south-1", "p5.48xlarge")
+    assert known == load_prices()
     (note,) = notes
-    assert "p3.16xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
+    assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
 def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
     body = {"__type": "UnrecognizedClientException", "message": "The security token is invalid."}
     with aws(400, json.dumps(body), JSON) as (pricing, asked):
-        known, notes = ask(monkeypatch, moto, pricing, "us-east-1", "p3.16xlarge", "g5.xlarge")
+        known, notes = ask(monkeypatch, moto, pricing, "us-east-1", "p5.48xlarge", "g5.xlarge")
     assert len(asked) == 1  # the second type is not asked for with refused credentials
     assert any("AWS refused the credentials (UnrecognizedClientException)" in n for n in notes)
-    assert known["p3.16xlarge"].on_demand_origin == "file"
+    assert known["p5.48xlarge"].on_demand_origin == "file"
 
 
 def test_throttling_is_tried_again_and_then_said(monkeypatch, moto):
@@ -171,4 +171,7 @@ def test_the_report_marks_what_came_from_where(monkeypatch, capsys, moto):
     report = json.loads(capsys.readouterr().out)
     prices = {row["instance"]: row for row in report["tables"][-1]["rows"]}
     assert prices["p3.16xlarge"]["from"] == "live" and prices["p3.16xlarge"]["on demand"] == 25.5
-    assert "spot prices from AWS: p3.16xlarge, p3.2xlarge" in report["notes"]
+    assert prices["p3.16xlarge"]["spot from"] == "file"  # moto's us-east-1 offers none any more
+    assert any("p3.16xlarge has no entry in the spot price history" in n for n in report["notes"])
+    assert "on-demand prices from AWS: p3.16xlarge, p3.2xlarge" in report["notes"]
+    assert "spot prices from the price file, not AWS: p3.16xlarge, p3.2xlarge" in report["notes"]
