@@ -21,7 +21,12 @@ def to_html(report: Report) -> str:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     tables = [
-        {"title": table.title, "shown": table.shown(), "numbers": set(table.formats)}
+        {
+            "title": table.title,
+            "shown": table.shown(),
+            "numbers": set(table.formats),
+            "long": table.long,
+        }
         for table in report.tables
     ]
     plots = [

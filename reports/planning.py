@@ -32,11 +32,16 @@ FORMATS = {
 }
 
 
+# A checkpoint period in seconds; its cost by closed form and by simulation; the standard error.
+Tried = tuple[float, float | None, float, float]
+
+
 def plan_report(
     settings: Settings, planned: Sequence[Planned], notes: Sequence[str], today: datetime.date
 ) -> Report:
     front = pareto(planned)
     best = recommended(planned, settings.deadline_hours)
+    tried = _tried(settings, best)
     rows = [_row(p, i in front, settings.deadline_hours) for i, p in enumerate(planned)]
     rows.sort(key=lambda row: row["cost"])
     full = frame(rows)
@@ -48,7 +53,7 @@ def plan_report(
     tables = [
         Table("The Pareto front: no other option is both faster and cheaper", chosen, FORMATS),
         Table("The ten cheapest beside it", near, FORMATS),
-        _period_table(settings, best),
+        _period_table(settings, best, tried),
         Table("All options", full, FORMATS, long=True),
     ]
     used = {p.option.price.instance: p.option.price for p in planned}
@@ -66,7 +71,7 @@ def plan_report(
         if math.isfinite(p.cost)
     ]
     plots = [pareto_plot(points, settings.deadline_hours)]
-    curves = _curves(settings, best)
+    curves = _curves(tried)
     if curves:
         plots.append(period_plot(curves))
     title = f"What {settings.windows:,.0f} windows would take and cost"
@@ -116,8 +121,8 @@ def _hazard(settings: Settings, planned: Planned) -> float:
     return settings.reclaims(planned.option.price).hazard * (1 - settings.notice_read)
 
 
-def _tried(settings: Settings, planned: Planned) -> list[tuple[float, float | None, float, float]]:
-    """Per candidate period: seconds, cost by the closed form, by simulation, standard error."""
+def _tried(settings: Settings, planned: Planned) -> list[Tried]:
+    """The recommended option at every candidate period, with all the runs."""
     hazard = _hazard(settings, planned)
     if not planned.option.spot or hazard == 0:
         return []
@@ -133,7 +138,7 @@ def _tried(settings: Settings, planned: Planned) -> list[tuple[float, float | No
     return tried
 
 
-def _period_table(settings: Settings, best: Planned) -> Table:
+def _period_table(settings: Settings, best: Planned, tried: Sequence[Tried]) -> Table:
     option, hazard = best.option, _hazard(settings, best)
     where = f"{option.machines} x {option.price.instance}, {option.market}"
     young = young_period(best.job.checkpoint_seconds, hazard, option.machines) / 60
@@ -149,7 +154,7 @@ def _period_table(settings: Settings, best: Planned) -> Table:
             "standard error": error,
             "chosen": "*" if math.isclose(period, best.job.period_seconds) else "",
         }
-        for period, closed, cost, error in _tried(settings, best)
+        for period, closed, cost, error in tried
     ]
     only = {"minutes": best.job.period_seconds / 60, "steps": best.period_steps, "chosen": "*"}
     rows = rows or [only]
@@ -159,8 +164,8 @@ def _period_table(settings: Settings, best: Planned) -> Table:
     return Table(title, frame(rows), styles)
 
 
-def _curves(settings: Settings, best: Planned) -> dict[str, list[tuple[float, float]]]:
-    tried = [row for row in _tried(settings, best) if math.isfinite(row[2])]
+def _curves(every: Sequence[Tried]) -> dict[str, list[tuple[float, float]]]:
+    tried = [row for row in every if math.isfinite(row[2])]
     if len(tried) < 2:
         return {}
     curves = {"simulated": [(period / 60, cost) for period, _, cost, _ in tried]}

@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  # the backend comes first
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import LogLocator, NullLocator  # noqa: E402
 
 from reports.rows import Run  # noqa: E402
 from reports.tables import Plot  # noqa: E402
@@ -120,9 +121,9 @@ def _front(axes: Axes, points: Sequence[Mapping[str, object]]) -> None:
 def _log_axes(axes: Axes) -> None:
     for axis, name in ((axes.xaxis, "x"), (axes.yaxis, "y")):
         getattr(axes, f"set_{name}scale")("log")
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter(lambda *_: "")
-    axes.grid(which="minor", visible=False)
 
 
 def scaling_plot(series: Mapping[str, Sequence[tuple[int, float]]], published: set[str]) -> Plot:
