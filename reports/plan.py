@@ -220,7 +220,8 @@ def best_period(job: Job, reclaims: Reclaims, step: float, seed: int, runs: int 
 def pareto(planned: Sequence[Planned]) -> set[int]:
     """Positions of the options that no other one beats in both time and cost."""
     front, best = set(), math.inf
-    order = sorted(range(len(planned)), key=lambda i: (planned[i].hours, planned[i].cost))
+    keys = [(round(p.hours, 9), round(p.cost, 6), p.option.machines) for p in planned]
+    order = sorted(range(len(planned)), key=keys.__getitem__)
     for position in order:
         if planned[position].cost < best:
             front.add(position)

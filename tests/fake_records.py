@@ -30,7 +30,7 @@ ALLOCATIONS = {  # task -> (allocation, start, end, pool, machines)
     "7.task": [
         ("7.0", "10:10", "11:10", SPOT, ["i-a", "i-b"]),
         ("7.1", "11:20", "11:50", SPOT, ["i-a", "i-b"]),
-        ("7.2", "12:00", "12:30", SPOT, ["i-a", "i-c"]),
+        ("7.2", "12:00", "12:31", SPOT, ["i-a", "i-c"]),
     ],
     "8.task": [("8.0", "12:00", "", ON_DEMAND, ["i-d"])],
 }
