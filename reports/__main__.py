@@ -1,0 +1,126 @@
+"""What training costs, how it scales, and what it would cost elsewhere.
+
+  python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
+  python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
+  python -m reports plan --windows 264396 --slots 8 64 --deadline 2
+  python -m reports scaling --published --run fused=bench.json
+
+Exit status 0, or 2 with one line on standard error: what is wrong and what to do.
+"""
+
+import argparse
+import datetime
+import sys
+from pathlib import Path
+
+_PACKAGES = {"boto3", "botocore", "determined", "jinja2", "matplotlib", "numpy", "pandas", "rich",
+             "yaml"}  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the report; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        from hparams import UserError
+        from reports import commands
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    try:
+        report = commands.COMMANDS[args.command](args)
+        commands.write(report, args)
+    except UserError as error:
+        print(f"reports: error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    return 0
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    name = (error.name or "").split(".")[0]
+    if name not in _PACKAGES:
+        raise error
+    print(
+        f"reports: error: {name} is not installed; run pip install -r reports/requirements.txt",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    form = common.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the numbers as JSON")
+    form.add_argument("--markdown", action="store_true", help="the tables as Markdown")
+    common.add_argument("--html", type=Path, metavar="FILE", help="also write one page with plots")
+    common.add_argument("--prices", type=Path, metavar="YAML", help="default: cluster/prices.yaml")
+    common.add_argument("--live", action="store_true", help="ask AWS for today's prices")
+    common.add_argument("--region", help="for --live; default: the price file's")
+    common.add_argument(
+        "--today", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DAY",
+        help="the day that prices are stale or fresh on",
+    )  # fmt: skip
+    records = argparse.ArgumentParser(add_help=False)
+    records.add_argument("--published", action="store_true", help="the published figures")
+    records.add_argument("--run", action="append", default=[], metavar="PATH", help="see README")
+    records.add_argument("--experiment", type=int, nargs="+", default=[], metavar="ID")
+    records.add_argument("--master", metavar="URL", help="default: DET_MASTER, as det has it")
+    records.add_argument("--user", help="as det -u")
+    records.add_argument(
+        "--until", type=_moment, metavar="TIME", help="the end of what still runs; default: now"
+    )
+    cost = commands.add_parser("cost", parents=[common, records], help="what runs cost")
+    cost.add_argument("--baseline", metavar="RUN", help="default: the first row")
+    cost.add_argument("--windows", type=float, help="work that a benchmark is projected to")
+    cost.add_argument(
+        "--price-pool", action="append", default=[], metavar="POOL=INSTANCE[:spot]",
+        help="price a pool that is not on EC2 as if it were",
+    )  # fmt: skip
+    commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
+    _plan_options(commands.add_parser("plan", parents=[common], help="expected time and cost"))
+    return parser
+
+
+def _plan_options(plan: argparse.ArgumentParser) -> None:
+    work = plan.add_mutually_exclusive_group()
+    work.add_argument("--windows", type=float, help="to train on; default: the published run's")
+    work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
+    plan.add_argument("--config", type=Path, default=Path("configs/distributed64.yaml"),
+                      help="how --data is cut into windows")  # fmt: skip
+    plan.add_argument("--epochs", type=float, default=2, help="of --data")
+    plan.add_argument("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE",
+                      help="measured; default: the published V100 figures")  # fmt: skip
+    plan.add_argument("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
+    plan.add_argument("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
+    plan.add_argument("--deadline", type=float, metavar="HOURS")
+    plan.add_argument("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
+    plan.add_argument("--checkpoint-seconds", type=float, default=25.0)
+    plan.add_argument("--checkpoint-period", type=int, metavar="STEPS", help="instead of the best")
+    plan.add_argument("--restart-seconds", type=float, default=60.0, help="container to first step")
+    plan.add_argument("--boot-seconds", type=float, default=180.0)
+    plan.add_argument("--image-seconds", type=float, default=120.0)
+    plan.add_argument("--wait-seconds", type=float, default=120.0, help="for capacity, on average")
+    plan.add_argument("--fallback-seconds", type=float, default=float("inf"),
+                      help="after such a wait go on, on demand")  # fmt: skip
+    plan.add_argument("--notice-read", type=float, default=0.0, metavar="SHARE",
+                      help="of the two-minute notices")  # fmt: skip
+    rates = plan.add_mutually_exclusive_group()
+    rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
+    rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")
+    rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
+    plan.add_argument("--runs", type=int, default=10_000)
+    plan.add_argument("--seed", type=int, default=0)
+
+
+def _moment(text: str) -> datetime.datetime:
+    from reports.records import parse_time
+
+    return parse_time(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Local runs (`metrics.json`, `config.yaml` of an output directory) and benchmark results."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hparams import UserError
+from reports.prices import Price, find
+from reports.published import EPOCHS, WINDOWS
+from reports.rows import Run
+
+
+def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> Run:
+    """`PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`; PATH is an output directory or a JSON file.
+
+    `windows` is the work that a benchmark's throughput is projected to.
+    Raises UserError for a file that cannot be read or has no throughput.
+    """
+    path, at, machine = text.rpartition("@")
+    if not at:
+        path, machine = text, ""
+    price, spot = _machine(machine, prices)
+    file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
+    content = _json(file)
+    if "results" in content or "stage" in content:
+        facts = _benchmark(file, content, windows)
+    else:
+        facts = _local(file, content)
+    return _priced(path, facts, price, spot)
+
+
+def _machine(text: str, prices: Mapping[str, Price]) -> tuple[Price | None, bool]:
+    if not text:
+        return None, False
+    instance, _, market = text.partition(":")
+    if market not in ("", "spot", "on-demand"):
+        raise UserError(f"--run: {market!r} after the instance; expected spot or on-demand")
+    return find(prices, instance), market == "spot"
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot read it ({error.strerror}); give the directory of a finished run, or "
+            "a benchmark's JSON"
+        ) from None
+    except ValueError:
+        raise UserError(f"{file}: not JSON; give metrics.json or a benchmark's result") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: expected a JSON object")
+    return content
+
+
+def _number(file: Path, where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UserError(f"{file}: {where}: no throughput there (found {value!r}); run it anew")
+    if value <= 0:
+        raise UserError(f"{file}: {where}: {value:g} must be greater than 0")
+    return float(value)
+
+
+def _local(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    speed = content.get("throughput")
+    speed = speed if isinstance(speed, dict) else {}
+    key = "throughput.examples_per_second"
+    throughput = _number(file, key, speed.get("examples_per_second"))
+    seconds = _number(file, "throughput.training_seconds", speed.get("training_seconds"))
+    windows = _number(file, "throughput.training_windows", speed.get("training_windows"))
+    saving = sum(speed.get("checkpoint_seconds") or [])
+    best = content.get("best") or {}
+    config = _config(file.parent / "config.yaml")
+    slots = speed.get("slots") or (config.get("resources") or {}).get("slots_per_trial") or 1
+    notes = ["training and checkpoints of its last start; validation is not in it"]
+    return {
+        "throughput": throughput,
+        "windows": windows,
+        "slots": int(slots),
+        "parts": {"training": seconds / 3600, "checkpoints": saving / 3600},
+        "exact": best.get("exact"),
+        "f1": best.get("f1"),
+        "notes": notes,
+        "device": "this machine",
+    }
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _benchmark(file: Path, content: Mapping[str, Any], windows: float | None) -> dict[str, Any]:
+    value: Any = content
+    for key in ("results", "ours", "windows_per_second", "median"):
+        value = value.get(key) if isinstance(value, dict) else None
+    throughput = _number(file, "results.ours.windows_per_second.median", value)
+    work = windows or EPOCHS * WINDOWS
+    device = content.get("device")
+    device = device if isinstance(device, dict) else {}
+    slots = next((device[key] for key in ("slots", "count", "gpus") if device.get(key)), 1)
+    return {
+        "throughput": throughput,
+        "windows": work,
+        "slots": int(slots),
+        "parts": {"training": work / throughput / 3600},
+        "exact": None,
+        "f1": None,
+        "notes": [f"a benchmark's throughput, projected to {work:,.0f} windows"],
+        "device": str(device.get("name") or "this machine"),
+    }
+
+
+def _priced(name: str, facts: dict[str, Any], price: Price | None, spot: bool) -> Run:
+    slots, notes, parts = facts["slots"], facts["notes"], facts["parts"]
+    hours = sum(parts.values())
+    hardware, pool, rate = facts["device"], "local", None
+    if price is not None:
+        machines = 1 if slots <= price.slots else price.machines(slots)
+        rate = machines * price.hourly(spot)
+        hardware, pool = f"{machines} x {price.instance}", "spot" if spot else "on demand"
+        notes = [*notes, f"priced as if it had run on {hardware}"]
+    return Run(
+        name=name,
+        hardware=hardware,
+        slots=slots,
+        pool=pool,
+        throughput=facts["throughput"],
+        hours=hours,
+        windows=facts["windows"],
+        rate=rate,
+        cost=None if rate is None else rate * hours,
+        exact=facts["exact"],
+        f1=facts["f1"],
+        parts={} if rate is None else {part: rate * value for part, value in parts.items()},
+        notes=tuple(notes),
+    )

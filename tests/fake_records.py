@@ -1,0 +1,279 @@
+"""A Determined master on loopback that recorded two experiments: what `reports` asks of it.
+
+Every answer is made from the client's own types (`bindings.*.to_json`), with the quirks of 0.38.1:
+a task's allocations have neither slots nor exit reason, and raw entries do not name the trial.
+
+Experiment 7: 16 slots on two spot machines, i-a and i-b; restarted twice, ended well. Of the first
+allocation 30 min were lost, of the second nothing (a checkpoint at its end), then i-b was taken and
+i-c came. Experiment 8: 8 slots on demand on i-d, running since 12:00.
+"""
+
+import http.server
+import json
+import re
+import threading
+import urllib.parse
+from typing import Any, Dict, List, Tuple
+
+from determined.common.api import bindings
+
+TOKEN = "user-token"
+DAY = "2026-11-20T"
+SPOT, ON_DEMAND = "aws-spot-p3-16xlarge", "aws-p3-16xlarge"
+
+
+def at(clock: str) -> str:
+    return f"{DAY}{clock}:00.123456789Z"
+
+
+ALLOCATIONS = {  # task -> (allocation, start, end, pool, machines)
+    "7.task": [
+        ("7.0", "10:10", "11:10", SPOT, ["i-a", "i-b"]),
+        ("7.1", "11:20", "11:50", SPOT, ["i-a", "i-b"]),
+        ("7.2", "12:00", "12:31", SPOT, ["i-a", "i-c"]),
+    ],
+    "8.task": [("8.0", "12:00", "", ON_DEMAND, ["i-d"])],
+}
+CHECKPOINTS = {70: ["10:40", "11:50", "12:30"], 80: []}
+INSTANCES = [("i-a", "10:00", "12:40"), ("i-b", "10:00", "11:55"), ("i-c", "11:55", "12:40"),
+             ("i-d", "11:50", "")]  # fmt: skip
+WORK = [  # experiment, kind, from, to
+    (7, "imagepulling", "10:10", "10:15"),
+    (7, "training", "10:15", "10:35"),
+    (7, "checkpointing", "10:35", "10:40"),
+    (7, "training", "10:40", "11:00"),  # rolled back
+    (7, "training", "11:25", "11:45"),
+    (7, "checkpointing", "11:45", "11:50"),
+    (7, "training", "12:05", "12:20"),
+    (7, "validation", "12:20", "12:25"),
+    (7, "checkpointing", "12:25", "12:30"),
+    (8, "training", "12:05", "12:50"),
+]
+
+
+def _experiment(number: int) -> bindings.v1Experiment:
+    config = {
+        "hyperparameters": {"global_batch_size": 256},
+        "resources": {"slots_per_trial": 16 if number == 7 else 8},
+    }
+    return bindings.v1Experiment(
+        archived=False,
+        config=config,
+        id=number,
+        jobId="job",
+        name="albert-squad",
+        numTrials=1,
+        originalConfig="",
+        projectId=1,
+        projectOwnerId=1,
+        searcherType="single",
+        startTime=at("10:00"),
+        state=bindings.experimentv1State.COMPLETED,
+        username="ada",
+        resourcePool=SPOT if number == 7 else ON_DEMAND,
+    )
+
+
+def _trial(experiment: int) -> bindings.trialv1Trial:
+    done = experiment == 7
+    metrics = bindings.v1Metrics(avgMetrics={"exact": 86.0, "f1": 89.0, "loss": 0.5})
+    best = bindings.v1MetricsWorkload(metrics=metrics, numInputs=0, totalBatches=400)
+    return bindings.trialv1Trial(
+        experimentId=experiment,
+        hparams={},
+        id=experiment * 10,
+        restarts=1 if done else 0,  # the reclaim is not counted
+        startTime=at("10:10"),
+        state=bindings.trialv1State.COMPLETED if done else bindings.trialv1State.RUNNING,
+        totalBatchesProcessed=400 if done else 100,
+        bestValidation=best if done else None,
+        taskId=f"{experiment}.task",
+        taskIds=[f"{experiment}.task"],
+    )
+
+
+def _task(task: str) -> bindings.v1Task:
+    allocations = [
+        bindings.v1Allocation(
+            allocationId=name,
+            slots=0,
+            state=bindings.taskv1State.TERMINATED if end else bindings.taskv1State.RUNNING,
+            taskId=task,
+            startTime=f"{DAY}{start}:00.123",  # as the database's JSON has it: without a zone
+            endTime=f"{DAY}{end}:00.123" if end else None,
+        )
+        for name, start, end, _, _ in reversed(ALLOCATIONS[task])
+    ]
+    return bindings.v1Task(
+        allocations=allocations,
+        startTime=at("10:10"),
+        taskId=task,
+        taskType=bindings.v1TaskType.TRIAL,
+    )
+
+
+def _accelerators(task: str) -> bindings.v1GetTaskAcceleratorDataResponse:
+    data = [
+        bindings.v1AcceleratorData(
+            acceleratorType="cuda", allocationId=name, nodeName=machine, resourcePool=pool
+        )
+        for name, _, _, pool, machines in ALLOCATIONS[task]
+        for machine in machines
+    ]
+    return bindings.v1GetTaskAcceleratorDataResponse(acceleratorData=data)
+
+
+def _checkpoints(trial: int) -> bindings.v1GetTrialCheckpointsResponse:
+    stored = [
+        bindings.v1Checkpoint(
+            metadata={},
+            resources={},
+            state=bindings.checkpointv1State.COMPLETED,
+            training=bindings.v1CheckpointTrainingMetadata(),
+            uuid=f"{trial}-{clock}",
+            reportTime=at(clock),
+        )
+        for clock in CHECKPOINTS[trial]
+    ]
+    page = bindings.v1Pagination(limit=0, offset=0, total=len(stored))
+    return bindings.v1GetTrialCheckpointsResponse(checkpoints=stored, pagination=page)
+
+
+def _metrics(trial: int) -> bindings.v1GetTrainingMetricsResponse:
+    speeds = [(200, 80.0), (400, 120.0)] if trial == 70 else []
+    reports = [
+        bindings.v1MetricsReport(
+            archived=False,
+            endTime=at("10:35"),
+            group="training",
+            id=steps,
+            metrics={"avg_metrics": {"examples_per_second": speed, "loss": 1.0}},
+            totalBatches=steps,
+            trialId=trial,
+            trialRunId=1,
+        )
+        for steps, speed in speeds
+    ]
+    return bindings.v1GetTrainingMetricsResponse(metrics=reports)
+
+
+def _raw() -> bindings.v1ResourceAllocationRawResponse:
+    entries = [
+        bindings.v1ResourceAllocationRawEntry(
+            kind=kind, experimentId=experiment, username="ada", slots=16,
+            startTime=at(start), endTime=at(end),
+        )
+        for experiment, kind, start, end in WORK
+    ] + [
+        bindings.v1ResourceAllocationRawEntry(
+            kind="instance", username=name, slots=8, startTime=at(start),
+            endTime=at(end) if end else None,
+        )
+        for name, start, end in INSTANCES
+    ]  # fmt: skip
+    return bindings.v1ResourceAllocationRawResponse(resourceEntries=entries)
+
+
+def _pool(name: str, spot: bool) -> bindings.v1ResourcePool:
+    texts = "agentDockerImage agentDockerNetwork agentDockerRuntime agentFluentImage clusterName"
+    texts += " containerStartupScript description imageId location masterCertName masterUrl"
+    numbers = "auxContainerCapacity auxContainerCapacityPerAgent auxContainersRunning maxAgents"
+    numbers += " minAgents numAgents slotsAvailable slotsUsed maxAgentStartingPeriod"
+    numbers += " maxIdleAgentPeriod"
+    aws = bindings.v1ResourcePoolAwsDetail(
+        **dict.fromkeys(
+            "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey "
+            "tagValue".split(), ""
+        ),
+        publicIp=True, rootVolumeSize=200, spotEnabled=spot, instanceType="p3.16xlarge",
+    )  # fmt: skip
+    return bindings.v1ResourcePool(
+        **dict.fromkeys(texts.split(), ""),
+        **dict.fromkeys(numbers.split(), 0),
+        defaultAuxPool=False,
+        defaultComputePool=False,
+        details=bindings.v1ResourcePoolDetail(aws=aws),
+        instanceType="p3.16xlarge",
+        name=name,
+        preemptible=spot,
+        resourceManagerMetadata={},
+        schedulerFittingPolicy=bindings.v1FittingPolicy.BEST,
+        schedulerType=bindings.v1SchedulerType.PRIORITY,
+        slotType=bindings.devicev1Type.CUDA,
+        startupScript="",
+        type=bindings.v1ResourcePoolType.AWS,
+    )
+
+
+def _answer(path: str) -> Any:
+    pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
+    page = bindings.v1Pagination(limit=0, offset=0, total=1)
+    routes = [
+        (r"experiments/([78])",
+         lambda n: bindings.v1GetExperimentResponse(experiment=_experiment(int(n)))),
+        (r"experiments/([78])/trials",
+         lambda n: bindings.v1GetExperimentTrialsResponse(
+             pagination=page, trials=[_trial(int(n))])),
+        (r"tasks/([^/]+)", lambda n: bindings.v1GetTaskResponse(task=_task(n))),
+        (r"tasks/([^/]+)/acceleratorData", _accelerators),
+        (r"trials/([78]0)/checkpoints", lambda n: _checkpoints(int(n))),
+        (r"resource-pools", lambda: bindings.v1GetResourcePoolsResponse(resourcePools=pools)),
+        (r"resources/allocation/raw", _raw),
+    ]  # fmt: skip
+    for pattern, answer in routes:
+        found = re.fullmatch(f"/api/v1/{pattern}", path)
+        if found:
+            return answer(*found.groups()).to_json()
+    return None
+
+
+class FakeRecords:
+    """Serves the records. `hide_raw`: refuse them, as a master with strict permissions does."""
+
+    def __init__(self, hide_raw: bool = False) -> None:
+        self.calls: List[str] = []
+        self.hide_raw = hide_raw
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> "FakeRecords":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, query: Dict[str, List[str]], token: str) -> Tuple[int, Any]:
+        self.calls.append(path)
+        if token != f"Bearer {TOKEN}":
+            return 401, {"error": {"code": 16, "error": "no valid token"}}
+        if path == "/api/v1/trials/metrics/training_metrics":
+            return 200, {"result": _metrics(int(query["trialIds"][0])).to_json()}
+        if path.endswith("/allocation/raw") and self.hide_raw:
+            return 403, {"error": {"code": 7, "error": "access denied"}}
+        found = _answer(path)
+        missing = {"error": {"code": 5, "error": "not found", "message": "not found"}}
+        return (404, missing) if found is None else (200, found)
+
+
+def _handler(records: FakeRecords) -> type:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            token = self.headers.get("Authorization", "")
+            status, answer = records.answer(url.path, urllib.parse.parse_qs(url.query), token)
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,207 @@
+"""`cost` and `scaling`: published figures, local runs, benchmarks, wrong input."""
+
+import dataclasses
+import datetime
+import json
+import pathlib
+import sys
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports import published, runs
+from reports.__main__ import main
+from reports.cost import cost_report
+from reports.prices import PRICE_FILE, load_prices
+from reports.scaling import efficiency
+from tests.conftest import TINY, train
+
+TODAY = ["--today", "2026-10-01"]
+
+
+def rows(capsys, *arguments: str) -> list:
+    assert main([*arguments, *TODAY, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line of an error; nothing else is printed."""
+    assert main([*arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and err.startswith("reports: error: ")
+    return err
+
+
+def price_file(tmp_path: pathlib.Path, instance: str, **changes: float) -> str:
+    content = yaml.safe_load(PRICE_FILE.read_text())
+    content["instances"][instance].update(changes)
+    path = tmp_path / "prices.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_the_published_table_comes_out_of_price_and_time(capsys):
+    one, eight, many = rows(capsys, "cost", "--published")
+    assert one["cost"] == pytest.approx(112.21, abs=0.005) and round(many["cost"]) == 47
+    assert round(many["faster"]) == 46 and round(many["cheaper"] * 100) == 58
+    assert round(many["windows/s"] / one["windows/s"]) == 46
+    assert eight["cost"] == pytest.approx(4.7 * 24.48)
+    assert [row["slots"] for row in (one, eight, many)] == [1, 8, 64]
+    assert (many["EM"], many["F1"]) == (86.24, 89.06)
+    assert many["$/1,000 windows"] == pytest.approx(many["cost"] / 264.396)
+    assert main(["cost", "--published", *TODAY]) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("$112.21", "$47.00", "46x", "58%"))
+
+
+def test_a_changed_price_changes_the_table(capsys, tmp_path):
+    path = price_file(tmp_path, "p3.2xlarge", on_demand=6.12)
+    assert rows(capsys, "cost", "--published", "--prices", path)[0]["cost"] == pytest.approx(
+        2 * 112.2102
+    )
+    path = price_file(tmp_path, "p3.16xlarge", spot_discount=0.85)
+    many = rows(capsys, "cost", "--published", "--prices", path)[2]
+    assert many["cost"] == pytest.approx(47.0016 / 2)
+    assert many["cheaper"] == pytest.approx(1 - 23.5008 / 112.2102)
+
+
+@given(st.floats(0.01, 1000), st.floats(1.001, 10))
+def test_cost_rises_with_the_price(price, factor):
+    known = load_prices()
+    cheap, dear = (
+        published.published_runs(
+            {k: dataclasses.replace(v, on_demand=price * f, spot=price * f / 2)
+             for k, v in known.items()}
+        )
+        for f in (1, factor)
+    )  # fmt: skip
+    assert all(a.cost < b.cost for a, b in zip(cheap, dear, strict=True))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """What the real entry point leaves behind."""
+    folder = tmp_path_factory.mktemp("report")
+    config = json.loads(json.dumps(TINY))
+    config["data"]["cache_dir"] = str(folder / "cache")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def test_a_real_local_run_is_priced(capsys, run_folder):
+    metrics = json.loads((run_folder / "metrics.json").read_text())
+    (row,) = rows(capsys, "cost", "--run", f"{run_folder}@p3.2xlarge:spot")
+    speed = metrics["throughput"]
+    seconds = speed["training_seconds"] + sum(speed["checkpoint_seconds"])
+    assert row["hours"] == pytest.approx(seconds / 3600)
+    assert row["cost"] == pytest.approx(seconds / 3600 * 0.918)
+    assert row["windows/s"] == pytest.approx(speed["examples_per_second"])
+    assert (row["EM"], row["F1"]) == (metrics["best"]["exact"], metrics["best"]["f1"])
+    (free,) = rows(capsys, "cost", "--run", str(run_folder))
+    assert free["cost"] is None and free["hours"] == row["hours"]
+
+
+def benchmark(path: pathlib.Path, speed: object, slots: int = 1) -> str:
+    content = {
+        "stage": "step",
+        "device": {"name": "NVIDIA H200", "count": slots},
+        "commit": "abc",
+        "results": {"ours": {"windows_per_second": {"median": speed}}},
+    }
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_a_benchmark_is_projected_to_the_work(capsys, tmp_path):
+    path = benchmark(tmp_path / "bench.json", 50.0, slots=8)
+    (row,) = rows(capsys, "cost", "--run", f"{path}@p5en.48xlarge", "--windows", "90000")
+    assert row["hours"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
+
+
+def test_a_baseline_is_chosen_by_name(capsys):
+    table = rows(capsys, "cost", "--published", "--baseline", "published, 64 GPUs")
+    assert table[2]["faster"] == 1 and table[0]["cheaper"] == pytest.approx(1 - 112.2102 / 47.0016)
+
+
+def test_wrong_input_is_one_line(capsys, tmp_path):
+    said = refused(capsys, "cost", "--run", benchmark(tmp_path / "no.json", None))
+    assert "results.ours.windows_per_second.median: no throughput there" in said
+    (tmp_path / "metrics.json").write_text('{"best": {"f1": 1.0}}')
+    assert "throughput.examples_per_second: no through" in refused(
+        capsys, "cost", "--run", str(tmp_path)
+    )
+    assert "must be greater than 0" in refused(
+        capsys, "cost", "--run", benchmark(tmp_path / "neg.json", -2.0)
+    )
+    wide = benchmark(tmp_path / "wide.json", 2.0, slots=60)
+    assert "60 slots do not fill" in refused(capsys, "cost", "--run", f"{wide}@p3.16xlarge")
+    assert "did you mean" in refused(capsys, "cost", "--run", f"{wide}@p3.16xlarg")
+    assert "cannot read it" in refused(capsys, "cost", "--run", str(tmp_path / "none.json"))
+    assert "nothing to report" in refused(capsys, "cost")
+    assert "not the name of a run" in refused(capsys, "cost", "--published", "--baseline", "x")
+    negative = price_file(tmp_path, "p3.16xlarge", on_demand=-24.48)
+    page = tmp_path / "page.html"
+    assert "must be greater than 0" in refused(
+        capsys, "cost", "--published", "--prices", negative, "--html", str(page)
+    )
+    assert not page.exists()
+
+
+def test_markdown_has_a_row_per_run(capsys):
+    assert main(["cost", "--published", "--markdown", *TODAY]) == 0
+    out = capsys.readouterr().out
+    assert "| published, 64 GPUs | 8 x p3.16xlarge | 64 | spot | 92.75 | 0.80 |" in out
+
+
+def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "reports.commands", raising=False)
+    for name in [name for name in sys.modules if name.startswith("reports.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert main(["cost", "--published"]) == 2
+    assert "pip install -r reports/requirements.txt" in capsys.readouterr().err
+
+
+def test_printed_efficiencies_are_those_of_the_printed_throughputs():
+    for series, printed in published.PRINTED_EFFICIENCY.items():
+        points = [(p.units, p.throughput) for p in published.SCALING if p.series == series]
+        assert efficiency(points)[-1][1] == pytest.approx(printed, abs=0.006)
+    nodes = [(p.units, p.throughput) for p in published.SCALING if "no loader" in p.series]
+    found = [value for _, value in efficiency(nodes)]
+    assert found == pytest.approx(
+        [1, 0.84043, 0.62559, 0.41724], abs=1e-3
+    )  # printed: 41.7 %, computed 41.8 %
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4096), st.floats(0.1, 1e6)),
+        min_size=1, max_size=8, unique_by=lambda point: point[0],
+    )
+)  # fmt: skip
+def test_efficiency_is_t_n_over_n_t_one(points):
+    first, base = min(points)
+    for (units, value), (number, found) in zip(sorted(points), efficiency(points), strict=True):
+        assert number == units and found == pytest.approx(value * first / (units * base))
+    assert efficiency(points)[0][1] == 1
+
+
+def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):
+    paths = [benchmark(tmp_path / f"{n}.json", s, slots=n) for n, s in ((1, 10.0), (8, 72.0))]
+    arguments = [text for path in paths for text in ("--run", f"ours={path}")]
+    table = rows(capsys, "scaling", "--published", *arguments)
+    ours = [row for row in table if row["series"] == "ours"]
+    assert [row["efficiency"] for row in ours] == pytest.approx([1.0, 0.9])
+    assert {row["source"] for row in table} == {"measured", "published"}
+    twice = ["--run", f"ours={paths[0]}"]
+    assert "two throughputs for 1" in refused(capsys, "scaling", *arguments, *twice)
+
+
+def test_a_run_without_an_instance_cannot_be_priced_by_guess():
+    run = runs.Run("x", "this machine", 1, "local", 2.0, 1.0, 7200.0)
+    report = cost_report([run], None, [], [], datetime.date(2026, 10, 1))
+    assert report.plots == [] and report.tables[0].shown()["cost"][0] == "-"
