@@ -29,10 +29,11 @@ def folder(local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention, tolerance", [("sdpa", 1e-6), ("eager", 1e-5)])
 def test_the_plain_library_gives_the_same_logits(
-    folder: Path, model: Trained, local_run: LocalRun, attention: str
+    folder: Path, model: Trained, local_run: LocalRun, attention: str, tolerance: float
 ) -> None:
+    """By the library's default attention; its eager one sums in another order."""
     assert (folder / "model.safetensors").is_file()
     plain = AutoModelForQuestionAnswering.from_pretrained(folder, attn_implementation=attention)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -50,8 +51,9 @@ def test_the_plain_library_gives_the_same_logits(
             inputs = tokenizer(*pair, return_token_type_ids=True, return_tensors="pt")
             with torch.no_grad():
                 output = plain(**inputs)
-            ours, theirs = torch.stack([start, end]), torch.cat([*output.values()][-2:])
-            torch.testing.assert_close(ours[:, first:last], theirs, rtol=1e-6, atol=1e-6)
+            ours = torch.stack([start, end])
+            theirs = torch.cat([output.start_logits, output.end_logits])
+            torch.testing.assert_close(ours[:, first:last], theirs, rtol=tolerance, atol=tolerance)
             compared += 1
     assert compared == 30
 
