@@ -4,6 +4,7 @@ Weights are read by safe loading only: tensors and numbers, no code.
 """
 
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
@@ -201,7 +202,7 @@ def threshold(trained: Trained, wanted: Optional[str] = None) -> float:
         value = float(wanted)
     except ValueError:
         value = float("nan")
-    if value != value:
+    if not math.isfinite(value):
         raise UserError(f"--threshold {wanted}: give a number or best")
     return value
 
