@@ -4,6 +4,7 @@ Weights are read by safe loading only: tensors and numbers, no code.
 """
 
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
@@ -59,7 +60,8 @@ def load(name: str, device: Optional[torch.device] = None) -> Trained:
         return _from_export(folder, device)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         # What the library raises for files that are damaged or of another make.
-        raise UserError(f"{folder}: does not load as a model: {_first_line(error)}") from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{folder}: does not load as a model: {reason}") from None
 
 
 def find(name: str) -> Path:
@@ -202,14 +204,10 @@ def threshold(trained: Trained, wanted: Optional[str] = None) -> float:
         value = float(wanted)
     except ValueError:
         value = float("nan")
-    if value != value:
+    if not math.isfinite(value):
         raise UserError(f"--threshold {wanted}: give a number or best")
     return value
 
 
 def _json(path: Path) -> Dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

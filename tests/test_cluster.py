@@ -199,8 +199,12 @@ def trial(
 
 def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     paths = {file.path for file in uploaded()}
-    needed = {path.name for path in ROOT.glob("*.py")}
-    assert needed <= paths
+    lines = (ROOT / ".detignore").read_text().splitlines()
+    left = {line[1:] for line in lines if line.startswith("/")}
+    needed = {path.name for path in ROOT.glob("*.py")} - left
+    assert {"train.py", "model_def.py", "evaluation.py", "batches.py"} <= needed <= paths
+    assert "predict.py" in left and not left & paths
+    assert all((ROOT / name).exists() for name in left if name.endswith((".py", ".html")))
     assert {"requirements.txt", "startup-hook.sh", "embedded/world.py"} <= paths
     model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths

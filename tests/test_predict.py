@@ -105,7 +105,7 @@ def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Pat
     model = trained.load(str(checkpoint))
     with pytest.raises(UserError, match="--threshold best: no validation is recorded"):
         trained.threshold(model, "best")
-    for text in ("high", "nan", ""):
+    for text in ("high", "nan", "inf", ""):
         with pytest.raises(UserError, match="give a number or best"):
             trained.threshold(model, text)
     assert trained.threshold(model, "-1.5") == -1.5 and trained.threshold(model) == 0.0
@@ -168,13 +168,13 @@ TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk c
 
 def test_a_question_to_people_and_to_programs(local_run: LocalRun) -> None:
     words = ["--model", local_run.path, "--context", TEXT, "--question", "Which ship carried tar?"]
-    always = run(*words, "--threshold", "inf", "--json", text=True)
+    always = run(*words, "--threshold", "1e9", "--json", text=True)
     reply = json.loads(always.stdout)
     assert not reply["abstained"] and reply["answer"] == TEXT[reply["start"] : reply["end"]]
     assert reply["answer"] == reply["answer"].strip() != ""
-    assert 0 < reply["probability"] <= 1 and reply["threshold"] == float("inf")
+    assert 0 < reply["probability"] <= 1 and reply["threshold"] == 1e9
     assert any(entry["text"] == "" for entry in reply["n_best"])
-    never = run(*words, "--threshold=-inf", text=True)
+    never = run(*words, "--threshold=-1e9", text=True)
     assert "answer       (no answer)\n" in never.stdout and "nearest " in never.stdout
     shown = run(*words, "--threshold", "1000", text=True).stdout
     assert f"**{reply['answer']}**" in shown

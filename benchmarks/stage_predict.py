@@ -1,0 +1,129 @@
+"""What predict.py costs over its model, and how much memory it takes as the file grows.
+
+  python -m benchmarks.stage_predict        # minutes on two cores; prints JSON
+
+The embedded model (its span head random, which costs the same) on questions of the embedded world.
+`ratio` is the whole of `predictions.predict`, from the file to the files, over the forward passes
+alone on the same packed rows, made beforehand; medians over `REPEATS` turns, taken alternately.
+`peak_mib` is the greatest resident memory of a `predict.py` process, by number of questions.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import answering  # noqa: E402
+import exporting  # noqa: E402
+import predictions  # noqa: E402
+import trained  # noqa: E402
+from embedded import world  # noqa: E402
+from evaluation import row_logits  # noqa: E402
+from question_files import read_questions  # noqa: E402
+
+REPEATS = 3
+SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
+QUESTIONS_A_PARAGRAPH = 6
+
+
+def write_questions(path: Path, count: int) -> Path:
+    """At least `count` questions as SQuAD JSON."""
+    document = world.generate("train", seed=2, paragraphs=-(-count // QUESTIONS_A_PARAGRAPH))
+    path.write_text(json.dumps(document))
+    return path
+
+
+def write_model(folder: Path) -> Path:
+    """The embedded encoder with a random span head, as a folder that `trained.load` reads."""
+    source = ROOT / "embedded" / "albert-tiny"
+    torch.manual_seed(0)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(source)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
+    made = trained.Trained(
+        model, tokenizer, trained.parse_hparams(hparams), torch.float32, {}, {}, None
+    )
+    exporting.export(made, folder)
+    return folder
+
+
+@torch.no_grad()
+def forward_seconds(model: trained.Trained, rows: List[Any]) -> float:
+    began = time.perf_counter()
+    for row in rows:
+        row_logits(model.model, row, model.dtype)
+    return time.perf_counter() - began
+
+
+def predict_seconds(model: trained.Trained, questions: Path, folder: Path) -> float:
+    began = time.perf_counter()
+    predictions.predict(model, str(questions), folder, 0.0)
+    return time.perf_counter() - began
+
+
+def peak_mib(model: Path, questions: Path, folder: Path) -> float:
+    """Greatest resident memory of a process that answers `questions`."""
+    command = [sys.executable, str(ROOT / "predict.py"), "--model", str(model)]
+    command += ["--data", str(questions), "--output-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"predict.py ended with status {process.returncode}")
+    return usage.ru_maxrss / 1024
+
+
+def measure() -> Dict[str, Any]:
+    """Ratio, medians and spread in seconds, peak memory in MiB, and what it ran on."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        small = write_questions(folder / "small.json", SMALL)
+        large = write_questions(folder / "large.json", LARGE)
+        peaks = {
+            count: peak_mib(write_model(folder / f"model-{count}"), path, folder / "out")
+            for count, path in ((SMALL, small), (LARGE, large))
+        }
+        model = trained.load(str(folder / f"model-{LARGE}"))
+        examples = list(read_questions(large))
+        parts = [examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK)]
+        rows = [row for part in parts for row in answering._featurise(model, part).rows]
+        windows = sum(len(row["windows"]) for row in rows)
+        forward_seconds(model, rows[:20])  # burn in
+        forward, whole = [], []
+        for _ in range(REPEATS):
+            forward.append(forward_seconds(model, rows))
+            whole.append(predict_seconds(model, large, folder / "out"))
+    middle = {"forward": statistics.median(forward), "predict": statistics.median(whole)}
+    return {
+        "stage": "predict",
+        "windows": windows,
+        "ratio": middle["predict"] / middle["forward"],
+        "seconds": middle,
+        "spread": {"forward": [min(forward), max(forward)], "predict": [min(whole), max(whole)]},
+        "windows_per_second": windows / middle["predict"],
+        "peak_mib": peaks,
+        "device": str(model.model.device),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=1))

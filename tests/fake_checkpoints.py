@@ -1,0 +1,143 @@
+"""A Determined master on loopback that lists, describes and hands out checkpoints.
+
+Answers are made of the bindings' own types, so that the real client reads what it expects.
+"""
+
+import http.server
+import io
+import json
+import re
+import tarfile
+import threading
+import urllib.parse
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from determined.common.api import bindings
+
+TOKEN = "user-token"
+_TIME = "2026-01-01T00:00:{:02d}Z"
+
+
+class Stored(NamedTuple):
+    """A checkpoint: where its files lie, and what decides which one is best and latest."""
+
+    uuid: str
+    folder: Path
+    f1: float
+    ended: int  # seconds
+    state: str = "COMPLETED"
+
+
+class CheckpointMaster:
+    """Experiment 3 with trial 7, their checkpoints in `storage`.
+
+    Args: storage: `checkpoint_storage:` of the experiment config. Where its files are not on this
+        machine, the client downloads through the master.
+    """
+
+    def __init__(self, stored: List[Stored], storage: Dict[str, Any]) -> None:
+        self.stored = stored
+        self.storage = storage
+        self.calls: List[str] = []
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> "CheckpointMaster":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, query: Dict[str, str]) -> Any:
+        """The answer to a GET: something of the bindings, bytes, or None for 404."""
+        if path == "/api/v1/trials/7":
+            return bindings.v1GetTrialResponse(trial=_trial())
+        if path == "/api/v1/experiments/3":
+            return bindings.v1GetExperimentResponse(experiment=_experiment())
+        if re.fullmatch(r"/api/v1/(trials/7|experiments/3)/checkpoints", path):
+            kind = "Trial" if "trials" in path else "Experiment"
+            chosen = [self._describe(item) for item in self._sorted(query)]
+            page = bindings.v1Pagination(offset=0, total=len(chosen))
+            page.startIndex, page.endIndex = 0, len(chosen)
+            answer = getattr(bindings, f"v1Get{kind}CheckpointsResponse")
+            return answer(checkpoints=chosen, pagination=page)
+        found = re.fullmatch(r"(/api/v1)?/checkpoints/([0-9a-f-]+)", path)
+        item = next((x for x in self.stored if found and x.uuid == found[2]), None)
+        if item is None:
+            return None
+        if found[1]:
+            return bindings.v1GetCheckpointResponse(checkpoint=self._describe(item))
+        return _archive(item.folder)
+
+    def _sorted(self, query: Dict[str, str]) -> List[Stored]:
+        if query.get("sortByAttr") == "SORT_BY_END_TIME":
+            down = query["orderBy"] == "ORDER_BY_DESC"
+            return sorted(self.stored, key=lambda item: item.ended, reverse=down)
+        assert query.get("sortByAttr") == "SORT_BY_SEARCHER_METRIC" and "orderBy" not in query
+        return sorted(self.stored, key=lambda item: -item.f1)  # smaller_is_better: false
+
+    def _describe(self, item: Stored) -> bindings.v1Checkpoint:
+        return bindings.v1Checkpoint(
+            uuid=item.uuid,
+            metadata={"steps_completed": 1},
+            resources={},
+            state=getattr(bindings.checkpointv1State, item.state),
+            reportTime=_TIME.format(item.ended),
+            training=bindings.v1CheckpointTrainingMetadata(
+                trialId=7,
+                experimentId=3,
+                experimentConfig={"checkpoint_storage": self.storage},
+                hparams={},
+                validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
+            ),
+        )
+
+
+def _trial() -> bindings.trialv1Trial:
+    return bindings.trialv1Trial(
+        id=7, experimentId=3, hparams={}, restarts=0, startTime=_TIME.format(0),
+        state=bindings.trialv1State.COMPLETED, totalBatchesProcessed=1,
+    )  # fmt: skip
+
+
+def _experiment() -> bindings.v1Experiment:
+    return bindings.v1Experiment(
+        id=3, archived=False, config={}, jobId="", name="x", numTrials=1, originalConfig="",
+        projectId=1, projectOwnerId=1, searcherType="single", startTime=_TIME.format(0),
+        state=bindings.experimentv1State.COMPLETED, username="me",
+    )  # fmt: skip
+
+
+def _archive(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder, arcname=".")
+    return buffer.getvalue()
+
+
+def _handler(master: CheckpointMaster) -> type:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            master.calls.append(url.path)
+            answer: Optional[Any] = None
+            status = 401
+            if self.headers.get("Authorization") == f"Bearer {TOKEN}":
+                answer = master.answer(url.path, dict(urllib.parse.parse_qsl(url.query)))
+                status = 404 if answer is None else 200
+            if not isinstance(answer, bytes):
+                told = answer.to_json(True) if answer else {"error": {"error": "no such thing"}}
+                answer = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

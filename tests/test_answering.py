@@ -1,0 +1,165 @@
+"""Chunks change nothing, little is held, and what is answered stands in the text."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import answering
+import asking
+import batches
+from batches import pack_rows, validation_rows
+from decoding import merge_answers, n_best_list
+from hparams import UserError
+from question_files import read_questions
+from squad_metrics import Tally, score
+from squad_utils import Example, build_windows
+from tests.conftest import LocalRun
+from trained import Trained
+
+
+@pytest.fixture(scope="module")
+def examples(local_run: LocalRun) -> List[Example]:
+    return list(read_questions(local_run.questions))
+
+
+def in_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(batches, "CHUNK", size)
+    monkeypatch.setattr(answering, "CHUNK", size)
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 1000])
+def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
+    size: int, model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_chunks(monkeypatch, size)
+    some = examples[:120]
+    hparams = model.hparams
+    windows = build_windows(some, model.tokenizer, 96, 32, 24)  # several to a question
+    assert len(windows) > len(some)
+    sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
+    model = model._replace(hparams=dataclasses.replace(hparams, **sizes))
+    budget = hparams.max_tokens_per_forward
+    whole = [row for share in validation_rows(windows, budget)
+             for row in pack_rows(windows, share, budget)]  # fmt: skip
+    parts = [some[at : at + size] for at in range(0, len(some), size)]
+    rows = [row for part in parts for row in answering._featurise(model, part).rows]
+    assert len(rows) == len(whole) >= len(parts)
+    for one, other in zip(rows, whole, strict=True):
+        for name in ("input_ids", "token_type_ids", "cu_seqlens", "start_positions"):
+            assert torch.equal(one[name], other[name])
+
+
+def test_chunks_answer_as_one_pass_over_everything(
+    model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_chunks(monkeypatch, 16)
+    some = examples[:50]
+    chunk = answering._featurise(model, some)
+    spans, losses = answering.evaluate(model, chunk.rows)
+    answers = merge_answers(some, chunk.windows, spans, -1.0)
+    order = np.argsort(np.concatenate([found.windows for found in spans]))
+    found = list(answering.answer(model, iter(some), -1.0))
+    assert [len(part.examples) for part in found] == [16, 16, 16, 2]
+    tally, n_best = Tally(), {}
+    for part in found:
+        tally.add(part.examples, *part.answers)
+        n_best.update(part.n_best)
+    assert tally.metrics(-1.0) == score(some, *answers, -1.0)
+    assert n_best == n_best_list(some, chunk.windows, spans, model.hparams.n_best_size)
+    assert np.array_equal(np.concatenate([part.losses for part in found]), losses[order])
+
+
+def test_questions_are_read_as_they_are_needed(
+    model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_chunks(monkeypatch, 8)
+    read = []
+
+    def reader() -> Iterator[Example]:
+        for example in examples[:80]:
+            read.append(example)
+            yield example
+
+    answered = 0
+    for part in answering.answer(model, reader(), 0.0):
+        answered += len(part.examples)
+        assert len(read) - answered <= 3 * 8
+    assert answered == 80
+
+
+def test_a_reader_that_fails_fails_the_whole(model: Trained, examples: List[Example]) -> None:
+    def reader() -> Iterator[Example]:
+        yield examples[0]
+        raise UserError("file: broken")
+
+    with pytest.raises(UserError, match="file: broken"):
+        list(answering.answer(model, reader(), 0.0))
+
+
+def test_losses_are_those_of_questions_with_known_answers(
+    model: Trained, examples: List[Example]
+) -> None:
+    some = examples[:30]
+    half = [e._replace(answers=None) if i % 2 else e for i, e in enumerate(some)]
+    (every,), (known,) = (list(answering.answer(model, x, 0.0)) for x in (some, half))
+    assert every.answers == known.answers
+    assert len(every.losses) == 30 and np.array_equal(known.losses, every.losses[::2])
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(str.strip)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
+def test_replies_stand_in_the_text(
+    model: Trained, question: str, context: str, threshold: float
+) -> None:
+    reply = asking.ask(model, question, context, threshold)
+    for entry in reply["n_best"]:
+        assert entry["text"] == context[entry["start"] : entry["end"]]
+        assert entry["text"] == entry["text"].strip()
+    assert reply["abstained"] == (not reply["answer"])
+    if not reply["abstained"]:
+        assert reply["answer"] == context[reply["start"] : reply["end"]]
+        assert -reply["margin"] <= threshold
+        # In order, white space may differ from the text's; the answer's own words do not.
+        shown = asking.sentence(context, reply["start"], reply["end"], ("\0[", "]\0"))
+        inside = shown.split("\0[")[-1].split("]\0")[0] if "\0" not in context else None
+        assert inside is None or inside.split() == reply["answer"].split()
+    elif reply["margin"] is not None:
+        assert -reply["margin"] > threshold
+    assert asking.describe(reply, context).startswith("answer ")
+    json.dumps(reply)
+
+
+def test_the_sentence_around_an_answer() -> None:
+    text = "One. Two is here!  Three?\nFour " + "x" * 500
+    at = text.index
+
+    def shown(word: str) -> str:
+        return asking.sentence(text, at(word), at(word) + len(word), ("<", ">"))
+
+    assert shown("One") == "<One>."
+    assert shown("is") == "Two <is> here!"
+    assert shown("Three?") == "<Three?>"
+    assert shown("Two is here!  Three?") == "<Two is here! Three?>"
+    assert shown("Four").startswith("<Four> xxx") and shown("Four").endswith("xxx...")
+
+
+def test_who_waits_no_longer_is_not_answered(model: Trained) -> None:
+    asked = iter([True, False])
+    context = "The Kalonda carried tar. " * 2000
+    with pytest.raises(answering.Stopped):
+        answering.answer_one(model, "Who?", context, 0.0, lambda: next(asked))
+
+
+def test_an_empty_file_of_questions_gives_nothing(model: Trained, tmp_path: Path) -> None:
+    empty: List[Any] = []
+    assert list(answering.answer(model, empty, 0.0)) == []

@@ -1,0 +1,119 @@
+"""Checkpoints of a cluster, by the real client: which one is meant, how it comes, what fails."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import pytest
+
+import predict
+import references
+import trained
+from hparams import Unavailable, UserError
+from tests.conftest import LocalRun
+from tests.fake_checkpoints import TOKEN, CheckpointMaster, Stored
+from tests.test_predict import refused
+
+BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
+
+
+@pytest.fixture
+def stored(local_run: LocalRun, tmp_path: Path) -> List[Stored]:
+    """A cluster's checkpoints have no manifest; the newest one failed."""
+    folders = []
+    for uuid in (BEST, LATEST):
+        folders.append(tmp_path / "storage" / uuid)
+        shutil.copytree(local_run.checkpoint, folders[-1])
+        (folders[-1] / "manifest.json").unlink()
+    return [
+        Stored(LATEST, folders[1], 80.0, 3),
+        Stored(BEST, folders[0], 90.0, 2),
+        Stored(BROKEN, folders[0], 95.0, 4, state="ERROR"),
+    ]
+
+
+@pytest.fixture(params=["directory", "shared_fs", "elsewhere"])
+def master(
+    request: pytest.FixtureRequest,
+    stored: List[Stored],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CheckpointMaster]:
+    """`elsewhere`: the storage is not on this machine, so files come through the master."""
+    here = str(tmp_path / "storage")
+    storage = {
+        "directory": {"type": "directory", "container_path": here},
+        "shared_fs": {"type": "shared_fs", "host_path": here},
+        "elsewhere": {"type": "shared_fs", "host_path": "/not/here"},
+    }[request.param]
+    with CheckpointMaster(stored, storage) as master:
+        monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
+        monkeypatch.setenv("DET_MASTER", master.url)
+        monkeypatch.setenv("DET_USER", "me")
+        monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.chdir(tmp_path)
+        yield master
+
+
+REFERENCES = {
+    BEST: BEST, "trial:7": BEST, "trial:7:best": BEST, "trial:7:latest": LATEST,
+    "experiment:3": BEST, "experiment:3:latest": LATEST,
+}  # fmt: skip
+
+
+def test_references_mean_what_they_say(master: CheckpointMaster, tmp_path: Path) -> None:
+    proxied = master.storage.get("host_path") == "/not/here"
+    for reference, uuid in REFERENCES.items():
+        shutil.rmtree(references.CACHE, ignore_errors=True)
+        folder = references.fetch(reference)
+        assert folder.name == uuid and (folder / "state_dict.pth").is_file()
+        assert (f"/checkpoints/{uuid}" in master.calls) == proxied
+        master.calls.clear()
+        assert [path.name for path in references.CACHE.iterdir()] == [uuid]  # no remains
+    references.fetch(LATEST)
+    assert master.calls == []  # fetched once
+
+
+@pytest.mark.parametrize("master", ["elsewhere"], indirect=True)
+def test_a_reference_answers_as_the_run(
+    master: CheckpointMaster, local_run: LocalRun, tmp_path: Path
+) -> None:
+    words = ["--model", "trial:7", "--data", local_run.questions, "--output-dir", tmp_path / "out"]
+    assert predict.main([str(word) for word in words]) == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    best = local_run.best
+    assert {"steps": best["steps"], **metrics} == best
+    assert trained.threshold(trained.load(BEST), "best") == best["best_f1_thresh"]
+
+
+@pytest.mark.parametrize("master", ["directory"], indirect=True)
+def test_what_is_not_there(
+    master: CheckpointMaster, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    other = BEST.replace("a", "d")
+    cases = {
+        other: "the master knows no such thing",
+        "trial:8": "the master knows no such thing",
+        "experiment:9": "the master knows no such thing",
+        BROKEN: "not fetched: ",
+    }
+    for name, message in cases.items():
+        refused(["--model", name, "--question", "a", "--context", "b"], message, capsys)
+    master.stored = [item for item in master.stored if item.state == "ERROR"]
+    with pytest.raises(UserError, match="it has no finished checkpoint"):
+        references.fetch("trial:7")
+    monkeypatch.setenv("DET_USER_TOKEN", "old")
+    with pytest.raises(UserError, match="the master wants a login"):
+        references.fetch("trial:7")
+    monkeypatch.setenv("DET_MASTER", "http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match="trial:7"):
+        references.fetch("trial:7")
+    assert not references.CACHE.exists() or not list(references.CACHE.iterdir())
+
+
+def test_what_is_a_reference() -> None:
+    assert all(map(references.is_reference, [*REFERENCES, "trial:7:newest"]))
+    no = ("trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local")
+    assert not any(map(references.is_reference, no))

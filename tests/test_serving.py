@@ -1,0 +1,249 @@
+"""The server: answers, limits, and that nothing a client does ends it."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import pytest
+import uvicorn
+
+import asking
+import predict
+import serving
+from tests.conftest import ROOT, LocalRun
+from trained import Trained
+
+TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
+ASKED = {"question": "Which ship carried tar?", "context": TEXT}
+Reply = Tuple[int, Dict[str, str], Any]
+
+
+def connected(port: int, timeout: float = 60) -> Any:
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout))
+
+
+def send(port: int, body: Any, timeout: float = 60, **headers: str) -> Reply:
+    """POST to /answer; the status, headers and JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with connected(port, timeout) as connection:
+        connection.request("POST", "/answer", data, {"Content-Type": "application/json", **headers})
+        response = connection.getresponse()
+        return response.status, dict(response.headers), json.loads(response.read())
+
+
+def get(port: int, path: str) -> Tuple[int, Dict[str, str], bytes]:
+    with connected(port) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, dict(response.headers), response.read()
+
+
+@contextlib.contextmanager
+def serving_here(model: Trained, threshold: float = 0.0, **limits: float) -> Iterator[int]:
+    """The application on a port of this process, with limits of its own."""
+    app = serving.make_app(model, threshold, serving.Limits(**limits))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def start(*words: Any) -> Tuple[subprocess.Popen, int]:
+    """`predict.py --serve` in a process of its own, and its port."""
+    command = [sys.executable, "predict.py", "--serve", "--port", "0", *map(str, words)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    line = process.stdout.readline()
+    assert "serving on http://127.0.0.1:" in line, process.stderr.read()
+    return process, int(line.split("127.0.0.1:")[1].split()[0])
+
+
+@pytest.fixture(scope="module")
+def port(model: Trained) -> Iterator[int]:
+    with serving_here(model) as port:
+        yield port
+
+
+def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
+    status, _, reply = send(port, ASKED)
+    expected = asking.ask(model, ASKED["question"], TEXT, 0.0)
+    assert status == 200 and reply == json.loads(json.dumps(expected))
+
+
+def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
+    status, headers, page = get(port, "/")
+    assert status == 200 and page == serving.PAGE.read_bytes()
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
+    described = json.loads(get(port, "/openapi.json")[2])["paths"]["/answer"]["post"]
+    assert {"200", "413", "422", "503", "504"} <= set(described["responses"])
+    assert "threshold" in json.dumps(json.loads(get(port, "/openapi.json")[2])["components"])
+
+
+BAD: Dict[str, Tuple[Any, int, str]] = {
+    "not JSON": (b"{", 422, "JSON"),
+    "nothing": (b"", 422, "required"),
+    "not UTF-8": (b'{"question": "\xe9", "context": "b"}', 400, ""),
+    "half a character": (b'{"question": "\\ud800", "context": "b"}', 422, "not UTF-8"),
+    "no context": ({"question": "a"}, 422, "body.context"),
+    "a number": ({"question": 1, "context": "b"}, 422, "body.question"),
+    "an empty question": ({"question": " ", "context": "b"}, 422, "the question is empty"),
+    "an empty context": ({"question": "a", "context": "\n"}, 422, "the context is empty"),
+    "a long question": ({"question": "a" * 20_000, "context": "b"}, 422, "the question has 20,000"),
+    "a long context": ({"question": "a", "context": "b" * 300_000}, 422, "200,000 at most"),
+    "a list": ([1], 422, "body"),
+    "deep": (b"[" * 500_000, 400, ""),
+    "10 MB": ({"question": "a", "context": "b" * 10_000_000}, 413, "1,048,576 bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_requests_get_one_line(kind: str, port: int) -> None:
+    body, wanted, message = BAD[kind]
+    status, _, reply = send(port, body)
+    assert status == wanted or (wanted == 400 and status == 422), reply
+    assert list(reply) == ["error"] and message in reply["error"]
+    assert "\n" not in reply["error"] and "Traceback" not in reply["error"]
+    assert send(port, ASKED)[0] == 200
+
+
+def test_a_body_without_a_length_is_counted(port: int) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b"x" * 50_000
+
+    with connected(port) as connection:
+        headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        connection.request("POST", "/answer", pieces(), headers, encode_chunked=True)
+        response = connection.getresponse()
+        assert response.status == 413 and "1,048,576 bytes" in json.loads(response.read())["error"]
+
+
+def test_unknown_places_and_methods(port: int) -> None:
+    assert (get(port, "/etc/passwd")[0], get(port, "/answer")[0]) == (404, 405)
+    assert json.loads(get(port, "/nowhere")[2]) == {"error": "Not Found"}
+
+
+def test_200_at_once(model: Trained) -> None:
+    with serving_here(model, waiting=20) as port:
+        barrier = threading.Barrier(200)
+
+        def one(number: int) -> Reply:
+            barrier.wait(60)
+            return send(port, {**ASKED, "question": f"{ASKED['question']} {number}"}, timeout=120)
+
+        with ThreadPoolExecutor(200) as pool:
+            replies = list(pool.map(one, range(200)))
+        statuses = [status for status, _, _ in replies]
+        assert set(statuses) <= {200, 503} and statuses.count(200) >= 20
+        for number, (status, headers, reply) in enumerate(replies):
+            if status == 200:
+                assert reply["question"].endswith(f"? {number}")  # nobody else's answer
+            else:
+                assert headers["retry-after"] == "1" and "too many questions" in reply["error"]
+        assert send(port, ASKED)[0] == 200
+
+
+def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
+    model: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, answered = threading.Event(), []
+
+    def slow(*arguments: Any) -> Any:
+        release.wait(60)
+        answered.append(arguments[1])
+        return asking.ask(*arguments)
+
+    monkeypatch.setattr(serving, "ask", slow)
+    with serving_here(model, waiting=1, seconds=2.0) as port, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(send, port, {**ASKED, "question": "first"})]
+        time.sleep(0.5)  # the model's thread has taken it from the queue
+        waiting.append(pool.submit(send, port, {**ASKED, "question": "second"}))
+        time.sleep(0.5)
+        status, headers, reply = send(port, ASKED)
+        assert status == 503 and "too many" in reply["error"] and headers["retry-after"] == "1"
+        for future in waiting:
+            status, _, reply = future.result()
+            assert status == 504 and "no answer within 2 s" in reply["error"]
+        release.set()
+        statuses = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
+        assert set(statuses) <= {503}  # until the thread is through with the first
+        assert answered == ["first", "third"]  # nobody waited for the second any more
+
+
+def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
+    with serving_here(model, seconds=1.0) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            head = "POST /answer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            assert b" 408 " in client.recv(1000)
+        assert send(port, ASKED)[0] == 200
+
+
+def test_a_failure_of_the_model_ends_one_request(
+    model: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "ask", lambda *_: 1 / 0)
+    with serving_here(model) as port:
+        status, _, reply = send(port, ASKED)
+        assert status == 500 and "the server's log says how" in reply["error"]
+        monkeypatch.setattr(serving, "ask", asking.ask)
+        assert send(port, ASKED)[0] == 200
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals) -> None:
+    process, port = start("--model", local_run.path, "--threshold", "best")
+    try:
+        status, _, reply = send(port, ASKED)
+        assert status == 200 and reply["threshold"] == local_run.best["best_f1_thresh"]
+        process.send_signal(how)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert err == "" and process.returncode in (0, -how)
+    assert how is signal.SIGTERM or (out == "stopped\n" and process.returncode == 0)
+
+
+def refused(words: List[str], message: str, env: Optional[Dict[str, str]] = None) -> None:
+    done = subprocess.run(
+        [sys.executable, "predict.py", "--serve", *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=env,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and message in done.stderr, done.stderr
+
+
+def test_a_port_that_is_taken_and_a_framework_that_is_missing(
+    local_run: LocalRun, port: int, tmp_path: Any, capsys: Any
+) -> None:
+    for words, message in {
+        ("--port", str(port)): f"127.0.0.1 port {port}: Address already in use",
+        ("--port", "70000"): "port 70000: ",
+        ("--host", "no.such.host.invalid"): "--serve: no.such.host.invalid",
+    }.items():
+        assert predict.main(["--model", str(local_run.path), "--serve", *words]) == 2
+        error = capsys.readouterr().err
+        assert message in error and len(error.splitlines()) == 1
+    (tmp_path / "fastapi.py").write_text("raise ImportError('gone', name='fastapi')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    refused(
+        ["--model", str(local_run.path)],
+        "--serve: fastapi is not installed; pip install -r requirements-serve.txt",
+        env,
+    )
