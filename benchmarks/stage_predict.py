@@ -30,7 +30,6 @@ import exporting  # noqa: E402
 import predictions  # noqa: E402
 import trained  # noqa: E402
 from embedded import world  # noqa: E402
-from evaluation import row_logits  # noqa: E402
 from question_files import read_questions  # noqa: E402
 
 REPEATS = 3
@@ -53,7 +52,7 @@ def write_model(folder: Path) -> Path:
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
     made = trained.Trained(
-        model, tokenizer, trained.parse_hparams(hparams), torch.float32, {}, {}, None
+        model, tokenizer, trained.parse_hparams(hparams), run=None, scores={}, data={}, steps=None
     )
     exporting.export(made, folder)
     return folder
@@ -63,7 +62,7 @@ def write_model(folder: Path) -> Path:
 def forward_seconds(model: trained.Trained, rows: List[Any]) -> float:
     began = time.perf_counter()
     for row in rows:
-        row_logits(model.model, row, model.dtype)
+        model.run(row)
     return time.perf_counter() - began
 
 

@@ -14,7 +14,6 @@ import answering
 import exporting
 import predict
 import trained
-from evaluation import row_logits
 from hparams import Unavailable, UserError
 from question_files import read_questions
 from tests.conftest import LocalRun
@@ -43,7 +42,7 @@ def test_the_plain_library_gives_the_same_logits(
     compared = 0
     for row in chunk.rows:
         with torch.no_grad():
-            start, end = row_logits(model.model, row, model.dtype)
+            start, end = model.run(row)
         bounds = row["cu_seqlens"].tolist()
         for window, first, last in zip(row["windows"], bounds, bounds[1:], strict=False):
             example = examples[chunk.windows.example_index[window]]
