@@ -21,7 +21,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def _words(text: str) -> Tuple[str, ...]:
     """Lower case, no ASCII punctuation, no articles, split at white space."""
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())

@@ -92,13 +92,15 @@ def decode(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     limits: Limits,
-) -> Tuple[Dict[str, str], Dict[str, float]]:
-    """Answer and null odds of every question: loops over features, starts and ends.
+) -> Tuple[Dict[str, str], Dict[str, float], Dict[str, List[Dict[str, Any]]]]:
+    """Answer, null odds and n-best list of every question: loops over features, starts and ends.
+
+    The lists come without probabilities, which ours leaves to those who ask for them, too.
 
     Args: features_of: numbers of an example's features; offsets: per feature, None outside the
         context; start_logits, end_logits: float32 [features, max_seq_length].
     """
-    predictions, odds = {}, {}
+    predictions, odds, lists = {}, {}, {}
     k = limits.n_best_size
     for number, example in enumerate(examples):
         null, spans = None, []
@@ -133,7 +135,8 @@ def decode(
         difference = float(null - answer["start_logit"] - answer["end_logit"])
         predictions[example.id] = "" if difference > 0.0 else answer["text"]
         odds[example.id] = difference
-    return predictions, odds
+        lists[example.id] = best
+    return predictions, odds, lists
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -83,31 +83,26 @@ def _figure(value: Any, divisor: float) -> str:
 
 
 def _notes(result: Dict[str, Any]) -> List[str]:
-    peaks = [result["results"][side].get("peak_memory_bytes") for side in ("ours", "peer")]
-    if None not in peaks:
-        mebi = [f"{peak / 2**20:.1f}" for peak in peaks]
-        yield_ = f"- {result['stage']}: grows by at most {mebi[0]} MiB (peer {mebi[1]} MiB)."
-        notes = [yield_]
-    else:
-        notes = []
+    notes, sides = [], [result["results"][side] for side in ("ours", "peer")]
+    if "peak_memory_bytes" in sides[0]:
+        mebi = [f"{side['peak_memory_bytes'] / 2**20:.1f} MiB" for side in sides]
+        notes.append(f"{result['stage']}: grows by at most {mebi[0]} (peer {mebi[1]}).")
     if "validation" in result:
         share = 100 * result["validation"]["share"]
-        notes.append(f"- Decoding and scoring are {share:.2f} % of a small ALBERT's validation.")
+        notes.append(f"decoding and scoring: {share:.2f} % of a small ALBERT's validation.")
     if "relative_difference" in result:
-        percent = 100 * result["relative_difference"]
-        notes.append(
-            f"- Loss curves of {result['settings']['steps']} steps end {percent:.4f} % apart."
-        )
-    if result["stage"] == "loader":
-        rates = [
-            f"{workers}: {sweep['ours']['windows_per_second']['median']:,.0f}"
-            for workers, sweep in result["workers"].items()
-        ]
-        notes.append(f"- loader, windows/s by num_workers: {', '.join(rates)}.")
-    if result["stage"] == "step":
-        mfu = [result["results"][side]["mfu"]["median"] for side in ("ours", "peer")]
-        notes.append(f"- step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
-    return notes
+        steps, percent = result["settings"]["steps"], 100 * result["relative_difference"]
+        notes.append(f"parity: the loss curves of {steps} steps end {percent:.4f} % apart.")
+    if "workers" in result:
+        medians = {
+            n: x["ours"]["windows_per_second"]["median"] for n, x in result["workers"].items()
+        }
+        shown = ", ".join(f"{n}: {median:,.0f}" for n, median in medians.items())
+        notes.append(f"loader: windows/s by num_workers {shown}.")
+    if "mfu" in sides[0]:
+        mfu = [side["mfu"]["median"] for side in sides]
+        notes.append(f"step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
+    return [f"- {note}" for note in notes]
 
 
 def _replace(page: Path, table: str) -> None:

@@ -11,7 +11,7 @@ import torch
 import squad_metrics
 from benchmarks import peer
 from benchmarks.measure import Different, Options, interleave, peak_memory, rates, ratio_of
-from benchmarks.trial import validation_seconds
+from benchmarks.parity import validation_seconds
 from data import load_tokenizer
 from decoding import Candidates, best_spans, merge_answers
 from hparams import DataConfig, HParams, UserError
@@ -162,7 +162,7 @@ def _golden(options: Options) -> Dict[str, Any]:
 
 def decode(options: Options) -> Dict[str, Any]:
     sides = {side: _prepare_decoding(options, side) for side in ("ours", "peer")}
-    ours, theirs = (tuple(call()) for call in sides.values())
+    ours, theirs = (tuple(call())[:2] for call in sides.values())
     if ours != theirs:
         raise Different("decode: answers or null odds differ from the peer's")
     golden = _golden(options)

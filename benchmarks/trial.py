@@ -1,18 +1,19 @@
-"""The stages with a model: whole optimizer steps, and whether the loss curves agree.
+"""Whole optimizer steps of a model.
 
 Ours is `SquadTrial.train_batch` itself, outside of Determined's loop. The peer is the library's
-model over padded rows: its default attention, its own loss, autocast, micro-batches, and the same
-optimizer, schedule and clipping.
+model over padded rows: its default attention, autocast, micro-batches, and the same optimizer,
+schedule and clipping; and the library's loss with the padding left out, so that both are equal.
 """
 
 import contextlib
+import copy
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from determined import core
 from transformers import AutoModelForQuestionAnswering
 
@@ -20,11 +21,10 @@ import optim
 from batches import Row
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
 from checkpoints import LocalCheckpoints
-from evaluation import to_device
 from hparams import UserError, parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
-from packing import answer_logits, training_flops
+from packing import training_flops
 from run_folder import RunFolder
 from stopping import StopRequest
 
@@ -121,8 +121,9 @@ class Padded:
         self.device = trial.context.device
         self.windows = trial.data.train.windows
         self.pad = trial.data.tokenizer.pad_token_id or 0
-        model = AutoModelForQuestionAnswering.from_config(trial.model.config)
-        model.set_attn_implementation("sdpa")
+        model = AutoModelForQuestionAnswering.from_config(
+            copy.deepcopy(trial.model.config), attn_implementation="sdpa"
+        )
         model.load_state_dict(trial.model.state_dict())
         self.model = model.to(self.device).train()
         groups = optim.parameter_groups(model, self.hparams.weight_decay)
@@ -154,8 +155,12 @@ class Padded:
         enabled = self.dtype is not torch.float32
         for micro in micros:
             inputs = {k: x.to(self.device, non_blocking=True) for k, x in micro.items()}
+            targets = inputs.pop("start_positions"), inputs.pop("end_positions")
             with torch.autocast(self.device.type, self.dtype, enabled=enabled):
-                loss = self.model(**inputs).loss * (len(micro["input_ids"]) / total)
+                output = self.model(**inputs)
+            ends = output.start_logits, output.end_logits
+            loss = sum(_span_loss(x, inputs, y) for x, y in zip(ends, targets, strict=True))
+            loss = loss * (len(targets[0]) / total / 2)
             self.scaler.scale(loss).backward()
             mean += loss.detach()
         self.scaler.unscale_(self.optimizer)
@@ -165,6 +170,14 @@ class Padded:
         self.schedule.step()
         self.optimizer.zero_grad()
         return mean
+
+
+def _span_loss(
+    logits: torch.Tensor, inputs: Dict[str, torch.Tensor], target: torch.Tensor
+) -> torch.Tensor:
+    """The library's own loss but for one thing: its softmax takes in the padding."""
+    real = inputs["attention_mask"].bool()
+    return F.cross_entropy(logits.float().masked_fill(~real, -torch.inf), target)
 
 
 def step(options: Options) -> Dict[str, Any]:
@@ -280,58 +293,3 @@ def peak_flops(device: torch.device) -> Any:
         a @ a
         seconds.append(now(device) - began)
     return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
-
-
-def parity(options: Options) -> Dict[str, Any]:
-    """Both paths from the same weights over the same batches in fp32, without dropout."""
-    settings = {"global_batch_size": options.parity_windows, "precision": "fp32"}
-    losses: Dict[str, List[float]] = {"ours": [], "peer": []}
-    spent = {"ours": 0.0, "peer": 0.0}
-    with trial_of(options, base_batch_size=options.parity_windows, **settings) as trial:
-        device, peer = trial.context.device, Padded(trial)
-        loader = iter(trial.build_training_data_loader())
-        for number in range(options.steps):
-            batch = next(loader)
-            padded = peer.batch(np.concatenate([row["windows"].numpy() for row in batch]))
-            began = now(device)
-            train_step(trial, batch, number)
-            losses["ours"].append(last_loss(trial))
-            middle = now(device)
-            losses["peer"].append(float(peer.step(padded)))
-            spent["ours"] += middle - began
-            spent["peer"] += now(device) - middle
-    tail = {side: float(np.mean(values[-20:])) for side, values in losses.items()}
-    difference = abs(tail["ours"] - tail["peer"]) / abs(tail["peer"])
-    if not difference < 0.01:
-        raise Different(f"parity: the last losses are {tail['ours']} and {tail['peer']}")
-    return {
-        "results": {
-            side: {
-                "last_20_loss": tail[side],
-                "losses": losses[side],
-                "windows_per_second": spread_of(
-                    [options.steps * options.parity_windows / spent[side]]
-                ),
-            }
-            for side in losses
-        },
-        "ratio": {"windows_per_second": spent["peer"] / spent["ours"]},
-        "relative_difference": difference,
-        "settings": {
-            "shape": shape_of(options),
-            "steps": options.steps,
-            "windows": options.parity_windows,
-        },
-    }
-
-
-def validation_seconds(options: Options) -> float:
-    """One forward pass over the whole dev file, in packed rows, no decoding."""
-    with trial_of(options) as trial, torch.inference_mode():
-        trial.model.eval()
-        loader = list(trial.build_validation_data_loader())
-        began = time.perf_counter()
-        for rows in loader:
-            for row in rows:
-                answer_logits(trial.model, to_device(row, trial.context.device))[0].cpu()
-        return time.perf_counter() - began

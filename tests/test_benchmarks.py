@@ -1,0 +1,147 @@
+"""The benchmarks on tiny inputs: every stage runs, its JSON is whole, a difference is noticed."""
+
+import json
+from pathlib import Path
+from typing import Any, Tuple
+
+import numpy as np
+import pytest
+
+from benchmarks import loader, parity, peer, render, trial
+from benchmarks.__main__ import main
+from squad_files import _world
+
+FIELDS = {
+    "stage",
+    "results",
+    "ratio",
+    "versions",
+    "device",
+    "clocks",
+    "commit",
+    "load",
+    "identical",
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tuple[str, ...]:
+    """A folder of few generated questions, and what makes every stage short."""
+    folder = tmp_path_factory.mktemp("squad")
+    for name, split in (("train", "train"), ("dev", "validation")):
+        (folder / f"{name}.json").write_text(_world(split))
+    given = {"data": folder, "tokenizer": "embedded/albert-tiny", "repeats": 1, "examples": 12}
+    given.update({"windows": 4, "steps": 2, "parity-windows": 4, "shape": "tiny", "sizes": "1000"})
+    return tuple(word for key, value in given.items() for word in (f"--{key}", str(value)))
+
+
+@pytest.mark.parametrize(
+    "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce"]
+)
+def test_every_stage_writes_a_whole_result(
+    stage: str, tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    file = tmp_path / "results" / f"{stage}.json"
+    assert main([stage, *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
+    result = json.loads(file.read_text())
+    assert result.keys() >= FIELDS and result["stage"] == stage and result["identical"]
+    assert {"ours", "peer"} == result["results"].keys() and result["device"]["type"]
+    name = render.SHOWN[stage][0]
+    for side in ("ours", "peer"):
+        shown = result["results"][side][name]
+        assert stage == "parity" or {"median", "spread", "repeats"} <= shown.keys()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
+    capsys.readouterr()
+    assert main(["render", "--results", str(file.parent)]) == 0
+    table = capsys.readouterr().out
+    assert f"| {stage}" in table and "not measured" in table
+
+
+def wrong_answers(*arguments: Any) -> Any:
+    predictions, *rest = RIGHT["decode"](*arguments)
+    return ({**predictions, next(iter(predictions)): "planted"}, *rest)
+
+
+def wrong_features(*arguments: Any) -> Any:
+    for batch in RIGHT["features"](*arguments):
+        batch["start_positions"][0] += 1
+        batch["input_ids"][0][1] += 1
+        yield batch
+
+
+def wrong_scores(*arguments: Any) -> Any:
+    return {**RIGHT["score"](*arguments), "f1": -1.0}
+
+
+RIGHT = {name: getattr(peer, name) for name in ("features", "decode", "score")}
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "wrong"),
+    [
+        ("featurize", "features", wrong_features),
+        ("loader", "features", wrong_features),
+        ("decode", "decode", wrong_answers),
+        ("score", "score", wrong_scores),
+    ],
+)
+def test_a_planted_difference_fails_the_stage(
+    stage: str,
+    name: str,
+    wrong: Any,
+    tiny: Tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setattr(peer, name, wrong)
+    if stage == "loader":  # shuffled: the first batch may not hold the first window
+        monkeypatch.setattr(loader.TrainOrder, "global_batch", lambda self, step: np.arange(4))
+    assert main([stage, *tiny]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"not equal: {stage}" in error
+
+
+@pytest.mark.parametrize("stage", ["step", "parity"])
+def test_other_weights_fail_the_stages_with_a_model(
+    stage: str,
+    tiny: Tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    right = trial.Padded.step
+    monkeypatch.setattr(trial.Padded, "step", lambda *arguments: right(*arguments) * 1.05)
+    assert parity.Padded is trial.Padded
+    assert main([stage, *tiny]) == 1
+    assert f"not equal: {stage}" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(
+    tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments in (
+        ["nothing"],
+        ["featurize", "--data", str(tmp_path / "absent")],
+        ["featurize", "--data", str(tmp_path)],
+        ["step", *tiny, "--shape", "huge"],
+        ["allreduce", "--sizes", "many"],
+        ["featurize", *tiny, "--json", str(tmp_path / "file" / "x.json")],
+        ["render", "--results", str(tmp_path)],
+        ["render", "--results", str(tmp_path), "--readme", str(tmp_path / "file")],
+    ):
+        assert main(arguments) == 2, arguments
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_render_fills_the_page_between_its_markers(tiny: Tuple[str, ...], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    assert main(["decode", *tiny, "--json", str(results / "decode.json")]) == 0
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
+    plot = tmp_path / "plot.png"
+    pytest.importorskip("matplotlib")
+    arguments = ["render", "--results", str(results), "--readme", str(page), "--plot", str(plot)]
+    assert main(arguments) == 0
+    lines = page.read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
+    assert plot.read_bytes()[1:4] == b"PNG"
