@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from benchmarks import allreduce, loader, parity, render, scaling, text, trial
+from benchmarks import allreduce, loader, parity, predicting, render, scaling, text, trial
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
 from hparams import UserError
 
@@ -18,6 +18,7 @@ STAGES: Dict[str, Callable[[Options], Dict[str, Any]]] = {
     "loader": loader.loader,
     "allreduce": allreduce.allreduce,
     "scaling": scaling.scaling,
+    "predict": predicting.predict,
 }
 
 

@@ -17,10 +17,13 @@ SHOWN = {
     "loader": ("windows_per_second", "windows/s", 1),
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
 }
+ORDER = [*SHOWN, "scaling", "predict"]  # those without a peer have a note and no row
 
 
 def lines(result: Dict[str, Any]) -> List[str]:
     """What a stage prints when it ends."""
+    if result["stage"] not in SHOWN:
+        return _notes(result)
     return [f"{result['stage']:10} {' | '.join(_cells(result)[1:])}"]
 
 
@@ -41,20 +44,21 @@ def load(folder: Path) -> List[Dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         try:
             result = json.loads(path.read_text())
-            result["results"], SHOWN[result["stage"]]
+            ORDER.index(result["stage"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path}: not a benchmark's result; remove it") from None
         found.append(result)
     if not found:
         raise UserError(f"--results {folder}: no results in it; run python -m benchmarks all")
-    return sorted(found, key=lambda result: list(SHOWN).index(result["stage"]))
+    return sorted(found, key=lambda result: ORDER.index(result["stage"]))
 
 
 def table_of(results: List[Dict[str, Any]]) -> str:
     """A markdown table, a row for every result; GPU rows that nobody measured say so."""
     rows = ["| stage | on | this package | the peer | times |", "| --- | --- | --- | --- | --- |"]
     for result in results:
-        rows.append(f"| {' | '.join(_cells(result))} |")
+        if result["stage"] in SHOWN:
+            rows.append(f"| {' | '.join(_cells(result))} |")
     if not any(r["stage"] == "step" and r["device"]["type"] == "cuda" for r in results):
         rows.append("| step, albert-xxlarge | a GPU | not measured | not measured | |")
     notes = [note for result in results for note in _notes(result)]
@@ -83,6 +87,20 @@ def _figure(value: Any, divisor: float) -> str:
 
 
 def _notes(result: Dict[str, Any]) -> List[str]:
+    if result["stage"] == "predict":
+        low, high = (f"{mib:,.0f} MiB" for mib in result["peak_mib"].values())
+        return [
+            f"- predict.py over {result['windows']:,} windows: {result['ratio']:.2f} times its "
+            f"model's own time; {low} at 2,000 questions, {high} at 20,000."
+        ]
+    if result["stage"] == "scaling":
+        two = result["results"]["two_processes"]["seconds"]["median"]
+        far = result["published"]["64"]
+        return [
+            f"- scaling: two processes take {two:.2f} s a step, predicted "
+            f"{result['results']['predicted']['seconds']:.2f} s. Published 64 V100: "
+            f"{far['published']} windows/s, by the same model {far['predicted']:.1f}."
+        ]
     notes, sides = [], [result["results"][side] for side in ("ours", "peer")]
     if "peak_memory_bytes" in sides[0]:
         mebi = [f"{side['peak_memory_bytes'] / 2**20:.1f} MiB" for side in sides]
@@ -130,7 +148,7 @@ def _plot(results: List[Dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [result for result in results if result["stage"] != "parity"]
+    shown = [r for r in results if r["stage"] in SHOWN and r["stage"] != "parity"]
     ratios = [next(iter(result["ratio"].values())) for result in shown]
     figure, axes = pyplot.subplots(figsize=(6, 0.6 * len(shown) + 1), layout="constrained")
     bars = axes.barh(

@@ -1,16 +1,15 @@
 """What predict.py costs over its model, and how much memory it takes as the file grows.
 
-  python -m benchmarks.stage_predict        # minutes on two cores; prints JSON
+    python -m benchmarks predict        # minutes on two cores
 
 The embedded model (its span head random, which costs the same) on questions of the embedded world.
 `ratio` is the whole of `predictions.predict`, from the file to the files, over the forward passes
-alone on the same packed rows, made beforehand; medians over `REPEATS` turns, taken alternately.
+alone on the same packed rows, made beforehand; medians over turns taken alternately.
 `peak_mib` is the greatest resident memory of a `predict.py` process, by number of questions.
 """
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,17 +21,14 @@ from typing import Any, Dict, List
 import torch
 import transformers
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+import answering
+import exporting
+import predictions
+import trained
+from benchmarks.measure import ROOT, Options
+from embedded import world
+from question_files import read_questions
 
-import answering  # noqa: E402
-import exporting  # noqa: E402
-import predictions  # noqa: E402
-import trained  # noqa: E402
-from embedded import world  # noqa: E402
-from question_files import read_questions  # noqa: E402
-
-REPEATS = 3
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
 QUESTIONS_A_PARAGRAPH = 6
 
@@ -84,7 +80,7 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     return usage.ru_maxrss / 1024
 
 
-def measure() -> Dict[str, Any]:
+def predict(options: Options) -> Dict[str, Any]:
     """Ratio, medians and spread in seconds, peak memory in MiB, and what it ran on."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -101,28 +97,15 @@ def measure() -> Dict[str, Any]:
         windows = sum(len(row["windows"]) for row in rows)
         forward_seconds(model, rows[:20])  # burn in
         forward, whole = [], []
-        for _ in range(REPEATS):
+        for _ in range(options.repeats):
             forward.append(forward_seconds(model, rows))
             whole.append(predict_seconds(model, large, folder / "out"))
     middle = {"forward": statistics.median(forward), "predict": statistics.median(whole)}
     return {
-        "stage": "predict",
         "windows": windows,
         "ratio": middle["predict"] / middle["forward"],
         "seconds": middle,
         "spread": {"forward": [min(forward), max(forward)], "predict": [min(whole), max(whole)]},
         "windows_per_second": windows / middle["predict"],
         "peak_mib": peaks,
-        "device": str(model.model.device),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=1))
