@@ -129,15 +129,16 @@ def _top_in_context(
     lengths = np.diff(cu_seqlens)
     width = max(int(lengths.max(initial=0)), k)
     beyond = np.full(width, -_INF, np.float32)
-    column, found = np.arange(width), [np.zeros(0, np.int64)]
+    column, found = np.arange(width, dtype=np.int32), [np.zeros(0, np.int64)]
+    lengths, low, high = (bound.astype(np.int32)[:, None] for bound in (lengths, low, high))
     for at in range(0, len(low), _WINDOWS):
         chunk = slice(at, at + _WINDOWS)
         begin = cu_seqlens[:-1][chunk]
-        part = np.append(logits[begin[0] : begin[-1] + lengths[chunk][-1]], beyond)
+        part = np.append(logits[begin[0] : cu_seqlens[at + len(begin)]], beyond)
         views = np.lib.stride_tricks.sliding_window_view(part, width)
         grid = views[begin - begin[0]]  # [windows, width]
         if lengths[chunk].min() < width:
-            grid[column >= lengths[chunk, None]] = -_INF
+            grid[column >= lengths[chunk]] = -_INF
         least = np.partition(grid, width - k, axis=1)[:, width - k, None]  # the K-th greatest
         top = grid >= least
         if np.count_nonzero(top) > k * len(top):
@@ -145,7 +146,7 @@ def _top_in_context(
             equal = grid[tied] == least[tied]
             places = k - (grid[tied] > least[tied]).sum(axis=1)[:, None]
             top[tied] &= ~equal | (equal.cumsum(axis=1) <= places)
-        top &= (column >= low[chunk, None]) & (column < high[chunk, None])
+        top &= (column >= low[chunk]) & (column < high[chunk])
         window, place = np.divmod(np.flatnonzero(top), width)
         found.append(begin[window] + place)
     found = np.concatenate(found)
