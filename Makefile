@@ -19,6 +19,6 @@ test: .venv/testing
 	$(PIP_INSTALL) -r requirements.txt
 	touch $@
 
-.venv/testing: .venv/runtime tests/requirements.txt reports/requirements.txt
+.venv/testing: .venv/runtime tests/requirements.txt reports/requirements.txt requirements-serve.txt
 	$(PIP_INSTALL) -r tests/requirements.txt
 	touch $@

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from hparams import UserError
 from squad_utils import Windows
 
-CHUNK = 1024  # questions whose windows validation packs together; sets what prediction holds
+CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
 Row = Dict[str, Any]  # Windows.pack as tensors, and "max_length" (tokens, a Python int)
 
 

@@ -103,6 +103,7 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     assert sorted(sum(dealt, [])) == sorted(alone)
     assert sorted(sum(alone, [])) == list(range(len(lengths)))
     assert all(sum(lengths[row]) <= 80 for row in alone)
+    assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
     for slot in range(slots):  # Determined refuses a loader without a batch
         assert len(validation_loader(windows, slots, slot, 80)) >= 1
 
