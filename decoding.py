@@ -53,8 +53,8 @@ def best_spans(
     on_host = start_logits.device.type == "cpu"
     find = _spans_on_host if on_host else _spans_on_device
     columns = find(*logits, row, n_best_size, max_answer_length)
-    null = (logits[0] + logits[1])[row["cu_seqlens"][:-1].long()]
-    columns = (row["windows"], *columns, null)
+    start, end = (side[row["cu_seqlens"][:-1].long()] for side in logits)
+    columns = (row["windows"], *columns, start + end)
     return Candidates(*(c.cpu().numpy() if isinstance(c, torch.Tensor) else c for c in columns))
 
 
