@@ -94,8 +94,7 @@ def _plan_jobs(texts: Dict[str, Text], part: int, held_out: float) -> List[Job]:
 
 
 def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
-    for left in plan.folder.glob(".*.bin.*"):  # what a killed process had not finished
-        left.unlink(missing_ok=True)
+    _sweep(plan.folder)
     todo = [job for job in jobs if not is_done(plan.folder, job.number)]
     sizes = {job.number: sum(span.end - span.begin for span in job.spans) for job in jobs}
     total = sum(sizes.values())
@@ -112,6 +111,12 @@ def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
                     bar.update(size)
         else:
             _run_parallel(plan, todo, processes, bar)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes had not finished."""
+    for left in folder.glob(".*.bin.*"):
+        left.unlink(missing_ok=True)
 
 
 def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> None:
@@ -138,6 +143,7 @@ def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> Non
         for worker in workers:
             worker.terminate()
             worker.join()
+        _sweep(plan.folder)
     for (receive, _), worker in zip(pipes, workers, strict=True):
         if receive.poll():
             kind, text = receive.recv()
