@@ -81,6 +81,12 @@ def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
         raise UserError(
             f"hyperparameters.max_seq_length: {hparams.max_seq_length} is not between 8 and 65535"
         )
+    positions = hparams.model_keys()["max_position_embeddings"]
+    if hparams.model is None and positions < hparams.max_seq_length:
+        raise UserError(
+            f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
+            f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
+        )
     check_step(hparams)
     return hparams
 
