@@ -51,8 +51,12 @@ class TrainOrder:
         batch = np.empty(self.global_batch_size, np.int64)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
-            batch[chosen] = _permutation(self.seed, int(epoch), len(self.lengths))[places[chosen]]
+            batch[chosen] = self.permutation(int(epoch))[places[chosen]]
         return batch
+
+    def permutation(self, epoch: int) -> np.ndarray:
+        """Every window once, in the order of `epoch`, int64 [W]."""
+        return _permutation(self.seed, epoch, len(self.lengths))
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """The windows of `step` that `slot` trains on, int64 [global_batch_size / slots]."""
@@ -180,8 +184,21 @@ def train_loader(
     pin_memory: bool,
 ) -> DataLoader:
     """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
+    packed = _Packed(windows, max_tokens)
+    return step_loader(packed, order, slot, first_step, num_workers, pin_memory)
+
+
+def step_loader(
+    packed: Dataset,
+    order: TrainOrder,
+    slot: int,
+    first_step: int,
+    num_workers: int,
+    pin_memory: bool,
+) -> DataLoader:
+    """As `train_loader`, of any data set that gives the rows of a share."""
     return DataLoader(
-        _Packed(windows, max_tokens),
+        packed,
         sampler=_Steps(order, slot, first_step),
         batch_size=None,  # a share comes as one array; the data set packs it
         num_workers=num_workers,
@@ -200,14 +217,23 @@ def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
     edges = np.searchsorted(windows.example_index, np.arange(0, questions + CHUNK, CHUNK))
     rows: List[np.ndarray] = []
     for begin, end in zip(edges, edges[1:], strict=False):
-        by_length = begin + np.argsort(windows.lengths[begin:end], kind="stable")
-        ends = np.cumsum(windows.lengths[by_length], dtype=np.int64)
-        first = 0
-        while first < len(by_length):
-            before = ends[first] - windows.lengths[by_length[first]]
-            last = int(np.searchsorted(ends, before + max_tokens, side="right"))
-            rows.append(by_length[first:last])
-            first = last
+        rows += rows_of_like_lengths(windows.lengths, int(begin), int(end), max_tokens)
+    return rows
+
+
+def rows_of_like_lengths(
+    lengths: np.ndarray, begin: int, end: int, max_tokens: int
+) -> List[np.ndarray]:
+    """Windows begin..end, shortest first, cut into rows of at most `max_tokens` tokens (int64)."""
+    rows = []
+    by_length = begin + np.argsort(lengths[begin:end], kind="stable")
+    ends = np.cumsum(lengths[by_length], dtype=np.int64)
+    first = 0
+    while first < len(by_length):
+        before = ends[first] - lengths[by_length[first]]
+        last = int(np.searchsorted(ends, before + max_tokens, side="right"))
+        rows.append(by_length[first:last])
+        first = last
     return rows
 
 

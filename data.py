@@ -43,10 +43,15 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
 
     Raises UserError when there is none, or when this `tokenizers` release drops windows.
     """
-    check_tokenizers_version()
     name = config.tokenizer or hparams.model
     if name is None:
         raise UserError("data.tokenizer: missing; a model_config brings no tokenizer, so set one")
+    return named_tokenizer(name)
+
+
+def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """As `load_tokenizer`, of a folder, a checkpoint of this package, or a hub name."""
+    check_tokenizers_version()
     try:
         tokenizer = AutoTokenizer.from_pretrained(find_local(name))
     except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 import warnings
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 import transformers
@@ -69,7 +69,8 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_validation_end(self, metrics: Dict[str, Any]) -> None:
-        shown = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
+        shown = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1")
+        shown += ("mlm_accuracy", "mlm_baseline", "sop_accuracy", "loss")
         text = "  ".join(f"{key} {metrics[key]:.2f}" for key in shown if key in metrics)
         self.say(f"validation at step {self.done}:  {text}")
         self.resumed_at = time.monotonic()
@@ -98,24 +99,32 @@ def _clock(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
+class DataSummary(NamedTuple):
+    """What a run says of its data: a line for each part, and what a training epoch holds."""
+
+    lines: Dict[str, str]
+    windows: int
+    tokens: int
+
+
 def describe(trial: Any) -> str:
     """The lines that open a run: all that was read, counted and computed from the config."""
     hparams, data = trial.hparams, trial.data
-    train = data.train.counts
-    windows, batch = train["windows"], hparams.global_batch_size
+    summary = data.summary()
+    windows, batch = summary.windows, hparams.global_batch_size
     parameters = sum(p.numel() for p in trial.model.parameters())
     scratch = " from random weights" if starts_from_scratch(hparams, data.tokenizer) else ""
-    named = hparams.model or f"a {trial.model.config.model_type} of hyperparameters.model_config"
+    named = f"a {trial.model.config.model_type} of hyperparameters.model_config"
+    named = hparams.model or getattr(hparams, "size", None) or named
     device = trial.context.device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     rate = (
         f"{hparams.learning_rate():.3g} at the peak = {hparams.base_learning_rate:g} x {batch} / "
         f"{hparams.base_batch_size} x lr_scale {hparams.lr_scale:g}, {hparams.optimizer}"
     )
-    tokens = batch * train["tokens"] / windows
+    tokens = batch * summary.tokens / windows
     lines = {
-        "train": _split_line(data.train),
-        "validation": _split_line(data.validation),
+        **summary.lines,
         "model": f"{named}{scratch}, {parameters:,} parameters",
         "device": f"{where}, {trial.slots} slot(s), {str(trial.dtype).split('.')[1]}",
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
@@ -129,7 +138,8 @@ def describe(trial: Any) -> str:
     return "\n".join(f"{name:<14}{text}" for name, text in lines.items())
 
 
-def _split_line(split: Split) -> str:
+def split_line(split: Split) -> str:
+    """What was read of a split of questions."""
     counts = split.counts
     left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
     return (
@@ -139,8 +149,7 @@ def _split_line(split: Split) -> str:
     )
 
 
-def summarize(validation: Dict[str, float]) -> str:
-    """The scores of one validation, as a run prints them at its end."""
-    order = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1")
+def summarize(validation: Dict[str, float], order: Sequence[str]) -> str:
+    """The scores of one validation, as a run prints them at its end, in this order."""
     scores = "  ".join(f"{name} {validation[name]:.2f}" for name in order if name in validation)
     return f"best validation (step {validation['steps']}):  {scores}"

@@ -1,7 +1,7 @@
 """How a model runs here: its precision, its compiled layers, and the row lengths they run on."""
 
 import logging
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +17,19 @@ from packing import answer_logits
 # on rows of some thousand tokens. Also a multiple of the 16 that fp8 products want.
 ROW_MULTIPLE = 64
 
+# (model, row on the device and maybe padded, its real tokens) -> what a forward gives
+Read = Callable[[nn.Module, Mapping[str, Any], int], Tuple[Tensor, ...]]
+
+
+def read_answers(model: nn.Module, row: Mapping[str, Any], tokens: int) -> Tuple[Tensor, ...]:
+    """Start and end logits [T] of a row."""
+    start, end = answer_logits(model, row)
+    return start[:tokens], end[:tokens]
+
 
 class Forward:
-    """Runs packed rows through a library encoder: `forward(row)` gives start and end logits [T].
+    """Runs packed rows through a library encoder: `forward(row)` gives what `read` makes of one,
+    start and end logits [T] by default.
 
     In half precision the weights of the layers are copied once a step (`linears`), and everything
     else is autocast. Compiled layers are compiled once for rows of all lengths, on a made-up row
@@ -30,6 +40,7 @@ class Forward:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
         precision: auto, fp32, bf16, fp16 or fp8.
         compiled: compile the layers; default: on CUDA GPUs from Volta on.
+        read: calls the model and its heads; must also take a row of `made_up_row`.
     """
 
     def __init__(
@@ -38,8 +49,9 @@ class Forward:
         precision: str,
         device: torch.device,
         compiled: Optional[bool] = None,
+        read: Read = read_answers,
     ) -> None:
-        self.model, self.device = model, device
+        self.model, self.device, self.read = model, device, read
         self.dtype = resolve_precision(precision, device)
         fp8 = precision == "fp8"
         use_fused_gelu(model)
@@ -59,13 +71,15 @@ class Forward:
         for linear in self.linears:
             linear.refresh()
 
-    def __call__(self, row: Mapping[str, Any]) -> Tuple[Tensor, Tensor]:
-        """Logits of a row on the device, float32 or half precision; see packing.answer_logits."""
-        tokens = len(row["input_ids"])
+    def __call__(self, row: Mapping[str, Any]) -> Tuple[Tensor, ...]:
+        """What `read` gives for a row on the device, float32 or half precision."""
         half = self.dtype is not torch.float32
         with torch.autocast(self.device.type, self.dtype, enabled=half):
-            start, end = answer_logits(self.model, pad_row(row, self.multiple))
-        return start[:tokens], end[:tokens]
+            return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
+
+    def backward_of_nothing(self, row: Mapping[str, Any]) -> None:
+        """Forward and backward over `row`, for the time and memory; gradients stay as they are."""
+        (sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int) -> None:
         """Compile for training and validation on a row of `tokens` tokens, windows of `longest`.
@@ -95,8 +109,7 @@ class Forward:
     def _run_both_ways(self, row: Mapping[str, Any]) -> None:
         self.refresh()
         self.model.train()
-        start, end = self(row)
-        ((start.sum() + end.sum()) * 0).backward()
+        self.backward_of_nothing(row)
         self.model.eval()
         with torch.no_grad():
             self(row)
@@ -128,7 +141,7 @@ def pad_row(row: Mapping[str, Any], multiple: int) -> Mapping[str, Any]:
     if not missing:
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
-    padded: Dict[str, Any] = {name: F.pad(row[name], (0, missing)) for name in names}
+    padded: Dict[str, Any] = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
     bounds = row["cu_seqlens"]
     padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
     padded["max_length"] = max(row["max_length"], missing)

@@ -57,8 +57,8 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class HParams:
-    """`hyperparameters:` of the experiment config. Periods and steps are optimizer steps."""
+class StepHParams:
+    """What every workload's optimizer step depends on. Periods and steps are optimizer steps."""
 
     # The model: a hub name or folder, or a model config to start from random weights.
     model: Optional[str] = None
@@ -78,15 +78,8 @@ class HParams:
     warmup_fraction: float = 0.1
     max_grad_norm: float = 1.0
 
-    # Windows and answers.
-    max_seq_length: int = 384
-    doc_stride: int = 128  # tokens that two neighbouring windows share
-    max_query_length: int = 64
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    null_score_diff_threshold: float = 0.0
-
     # How it runs.
+    max_seq_length: int = 384  # tokens of the longest window
     precision: str = "auto"
     max_tokens_per_forward: Union[int, Literal["auto"]] = 4096  # real tokens in a micro-batch
     compile: Optional[bool] = None  # the layers, with torch.compile; default: on a GPU
@@ -108,11 +101,23 @@ class HParams:
         )
 
 
+@dataclass(frozen=True)
+class HParams(StepHParams):
+    """`hyperparameters:` of an experiment that fine-tunes on SQuAD: windows and answers."""
+
+    doc_stride: int = 128  # tokens that two neighbouring windows share
+    max_query_length: int = 64
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    null_score_diff_threshold: float = 0.0
+
+
 _POSITIVE = {
     "global_batch_size", "epochs", "max_steps", "base_learning_rate", "base_batch_size", "lr_scale",
     "max_seq_length", "max_query_length", "n_best_size", "max_answer_length",
     "max_tokens_per_forward", "checkpoint_period", "validation_period", "reporting_period",
     "max_train_examples", "max_validation_examples",
+    "shard_mib", "cache_gib", "max_ngram", "masked_fraction",  # pretraining's
 }  # fmt: skip
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "doc_stride", "seed", "num_workers"}
 _CHOICES = {
@@ -127,20 +132,26 @@ def parse_hparams(values: Mapping[str, Any]) -> HParams:
 
     Raises UserError naming the key for an unknown, missing, wrongly typed or impossible value.
     """
-    hparams = _parse(HParams, "hyperparameters", values)
+    hparams = parse_section(HParams, "hyperparameters", values)
     if (hparams.model is None) == (hparams.model_config is None):
         raise UserError(
             "hyperparameters.model: set exactly one of 'model' (a hub name or folder) and "
             "'model_config' (a model from random weights)"
         )
-    if hparams.warmup_fraction < 0 or hparams.warmup_fraction > 1:
-        raise UserError(
-            f"hyperparameters.warmup_fraction: {hparams.warmup_fraction} is not between 0 and 1"
-        )
     if hparams.max_query_length + 4 > hparams.max_seq_length:
         raise UserError(
             f"hyperparameters.max_query_length: a question of {hparams.max_query_length} tokens "
             f"leaves no room in max_seq_length {hparams.max_seq_length}; lower it"
+        )
+    check_step(hparams)
+    return hparams
+
+
+def check_step(hparams: StepHParams) -> None:
+    """Refuse a warm-up or a token budget that no step can have."""
+    if hparams.warmup_fraction < 0 or hparams.warmup_fraction > 1:
+        raise UserError(
+            f"hyperparameters.warmup_fraction: {hparams.warmup_fraction} is not between 0 and 1"
         )
     budget = hparams.max_tokens_per_forward
     if budget != "auto" and budget < hparams.max_seq_length:
@@ -148,15 +159,21 @@ def parse_hparams(values: Mapping[str, Any]) -> HParams:
             f"hyperparameters.max_tokens_per_forward: {hparams.max_tokens_per_forward} is less "
             f"than one window (max_seq_length {hparams.max_seq_length}); raise it"
         )
-    return hparams
 
 
 def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
     """`data:` as a frozen dataclass. Raises UserError as `parse_hparams` does."""
-    return _parse(DataConfig, "data", values)
+    return parse_section(DataConfig, "data", values)
 
 
-def _parse(cls: type, section: str, values: Any) -> Any:
+def parse_section(
+    cls: type, section: str, values: Any, choices: Optional[Mapping[str, Tuple[str, ...]]] = None
+) -> Any:
+    """A config section as dataclass `cls`, its keys, types and limits checked.
+
+    Args: choices: the texts that a key may hold, where they are other than fine-tuning's.
+    Raises: UserError naming the key.
+    """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -170,7 +187,7 @@ def _parse(cls: type, section: str, values: Any) -> Any:
     checked = {}
     for key, value in values.items():
         checked[key] = _typed(f"{section}.{key}", value, types[key])
-        _check_limits(section, key, checked[key])
+        _check_limits(section, key, checked[key], {**_CHOICES, **(choices or {})})
     return cls(**checked)
 
 
@@ -196,12 +213,14 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
     raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r}")
 
 
-def _check_limits(section: str, key: str, value: Any) -> None:
+def _check_limits(
+    section: str, key: str, value: Any, choices: Mapping[str, Tuple[str, ...]]
+) -> None:
     if value is None or value == "auto":
         return
     if key in _POSITIVE and not value > 0:
         raise UserError(f"{section}.{key}: {value} must be greater than 0")
     if key in _NOT_NEGATIVE and value < 0:
         raise UserError(f"{section}.{key}: {value} must not be negative")
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise UserError(f"{section}.{key}: {value!r} is not one of {', '.join(_CHOICES[key])}")
+    if key in choices and value not in choices[key]:
+        raise UserError(f"{section}.{key}: {value!r} is not one of {', '.join(choices[key])}")

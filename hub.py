@@ -7,11 +7,22 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from hparams import Unavailable, UserError
 
+# In a checkpoint, beside Determined's files:
+PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
+WEIGHTS = "state_dict.pth"
+
 
 def find_local(name: str) -> str:
-    """`name` as it is, or its place in this repository where only that exists."""
+    """`name` as it is, or its place in this repository where only that exists; of a checkpoint of
+    this package the library's files in it, without the weights."""
     shipped = Path(__file__).parent / name
-    return str(shipped) if not Path(name).exists() and shipped.is_dir() else name
+    found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
+    return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether `name` is the folder of a checkpoint that train.py wrote."""
+    return (Path(name) / WEIGHTS).is_file() and (Path(name) / PRETRAINED).is_dir()
 
 
 def hub_error(error: BaseException) -> Type[UserError]:

@@ -59,7 +59,8 @@ class LocalController(pytorch._PyTorchTrialController):
 
 def _copy_modules(path: Path, on_cluster: bool) -> None:
     code = path / "code"
-    shutil.copytree(HERE / "embedded", code / "embedded", ignore=shutil.ignore_patterns("__py*"))
+    for package in ("embedded", "pretrain"):
+        shutil.copytree(HERE / package, code / package, ignore=shutil.ignore_patterns("__py*"))
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)
 

@@ -1,12 +1,10 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
-One batch is one optimizer step: `train_batch` runs the slot's packed rows one by one, adds up
-their gradients, all-reduces them once and steps. `evaluate_batch` decodes spans on
-the device and hands candidates, not logits, to a reducer that scores the whole split on the chief.
+`step_trial` has the optimizer step. `evaluate_batch` decodes spans on the device and hands
+candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 
 import hashlib
-import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -15,20 +13,16 @@ import torch
 from determined import pytorch
 from transformers import PreTrainedTokenizerBase
 
-import budget
-import optim
-import resume
-from batches import Row, TrainOrder, default_workers, train_loader, validation_loader
+from batches import Row, TrainOrder, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
 from decoding import Answers, Candidates, merge_answers
-from display import Progress
-from evaluation import evaluate_row, row_losses, to_device
-from forward import Forward
-from gradients import FlatGradients
+from display import DataSummary, Progress, split_line
+from evaluation import evaluate_row, row_losses
 from hparams import HParams, parse_data_config, parse_hparams
-from modeling import build_model, resolve_precision
-from run_folder import PRETRAINED, SCORES, write_json, write_predictions
+from modeling import build_model
+from run_folder import SCORES, write_json, write_predictions
 from squad_metrics import score
+from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter, plan_steps  # noqa: F401
 
 
 class SquadData(NamedTuple):
@@ -46,6 +40,10 @@ class SquadData(NamedTuple):
         splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
         return cls(tokenizer, *splits)
 
+    def summary(self) -> DataSummary:
+        lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
+        return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
+
     def fingerprints(self) -> Dict[str, Any]:
         """What the questions and the tokenizer are, by config key: hashes in place of names."""
         vocabulary = self.tokenizer.backend_tokenizer.to_str().encode()
@@ -60,7 +58,7 @@ class SquadData(NamedTuple):
         }
 
 
-class SquadTrial(pytorch.PyTorchTrial):
+class SquadTrial(StepTrial):
     """Fine-tunes a Hugging Face encoder on SQuAD.
 
     Args:
@@ -71,59 +69,29 @@ class SquadTrial(pytorch.PyTorchTrial):
     def __init__(
         self, context: pytorch.PyTorchTrialContext, data: Optional[SquadData] = None
     ) -> None:
-        self.context = context
-        self.hparams = parse_hparams(context.get_hparams())
-        self.data = data or SquadData.load(context.get_data_config(), self.hparams)
-        self.dtype = resolve_precision(self.hparams.precision, context.device)
-        self.rank, self.slots = context.distributed.rank, context.distributed.size
-
-        # The order matters: Determined wants the scaler wrapped before the model.
-        self.scaler = context.wrap_scaler(
-            torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
-        )
-        # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
-        # all-reduced in one piece here; gradients.py says why.
-        context._PyTorchDistributedDataParallel = lambda model: model
-        self.model = context.wrap_model(build_model(self.hparams, self.data.tokenizer))
-        self.forward = Forward(
-            self.model, self.hparams.precision, context.device, self.hparams.compile
-        )
-        self.gradients = FlatGradients(
-            (p for p in self.model.parameters() if p.requires_grad),
-            self.slots,
-            self.hparams.allreduce_dtype,
-        )
-        self.max_tokens = self._prepare_device()
-        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
-        self.optimizer = context.wrap_optimizer(
-            optim.build_optimizer(self.hparams.optimizer, groups, self.hparams.learning_rate())
-        )
-        self.steps, self.warmup = plan_steps(self.hparams, len(self.data.train.windows))
-        self.schedule = context.wrap_lr_scheduler(
-            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
-            step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
-        )
-        # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
-        context.experimental.disable_dataset_reproducibility_checks()
-        context.experimental.disable_auto_to_device()
+        hparams = parse_hparams(context.get_hparams())
+        self.data = data or SquadData.load(context.get_data_config(), hparams)
+        model = build_model(hparams, self.data.tokenizer)
+        self.prepare(context, hparams, model, len(self.data.train.windows))
         self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
         self.answers = context.wrap_reducer(
             AnswerReducer(self.hparams, self.data.validation, self.rank), for_training=False
         )
 
+    def predictions(self) -> Optional[Answers]:
+        """The answers of the last validation, while the weights are still those; chief only."""
+        return self.answers.answers
+
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
-        workers = self.hparams.num_workers
-        if workers is None:
-            workers = default_workers(self.context.distributed.local_size)
         return train_loader(
             windows,
             TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed),
             slot=self.rank,
             first_step=self.context.get_initial_batch(),
             max_tokens=self.max_tokens,
-            num_workers=workers,
+            num_workers=self.workers(),
             pin_memory=self.context.device.type == "cuda",
         )
 
@@ -131,30 +99,14 @@ class SquadTrial(pytorch.PyTorchTrial):
         windows = self.data.validation.windows
         return validation_loader(windows, self.slots, self.rank, self.max_tokens)
 
-    def get_batch_length(self, batch: List[Row]) -> int:
-        return sum(len(row["windows"]) for row in batch)
-
-    def train_batch(self, batch: List[Row], epoch_idx: int, batch_idx: int) -> Dict[str, Any]:
-        """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
-        resume.seed_step(self.hparams.seed, batch_idx, self.rank)
+    def begin_step(self, batch: List[Row]) -> None:
         self.answers.answers = None  # the weights move on from what was validated
-        share = self.get_batch_length(batch)
-        self.gradients.zero()
-        self.forward.refresh()
-        for row in batch:
-            row = to_device(row, self.context.device)
-            losses = row_losses(row, *self.forward(row))
-            self.context.backward(self.scaler.scale(losses.sum() / share))
-            self.meter.update(row, losses)
-        self.gradients.average()
-        self.scaler.unscale_(self.optimizer)
-        if self.hparams.max_grad_norm:
-            self.gradients.clip(self.hparams.max_grad_norm)
-        self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
-        self.scaler.update()
-        # The loss stays on the device until a report is due; a returned tensor would be read back,
-        # and the device waited for, at every step.
-        return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+        self.share = self.get_batch_length(batch)
+
+    def row_loss(self, row: Row) -> torch.Tensor:
+        losses = row_losses(row, *self.forward(row))
+        self.meter.update(row, losses)
+        return losses.sum() / self.share
 
     def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
@@ -168,41 +120,6 @@ class SquadTrial(pytorch.PyTorchTrial):
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
             "answers": AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer),
-        }
-
-    def _prepare_device(self) -> int:
-        """Compile the layers and settle the token budget, before the first real row."""
-        wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
-        self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
-        if wanted == "auto":
-            wanted = budget.resolve(self.forward, longest, self.slots)
-        return wanted
-
-
-class TrainingMeter(pytorch.MetricReducer):
-    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device."""
-
-    def reset(self) -> None:
-        self.losses: List[torch.Tensor] = []
-        self.windows = self.tokens = 0
-        self.began = time.monotonic()
-
-    def update(self, row: Row, losses: torch.Tensor) -> None:
-        self.losses.append(losses.detach().sum())
-        self.windows += len(losses)
-        self.tokens += len(row["input_ids"])
-
-    def per_slot_reduce(self) -> Tuple[float, int, int, float]:
-        total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
-        return total, self.windows, self.tokens, time.monotonic() - self.began
-
-    def cross_slot_reduce(self, per_slot: List[Tuple[float, int, int, float]]) -> Dict[str, float]:
-        loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
-        seconds = max(slot[3] for slot in per_slot)
-        return {
-            "loss": loss / max(windows, 1),
-            "examples_per_second": windows / seconds,
-            "tokens_per_second": tokens / seconds,
         }
 
 
@@ -243,15 +160,8 @@ class AnswerReducer(pytorch.MetricReducer):
         return dict(metrics)  # the trainer adds counts to what it gets
 
 
-def plan_steps(hparams: HParams, windows: int) -> Tuple[int, int]:
-    """Optimizer steps of the whole run, and how many of them warm up."""
-    steps = optim.total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
-    return steps, optim.warmup_steps(steps, hparams.warmup_fraction)
-
-
-class AnswersBesideCheckpoint(pytorch.PyTorchCallback):
-    """Puts into a checkpoint what makes it usable by itself: the model's config, the tokenizer
-    and, where these weights were validated, their predictions and scores."""
+class AnswersBesideCheckpoint(ModelBesideCheckpoint):
+    """Adds, where these weights were validated, their predictions and scores."""
 
     def __init__(
         self,
@@ -259,14 +169,12 @@ class AnswersBesideCheckpoint(pytorch.PyTorchCallback):
         model: torch.nn.Module,
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
+        super().__init__(model, tokenizer)
         self.reducer = reducer
-        self.config = getattr(model, "module", model).config
-        self.tokenizer = tokenizer
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        super().on_checkpoint_write_end(checkpoint_dir)
         folder = Path(checkpoint_dir)
-        self.config.save_pretrained(folder / PRETRAINED)
-        self.tokenizer.save_pretrained(folder / PRETRAINED)
         if self.reducer.answers is not None:
             write_predictions(folder, self.reducer.answers)
             write_json(folder / SCORES, self.reducer.metrics)

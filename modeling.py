@@ -1,6 +1,8 @@
 """The model and its precision: a hub name, folder or config -> an encoder with a span head."""
 
-from typing import Any, Dict
+import pickle
+from pathlib import Path
+from typing import Any, Dict, Tuple
 
 import torch
 from transformers import (
@@ -12,8 +14,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+import resume
 from hparams import HParams, UserError, unknown_key
-from hub import find_local, hub_error
+from hub import WEIGHTS, find_local, hub_error, is_checkpoint
 from packing import PACKED, check_model, first_position
 
 
@@ -58,28 +61,66 @@ def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrai
 
 def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     if hparams.model_config is not None:
-        return _from_config(_config_from_keys(hparams.model_config, tokenizer))
-    path = find_local(hparams.model)
+        config = config_from_keys(hparams.model_config, tokenizer)
+        return random_model(AutoModelForQuestionAnswering, config)
     try:
         if starts_from_scratch(hparams, tokenizer):
-            config = AutoConfig.from_pretrained(path)
+            config = AutoConfig.from_pretrained(find_local(hparams.model))
             config.update(_vocabulary(tokenizer))
-            return _from_config(config)
-        model, info = AutoModelForQuestionAnswering.from_pretrained(
-            path, attn_implementation=PACKED, dtype=torch.float32, output_loading_info=True
-        )
+            return random_model(AutoModelForQuestionAnswering, config)
+        model, missing = load_weights(AutoModelForQuestionAnswering, hparams.model)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise hub_error(error)(
-            f"hyperparameters.model: {hparams.model!r} does not load: "
-            f"{str(error).strip().splitlines()[0]}"
-        ) from None
-    missing = [name for name in info["missing_keys"] if not name.startswith("qa_outputs")]
+        raise model_error(hparams.model, error) from None
+    missing = {name for name in missing if not name.startswith("qa_outputs")}
     if missing:
         raise UserError(
-            f"hyperparameters.model: the weights of {hparams.model!r} lack {missing[0]!r} and "
+            f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} and "
             f"{len(missing) - 1} more; give a model folder whose weights fit its config.json"
         )
     return model
+
+
+def load_weights(model_class: Any, name: str) -> Tuple[PreTrainedModel, set]:
+    """The model of a folder, a hub name or a checkpoint of this package, whatever its head was;
+    and the names of the parameters that it has no weights for.
+
+    Args: model_class: with the library's `from_pretrained` and `from_config`.
+    Raises UserError for a checkpoint that holds more than tensors, and what the library raises.
+    """
+    if not is_checkpoint(name):
+        model, info = model_class.from_pretrained(
+            find_local(name),
+            attn_implementation=PACKED,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        return model, set(info["missing_keys"])
+    model = random_model(model_class, AutoConfig.from_pretrained(find_local(name)))
+    weights = read_weights(Path(name) / WEIGHTS)
+    wanted = model.state_dict()
+    weights = {key: value for key, value in weights.items() if key in wanted}
+    model.load_state_dict(weights, strict=False)
+    # A tied parameter has two names, and its weights may be there under either.
+    found = {wanted[key].data_ptr() for key in weights}
+    return model, {key for key in wanted if wanted[key].data_ptr() not in found}
+
+
+def read_weights(path: Path) -> Dict[str, torch.Tensor]:
+    """The parameters of a checkpoint, by safe loading. Raises UserError for more than numbers."""
+    resume.allow_checkpoint_globals()
+    try:
+        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(f"{path}: not loaded, for it holds more than tensors and numbers") from None
+    state = saved["models_state_dict"][0]
+    return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
+
+
+def model_error(name: str, error: BaseException) -> UserError:
+    """The error for a model that the library does not load."""
+    return hub_error(error)(
+        f"hyperparameters.model: {name!r} does not load: {str(error).strip().splitlines()[0]}"
+    )
 
 
 def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -93,9 +134,11 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     return own.get_vocab() != tokenizer.get_vocab()
 
 
-def _config_from_keys(
-    keys: Dict[str, Any], tokenizer: PreTrainedTokenizerBase
-) -> PretrainedConfig:
+def config_from_keys(keys: Dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """A model config of `model_type` (albert by default) and other keys, for `tokenizer`.
+
+    Raises UserError for a key that the model does not have, or sizes that do not fit.
+    """
     keys = {"model_type": "albert", **_vocabulary(tokenizer), **keys}
     model_type = keys.pop("model_type")
     try:
@@ -127,11 +170,11 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> Dict[str, Any]:
     return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}
 
 
-def _from_config(config: PretrainedConfig) -> PreTrainedModel:
+def random_model(model_class: Any, config: PretrainedConfig) -> PreTrainedModel:
+    """The model of `config`, its weights random. Raises UserError where there is none."""
+    make = getattr(model_class, "from_config", None) or model_class._from_config
     try:
-        return AutoModelForQuestionAnswering.from_config(
-            config, attn_implementation=PACKED, dtype=torch.float32
-        )
+        return make(config, attn_implementation=PACKED, dtype=torch.float32)
     except (ValueError, TypeError) as error:
         raise UserError(
             f"hyperparameters.model: cannot be built: {str(error).strip().splitlines()[0]}"

@@ -23,7 +23,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
 import squad_files
 from hparams import DataConfig, HParams, Unavailable, UserError, parse_data_config
-from hub import find_local, hub_error
+from hub import find_local, hub_error, is_checkpoint
 
 GIB = 2**30
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -37,18 +37,34 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
     Raises UserError for the first thing that cannot work.
     """
     data = parse_data_config(config["data"])
+    check_gpus(gpu_uuids)
+    check_source(data, "train")
+    check_source(data, "validation")
+    generated = data.train == data.validation == "generated"
+    room = GIB // 16 if generated else GIB
+    check_room(config, gpu_uuids, count_parameters(hparams), Path(data.cache_dir), room)
+
+
+def check_gpus(gpu_uuids: Sequence[str]) -> None:
+    """Refuse a torch build that does not see or fit the GPUs that the cluster gave."""
     if gpu_uuids:
         check_build(len(gpu_uuids), torch.cuda.device_count(), torch.__version__)
         for index in range(len(gpu_uuids)):
             name, capability = gpu_name(index), torch.cuda.get_device_capability(index)
             check_architecture(name, capability, torch.cuda.get_arch_list())
-    check_source(data, "train")
-    check_source(data, "validation")
-    parameters = count_parameters(hparams)
+
+
+def check_room(
+    config: Mapping[str, Any],
+    gpu_uuids: Sequence[str],
+    parameters: int,
+    cache: Path,
+    cache_bytes: int,
+) -> None:
+    """Refuse GPUs without memory for the model, and full disks."""
     if gpu_uuids:
         check_gpu_memory(gpu_uuids, parameters)
-    generated = data.train == data.validation == "generated"
-    check_disk(Path(data.cache_dir), GIB // 16 if generated else GIB, "the feature cache")
+    check_disk(cache, cache_bytes, "the feature cache")
     # Weights and the optimizer's two moments in fp32; the last checkpoint stays until the next is.
     storage = checkpoint_folder(config.get("checkpoint_storage") or {})
     check_disk(storage, 2 * 12 * parameters, "two checkpoints")
@@ -172,7 +188,8 @@ def count_parameters(hparams: HParams) -> int:
             return _count(AutoConfig.for_model(keys.pop("model_type"), **keys))
         return 0
     path = Path(find_local(hparams.model))
-    if path.is_dir() and not any(list(path.glob(pattern)) for pattern in WEIGHTS):
+    weights = is_checkpoint(hparams.model) or any(list(path.glob(name)) for name in WEIGHTS)
+    if path.is_dir() and not weights:
         raise UserError(
             f"hyperparameters.model: {hparams.model!r} has no weights in this container; "
             ".detignore may have kept them out of the upload"

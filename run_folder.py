@@ -16,10 +16,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from decoding import Answers
 from hparams import UserError
+from hub import PRETRAINED  # noqa: F401 (for others)
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included
-PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ class RunFolder(core.DummyTrainContext):
     def __init__(self, path: Path, searcher: Dict[str, Any], global_batch_size: int) -> None:
         self.path = path
         self.metric = searcher.get("metric", "f1")
-        self.sign = -1 if searcher.get("smaller_is_better", self.metric == "loss") else 1
+        self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
         self.global_batch_size = global_batch_size
         self.answers: Callable[[], Optional[Answers]] = lambda: None
         self.validations: List[Dict[str, float]] = []

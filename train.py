@@ -1,9 +1,10 @@
-"""Fine-tune an encoder on SQuAD: the one entry point, on a laptop and on a cluster.
+"""Fine-tune an encoder on SQuAD, or pretrain one: the one entry point, on a laptop and a cluster.
 
-  python train.py                                          # configs/local.yaml, two cores, minutes
-  python train.py --config configs/single.yaml --output-dir runs/single
-  torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
-  det experiment create configs/distributed64.yaml .       # the config's entrypoint runs this file
+python train.py                                          # configs/local.yaml, two cores, minutes
+python train.py --config configs/single.yaml --output-dir runs/single
+torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
+python train.py --config configs/pretrain_local.yaml     # its data has `text`: it pretrains
+det experiment create configs/distributed64.yaml .       # the config's entrypoint runs this file
 """
 
 import os
@@ -32,12 +33,12 @@ import spot
 from checkpoints import LocalCheckpoints
 from display import describe, quiet_libraries, summarize
 from experiment import apply_overrides, check_sections, load_config, single_values
-from hparams import HParams, UserError, parse_hparams
+from hparams import StepHParams, UserError
 from local import HERE, LocalController, process_group, trial_context
-from model_def import SquadData, SquadTrial, plan_steps
 from run_folder import RunFolder
-from squad_metrics import METRICS
+from step_trial import plan_steps
 from stopping import EveryOrStop, StopRequest
+from workloads import Workload, choose
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -79,8 +80,9 @@ def run_locally(args: argparse.Namespace) -> None:
     config = load_config(args.config)
     apply_overrides(config, args.set)
     check_sections(config)
-    check_metric(config)
-    hparams = parse_hparams(single_values(config["hyperparameters"]))
+    workload = choose(config)
+    check_metric(config, workload)
+    hparams = workload.parse(single_values(config["hyperparameters"]))
     folder = RunFolder(args.output_dir, config["searcher"], hparams.global_batch_size)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
@@ -89,24 +91,27 @@ def run_locally(args: argparse.Namespace) -> None:
             folder.create()
             stack.enter_context(folder.claimed())
             stack.callback(folder.close)
-        data = SquadData.load(config["data"], hparams)
+        data = workload.load(config["data"], hparams)
         config = resolve(config, hparams, data)
+        run = resume.identity(workload.hparams(**config["hyperparameters"]), data.fingerprints())
         checkpoint = None
         if chief:
-            checkpoint = prepare(folder, args.resume, config, data)
+            checkpoint = prepare(folder, args.resume, config, run)
         checkpoint = distributed.broadcast(checkpoint)
-        train_locally(args, distributed, folder, config, data, checkpoint)
+        train_locally(workload, distributed, folder, config, data, run, checkpoint)
 
 
 def prepare(
-    folder: RunFolder, resume_from: str, config: Dict[str, Any], data: SquadData
+    folder: RunFolder, resume_from: str, config: Dict[str, Any], run: Dict[str, Any]
 ) -> Optional[str]:
-    """The chief's part before training: the checkpoint to go on from, and `config.yaml`."""
+    """The chief's part before training: the checkpoint to go on from, and `config.yaml`.
+
+    Args: run: what must not change over a restart, see `resume.identity`.
+    """
     checkpoint = None
     if resume_from == "never":
         folder.set_aside()
     else:
-        run = resume.identity(HParams(**config["hyperparameters"]), data.fingerprints())
         checkpoint = resume.find_checkpoint(resume_from, folder.path, run)
     if checkpoint is not None:
         manifest = resume.read_manifest(checkpoint)
@@ -122,24 +127,24 @@ def prepare(
 
 
 def train_locally(
-    args: argparse.Namespace,
+    workload: Workload,
     distributed: core.DistributedContext,
     folder: RunFolder,
     config: Dict[str, Any],
-    data: SquadData,
+    data: Any,
+    run: Dict[str, Any],
     checkpoint: Optional[str],
 ) -> None:
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
     done = resume.read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
-    run = resume.identity(HParams(**config["hyperparameters"]), data.fingerprints())
     pruning = config.get("checkpoint_storage") or {}
     checkpoints = LocalCheckpoints(distributed, folder, run, pruning)
     stop = StopRequest(distributed)
     reports = folder if chief else None
     with trial_context(distributed, checkpoints, reports, stop, config, done) as context:
-        trial = SquadTrial(context, data)
-        folder.answers = lambda: trial.answers.answers
+        trial = workload.trial(context, data)
+        folder.answers = trial.predictions
         if chief:
             print(describe(trial), flush=True)
         controller = LocalController(
@@ -169,22 +174,23 @@ def train_locally(
     elif chief:
         if folder.windows:  # this process trained: its last checkpoint's seconds belong in there
             folder.write_metrics()
-        print(summarize(folder.best()))
-        print(f"predictions, metrics and checkpoints are in {folder.path}", flush=True)
+        print(summarize(folder.best(), workload.shown))
+        print(f"{workload.leaves} are in {folder.path}", flush=True)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial: everything comes from the master."""
     config = dict(info.trial._config)
-    check_metric(config)
-    hparams = parse_hparams(info.trial.hparams)
+    workload = choose(config)
+    check_metric(config, workload)
+    hparams = workload.parse(info.trial.hparams)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        preflight.check(config, hparams, info.gpu_uuids)
-    data = SquadData.load(config["data"], hparams)
+        workload.check(config, hparams, info.gpu_uuids)
+    data = workload.load(config["data"], hparams)
     config = resolve(config, hparams, data)
     with pytorch.init(hparams=config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
-        trial = SquadTrial(context, data)
+        trial = workload.trial(context, data)
         if context.distributed.rank == 0:
             print(describe(trial), flush=True)
         preempt = context._core.preempt  # private: init() hands out no core context
@@ -198,19 +204,21 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             )
 
 
-def check_metric(config: Dict[str, Any]) -> None:
+def check_metric(config: Dict[str, Any], workload: Workload) -> None:
     """Refuse a `searcher.metric` that no validation gives, before hours of training."""
-    metric, known = config["searcher"].get("metric", "f1"), ["loss", *METRICS]
+    metric = config["searcher"].setdefault("metric", workload.metric)
+    known = ["loss", *workload.metrics]
     if metric not in known:
         raise UserError(
             f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
         )
 
 
-def resolve(config: Dict[str, Any], hparams: HParams, data: SquadData) -> Dict[str, Any]:
+def resolve(config: Dict[str, Any], hparams: StepHParams, data: Any) -> Dict[str, Any]:
     """`config` with every hyperparameter spelled out, the number of steps and periods too."""
-    steps, _ = plan_steps(hparams, len(data.train.windows))
-    epoch = max(1, len(data.train.windows) // hparams.global_batch_size)
+    windows = data.summary().windows
+    steps, _ = plan_steps(hparams, windows)
+    epoch = max(1, windows // hparams.global_batch_size)
     hparams = dataclasses.replace(
         hparams,
         max_steps=steps,
@@ -221,7 +229,7 @@ def resolve(config: Dict[str, Any], hparams: HParams, data: SquadData) -> Dict[s
 
 
 def fit_arguments(
-    config: Dict[str, Any], hparams: HParams, preempt: core.PreemptContext
+    config: Dict[str, Any], hparams: StepHParams, preempt: core.PreemptContext
 ) -> Dict[str, Any]:
     """What Determined's trainer takes from neither the config nor the trial by itself."""
     should_stop = functools.partial(preempt.should_preempt, auto_ack=False)

@@ -5,7 +5,6 @@ Weights are read by safe loading only: tensors and numbers, no code.
 
 import json
 import math
-import pickle
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -19,14 +18,14 @@ from transformers import (
 )
 
 import references
-import resume
 from checkpoints import MANIFEST, find_fault, list_checkpoints
 from forward import Forward
 from hparams import HParams, UserError, parse_hparams
+from hub import WEIGHTS
+from modeling import read_weights
 from packing import PACKED, check_model, first_position
 from run_folder import PRETRAINED, SCORES, step_name
 
-WEIGHTS = "state_dict.pth"
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 
 
@@ -115,25 +114,13 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
     model = AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
     )
-    model.load_state_dict(_weights(folder / WEIGHTS))
+    model.load_state_dict(read_weights(folder / WEIGHTS))
     return Trained(
         *_ready(model, tokenizer, hparams, device),
         scores=_json(folder / SCORES),
         data=(facts.get("experiment_config") or {}).get("data") or {},
         steps=_json(folder / "metadata.json").get("steps_completed"),
     )
-
-
-def _weights(path: Path) -> Dict[str, torch.Tensor]:
-    resume.allow_checkpoint_globals()
-    try:
-        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(
-            f"{path}: not loaded, for it holds more than tensors and numbers"
-        ) from None
-    state = saved["models_state_dict"][0]
-    return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
 
 
 def _from_export(folder: Path, device: torch.device) -> Trained:

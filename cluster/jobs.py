@@ -11,8 +11,9 @@ from cluster.expconf import RANGES
 from cluster.machines import Gpu
 from cluster.masterconf import Pool
 from cluster.schema import Finding, check, mapping, nearest
-from hparams import HParams, UserError, parse_data_config, parse_hparams
-from squad_metrics import METRICS
+from hparams import StepHParams, UserError
+from pretrain.hparams import PretrainHParams
+from workloads import Workload, choose
 
 # A reclaim without notice may cost every slot at most this much work.
 MAX_LOSS_MINUTES = 15
@@ -28,9 +29,10 @@ def check_job(
     Args: default: the pool of an experiment that names none; root: where model folders are.
     """
     yield from _check_ranges(file, config)
-    yield from _check_searcher(file, config)
+    workload = choose(config)
+    yield from _check_searcher(file, config, workload)
     try:
-        parse_data_config(config.get("data"))
+        workload.parse_data(config.get("data"))
     except UserError as error:
         yield _from_error(file, error)
     resources = mapping(config.get("resources"))
@@ -99,16 +101,16 @@ def _check_ranges(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
             yield Finding(file, f"{key}.minval", f"{low} is not below maxval {high}")
 
 
-def _check_searcher(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+def _check_searcher(file: str, config: Dict[str, Any], workload: Workload) -> Iterator[Finding]:
     searcher = config.get("searcher")
     if not isinstance(searcher, dict):
         return
-    metric = searcher.get("metric", "f1")
-    if metric not in (known := ["loss", *METRICS]):
-        problem = f"validation gives no {metric!r}; {nearest(str(metric), known)}"
+    metric = str(searcher.get("metric", workload.metric))
+    if metric not in (known := ["loss", *workload.metrics]):
+        problem = f"validation gives no {metric!r}; {nearest(metric, known)}"
         yield Finding(file, "searcher.metric", problem)
-    elif bool(searcher.get("smaller_is_better", True)) != (metric == "loss"):
-        right = str(metric == "loss").lower()
+    elif bool(searcher.get("smaller_is_better", True)) != metric.endswith("loss"):
+        right = str(metric.endswith("loss")).lower()
         problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
         yield Finding(file, "searcher.smaller_is_better", problem)
     if searcher.get("time_metric") == "epochs":
@@ -145,7 +147,7 @@ def _check_trial(
     root: Path,
 ) -> Iterator[Finding]:
     try:
-        hparams = parse_hparams(values)
+        hparams = choose(config).parse(values)
     except UserError as error:
         yield _from_error(file, error)
         return
@@ -167,7 +169,10 @@ def _check_trial(
     if pool is None:
         return
     yield from _check_precision(file, hparams, pool)
-    shape = model_shape(dataclasses.asdict(hparams), root)
+    facts = dataclasses.asdict(hparams)
+    if isinstance(hparams, PretrainHParams):
+        facts["model_config"] = hparams.model_keys() if hparams.model is None else None
+    shape = model_shape(facts, root)
     if shape is not None and pool.gpu is not None:
         yield from _check_memory(file, hparams, shape, pool.gpu, slots)
         if pool.spot:
@@ -178,7 +183,7 @@ def _check_trial(
             yield from _check_loss(file, hparams, shape, pool, slots, WINDOWS.get(train))
 
 
-def _check_precision(file: str, hparams: HParams, pool: Pool) -> Iterator[Finding]:
+def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Finding]:
     key, gpu = "hyperparameters.precision", pool.gpu
     if gpu is None:
         if hparams.precision in ("fp16", "fp8") and pool.slots_per_agent is not None:
@@ -193,7 +198,7 @@ def _check_precision(file: str, hparams: HParams, pool: Pool) -> Iterator[Findin
 
 
 def _check_memory(
-    file: str, hparams: HParams, shape: Shape, gpu: Gpu, slots: int
+    file: str, hparams: StepHParams, shape: Shape, gpu: Gpu, slots: int
 ) -> Iterator[Finding]:
     most = largest_token_budget(shape, gpu, slots, half=hparams.precision != "fp32")
     if most < hparams.max_seq_length:
@@ -211,7 +216,7 @@ def _check_memory(
 
 
 def _check_loss(
-    file: str, hparams: HParams, shape: Shape, pool: Pool, slots: int, windows: Optional[int]
+    file: str, hparams: StepHParams, shape: Shape, pool: Pool, slots: int, windows: Optional[int]
 ) -> Iterator[Finding]:
     epoch = windows // hparams.global_batch_size if windows else None
     period = hparams.checkpoint_period or epoch

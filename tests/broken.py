@@ -15,6 +15,7 @@ import batches
 import model_def
 import resume
 import train
+from pretrain import examples, trial
 
 
 def switch_off(part: str) -> None:
@@ -26,9 +27,12 @@ def switch_off(part: str) -> None:
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         batches._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
+        examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
     elif part == "position":  # the data starts over
         loader = model_def.train_loader
         model_def.train_loader = lambda *a, **k: loader(*a, **{**k, "first_step": 0})
+        other = trial.train_loader
+        trial.train_loader = lambda *a, **k: other(*a, **{**k, "first_step": 0})
     elif part != "none":
         raise SystemExit(f"no such part: {part}")
 

@@ -56,6 +56,34 @@ TINY: Dict[str, Any] = {
     "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
 }
 
+# The same model, from scratch on the embedded world's text.
+TINY_PRETRAINING: Dict[str, Any] = {
+    "name": "test",
+    "entrypoint": "python3 train.py",
+    "hyperparameters": {
+        "model_config": TINY["hyperparameters"]["model_config"],
+        **{
+            key: TINY["hyperparameters"][key]
+            for key in ("global_batch_size", "max_steps", "num_workers", "reporting_period")
+        },
+        "base_learning_rate": 2e-3,
+        "base_batch_size": 8,
+        "optimizer": "lamb",
+        "max_seq_length": 64,
+        "max_tokens_per_forward": 512,
+        "validation_period": 6,
+        "checkpoint_period": 4,
+    },
+    "data": {
+        "text": "generated",
+        "tokenizer": "embedded/albert-tiny",
+        "shard_mib": 0.02,
+        "shuffle_shards": 2,
+        "max_validation_examples": 40,
+    },
+    "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True},
+}
+
 
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:

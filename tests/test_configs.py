@@ -15,10 +15,12 @@ from cluster import expconf
 from cluster.jobs import samples
 from cluster.schema import Map, Seq, Union_
 from experiment import check_sections, single_values
-from hparams import HParams, parse_data_config, parse_hparams
-from model_def import plan_steps
+from hparams import HParams, parse_hparams
 from optim import lr_factor
+from pretrain.hparams import parse_pretrain_hparams
+from step_trial import plan_steps
 from tests.conftest import ROOT, SHARED
+from workloads import FINE_TUNING, choose
 
 SCHEMAS = SHARED / "determined-schemas"
 BASE = "http://determined.ai/schemas/expconf/v0/"
@@ -131,16 +133,19 @@ def test_the_validator_of_these_tests_refuses(section: str, change: Any, validat
 def test_loads_into_the_dataclasses(path: pathlib.Path) -> None:
     config = yaml.safe_load(path.read_text())
     check_sections(config)
-    parse_data_config(config["data"])
+    workload = choose(config)
+    workload.parse_data(config["data"])
     trials = samples(config["hyperparameters"])
     assert len(trials) == (10 if path.name == "lr_search.yaml" else 1)
     slots = config["resources"]["slots_per_trial"]
     for values in trials:
-        hparams = parse_hparams(values)
+        hparams = workload.parse(values)
         TrainOrder([384] * 1024, hparams.global_batch_size, slots, seed=0)  # refuses a remainder
         assert hparams.checkpoint_period and hparams.reporting_period
-    assert config["searcher"]["metric"] == "f1"
-    assert config["searcher"]["smaller_is_better"] is False
+    pretrains = path.name.startswith("pretrain_")
+    assert pretrains == (workload is not FINE_TUNING)
+    assert config["searcher"]["metric"] in (["loss", "mlm_loss"] if pretrains else ["f1"])
+    assert config["searcher"]["smaller_is_better"] is pretrains
     assert "determined.launch.torch_distributed python3 train.py" in config["entrypoint"]
 
 
@@ -167,6 +172,30 @@ def test_published_arithmetic(
         assert figure in header, f"{figure} is not in the header of {name}"
     assert "Published" in header and "not measured" in header
     assert f"det experiment create configs/{name} ." in header
+
+
+@pytest.mark.parametrize("name", ["pretrain_base.yaml", "pretrain_large.yaml"])
+def test_published_arithmetic_of_pretraining(name: str) -> None:
+    hparams = parse_pretrain_hparams(load(name)["hyperparameters"])
+    assert plan_steps(hparams, 10**6) == (125_000, 3_125)
+    assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
+    assert (hparams.global_batch_size, hparams.max_seq_length) == (4096, 512)
+    assert hparams.optimizer == "lamb" and hparams.size in name
+    assert load(name)["resources"]["slots_per_trial"] == (64 if hparams.size == "large" else 8)
+
+
+def test_fine_tuning_of_a_pretrained_model_is_the_published_recipe() -> None:
+    hparams = hparams_of("finetune_pretrained.yaml")
+    assert plan_steps(hparams, PUBLISHED_WINDOWS) == (8144, 814)
+    assert hparams.global_batch_size == 48 and hparams.learning_rate() == pytest.approx(3e-5)
+
+
+def test_the_scaling_study_sees_equal_examples() -> None:
+    hparams = parse_pretrain_hparams(load("pretrain_mlm.yaml")["hyperparameters"])
+    assert not hparams.sentence_order
+    assert hparams.global_batch_size * hparams.max_steps == 640_000
+    for batch, steps in ((512, 1250), (1024, 625), (2048, 313)):
+        assert abs(batch * steps - 640_000) < batch
 
 
 def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:

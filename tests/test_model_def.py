@@ -135,7 +135,7 @@ def test_precision_on_a_cpu(tiny_config: Path) -> None:
 
 def test_weights_come_from_the_folder() -> None:
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
-    tokenizer = train.SquadData.load(
+    tokenizer = SquadData.load(
         {"train": "generated", "validation": "generated", "max_train_examples": 4,
          "max_validation_examples": 4}, hparams
     ).tokenizer  # fmt: skip

@@ -1,0 +1,1 @@
+"""ALBERT from scratch: text -> token shards -> masked language model and sentence order."""

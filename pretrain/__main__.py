@@ -1,0 +1,49 @@
+"""Write the token shards of an experiment, to upload them where a cluster reads them.
+
+python -m pretrain --config configs/pretrain_base.yaml --output shards
+aws s3 sync shards s3://bucket/shards      # then data.shards: s3://bucket/shards, and no text
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import List, Optional
+
+from experiment import apply_overrides, load_config
+from hparams import UserError
+from pretrain.corpus import Corpus
+from pretrain.data import load_tokenizer
+from pretrain.hparams import parse_pretrain_data, parse_pretrain_hparams
+from pretrain.sharding import write_corpus
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Returns the exit status: 0 done, 2 a mistake of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
+    parser.add_argument("--processes", type=int, default=None, help="default: one per core")
+    args = parser.parse_args(argv)
+    try:
+        config = load_config(args.config)
+        apply_overrides(config, args.set)
+        hparams = parse_pretrain_hparams(config.get("hyperparameters"))
+        data = parse_pretrain_data(config.get("data"))
+        if data.text is None:
+            raise UserError("data.text: missing; these shards are made of text")
+        tokenizer = load_tokenizer(data)
+        folder = write_corpus(data, tokenizer, hparams.max_seq_length, args.output, args.processes)
+        for split in ("train", "validation"):
+            corpus = Corpus(str(folder), split, data)
+            print(f"{split:<12}{corpus.describe()}")
+    except UserError as error:
+        print(f"pretrain: {error.kind}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(main())

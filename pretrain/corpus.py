@@ -1,0 +1,188 @@
+"""Token shards, read: memory-mapped where they are on this machine, else through a cache.
+
+The cache is a folder that all processes of a machine share. A shard is fetched once, checked
+against its SHA-256, and appears whole or not at all; the oldest give way beyond `data.cache_gib`.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import filelock
+import numpy as np
+
+from hparams import UserError
+from pretrain import storage
+from pretrain.hparams import PretrainData
+from pretrain.shards import FORMAT
+
+_FETCHES = 3  # of a shard whose bytes are not those that were written
+
+
+class Corpus:
+    """The examples of one split: number -> text tokens and where its sentences end.
+
+    Args: address: a folder or a remote one; split: train or validation.
+    Raises UserError for what is no corpus, is damaged, or is of another format.
+    """
+
+    def __init__(self, address: str, split: str, data: PretrainData) -> None:
+        self.address, self.split, self.data = address, split, data
+        self.index = read_index(address)
+        facts = self.index["splits"][split]
+        self.shards: List[Dict[str, Any]] = facts["shards"]
+        self.counts: Dict[str, int] = facts["counts"]
+        table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
+        if hashlib.sha256(table).hexdigest() != facts["lengths_sha256"]:
+            raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
+        # Text tokens and sentences of every example, uint16 [E, 2].
+        self.table = np.load(io.BytesIO(table), allow_pickle=False)
+        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])  # [shards + 1]
+        self.remote = storage.is_remote(address)
+        self._open: Dict[int, Dict[str, np.ndarray]] = {}
+        if not self.remote:
+            self._check_sizes()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def describe(self) -> str:
+        names = ("documents", "sentences", "examples", "tokens")
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in names)
+        return f"{counts} in {len(self.shards)} shard(s)"
+
+    def fingerprint(self) -> str:
+        """Of the content: the shards' checksums."""
+        sums = [shard["sha256"] for shard in self.shards]
+        return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+
+    def shard_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The shard of every example number, int64 [n]."""
+        return np.searchsorted(self.bounds, numbers, side="right") - 1
+
+    def example(self, number: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
+        shard = int(self.shard_of(np.array(number)))
+        columns = self.columns(shard)
+        at = number - int(self.bounds[shard])
+        tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
+        sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
+        return (
+            columns["tokens"][tokens].astype(np.int64),
+            columns["sentences"][sentences].astype(np.int64),
+        )
+
+    def columns(self, shard: int) -> Dict[str, np.ndarray]:
+        """The arrays of a shard, memory-mapped; fetched first where it is not here."""
+        if shard not in self._open:
+            if len(self._open) > 2 * self.data.shuffle_shards:  # of epochs and groups long over
+                self._open.pop(next(iter(self._open)))
+            path = self.fetch(shard)
+            self._open[shard] = {
+                name: np.memmap(path, dtype, "r", offset, (count,)) if count else np.zeros(0, dtype)
+                for name, (dtype, offset, count) in self.shards[shard]["columns"].items()
+            }
+        return self._open[shard]
+
+    def fetch(self, shard: int) -> Path:
+        """The file of a shard on this machine."""
+        name = self.shards[shard]["name"]
+        if not self.remote:
+            return Path(self.address) / name
+        folder = self._cache_folder()
+        path = folder / name
+        if not path.is_file():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with filelock.FileLock(folder / f".{name}.lock"):
+                    if not path.is_file():
+                        self._download(self.shards[shard], path)
+                        self._evict(folder, path)
+            except OSError as error:
+                raise UserError(
+                    f"{folder}: cannot write the shard cache: {error.strerror or error}; free "
+                    "space, or set data.cache_dir or data.cache_gib"
+                ) from None
+        with contextlib.suppress(OSError):  # for _evict: it is in use
+            os.utime(path)
+        return path
+
+    def prefetch(self, shards: List[int]) -> None:
+        """Fetch shards in the background, one after another; what fails is tried again in need."""
+        wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
+
+        def work() -> None:
+            for shard in wanted:
+                with contextlib.suppress(Exception):
+                    self.fetch(shard)
+
+        if self.remote and wanted:
+            threading.Thread(target=work, daemon=True).start()
+
+    def _cache_folder(self) -> Path:
+        key = hashlib.sha256(json.dumps([self.address, self.index["text"]]).encode()).hexdigest()
+        return Path(self.data.cache_dir) / f"fetched-{key[:24]}"
+
+    def _download(self, facts: Dict[str, Any], path: Path) -> None:
+        address = storage.join(self.address, facts["name"])
+        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            for _ in range(_FETCHES):
+                digest = hashlib.sha256()
+                with aside.open("wb") as file:
+                    for block in storage.read(address, 0, facts["bytes"]):
+                        digest.update(block)
+                        file.write(block)
+                if digest.hexdigest() == facts["sha256"]:
+                    os.replace(aside, path)
+                    return
+        finally:
+            aside.unlink(missing_ok=True)
+        raise UserError(f"{address}: not the bytes that were written there; upload it again")
+
+    def _evict(self, folder: Path, newest: Path) -> None:
+        """Remove the shards that were longest not asked for. A mapped one stays readable."""
+        files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_mtime)
+        size = sum(path.stat().st_size for path in files)
+        for path in files:
+            if size <= self.data.cache_gib * 2**30 or path == newest:
+                break
+            size -= path.stat().st_size
+            path.unlink(missing_ok=True)
+
+    def _check_sizes(self) -> None:
+        for shard in self.shards:
+            path = Path(self.address) / shard["name"]
+            if not path.is_file() or path.stat().st_size != shard["bytes"]:
+                raise UserError(
+                    f"{path}: missing or not as it was written; remove {self.address} and run "
+                    "again, or copy it again"
+                )
+
+
+@lru_cache(maxsize=4)
+def read_index(address: str) -> Dict[str, Any]:
+    """The index of the shards at `address`. Raises UserError for what is no corpus."""
+    try:
+        index = json.loads(storage.read_all(storage.join(address, "index.json")))
+        version = index["format"]
+        if version == FORMAT:
+            assert {"max_seq_length", "tokenizer", "text", "splits"} <= set(index)
+    except UserError:
+        raise UserError(
+            f"data.shards: {address}: no index.json there; give a folder that `python -m pretrain` "
+            "wrote to its end"
+        ) from None
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise UserError(f"data.shards: {address}: its index.json is damaged") from None
+    if version != FORMAT:
+        raise UserError(
+            f"data.shards: {address}: format {version}, this version reads {FORMAT}; write again"
+        )
+    return index

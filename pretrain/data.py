@@ -1,0 +1,97 @@
+"""`data:` of a pretraining experiment -> both splits, ready to be made into rows."""
+
+from pathlib import Path
+from typing import Any, Dict, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from data import named_tokenizer
+from display import DataSummary
+from hparams import UserError
+from pretrain.corpus import Corpus
+from pretrain.examples import Examples
+from pretrain.hparams import PretrainData, PretrainHParams, parse_pretrain_data
+from pretrain.masking import read_vocabulary
+from pretrain.sharding import tokenizer_sum, write_corpus
+
+
+class PretrainText(NamedTuple):
+    """Everything that a pretraining trial reads."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Examples
+    validation: Examples
+    held_out: int  # examples of `validation` that are used
+
+    @classmethod
+    def load(cls, config: Dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
+        """Read `data:`, writing token shards where there are none yet.
+
+        The processes of a machine share them: the first takes a lock and writes, the others wait.
+        Raises UserError for anything wrong with it.
+        """
+        data = parse_pretrain_data(config)
+        tokenizer = load_tokenizer(data)
+        address = data.shards
+        if address is None:
+            address = str(write_corpus(data, tokenizer, hparams.max_seq_length))
+        vocabulary = read_vocabulary(tokenizer)
+        splits = []
+        for split in ("train", "validation"):
+            corpus = Corpus(address, split, data)
+            _check(corpus, tokenizer, hparams)
+            splits.append(Examples(corpus, vocabulary, hparams))
+        held_out = min(len(splits[1].corpus), data.max_validation_examples or 1 << 62)
+        return cls(tokenizer, *splits, held_out)
+
+    def summary(self) -> DataSummary:
+        lines = {
+            "train": f"{self.train.corpus.describe()}",
+            "validation": f"{self.validation.corpus.describe()}, {self.held_out:,} examples used",
+        }
+        return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
+
+    def fingerprints(self) -> Dict[str, Any]:
+        """What the text and the tokenizer are, by config key: hashes in place of names."""
+        return {
+            "data.text": self.train.corpus.fingerprint(),
+            "data.validation": self.validation.corpus.fingerprint(),
+            "data.tokenizer": tokenizer_sum(self.tokenizer),
+            "data.shuffle_shards": self.train.corpus.data.shuffle_shards,
+            "data.max_validation_examples": self.held_out,
+        }
+
+
+def load_tokenizer(data: PretrainData) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of `data.tokenizer`. Raises UserError for one that masks nothing."""
+    tokenizer = named_tokenizer(data.tokenizer)
+    for name in ("mask_token", "cls_token", "sep_token"):
+        if getattr(tokenizer, name) is None:
+            raise UserError(
+                f"data.tokenizer: {data.tokenizer!r} has no {name}; give one of the ALBERT or "
+                "BERT kind"
+            )
+    return tokenizer
+
+
+def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: PretrainHParams) -> None:
+    index, key = corpus.index, f"data.{'shards' if corpus.data.shards else 'text'}"
+    if index["tokenizer"] != tokenizer_sum(tokenizer):
+        raise UserError(
+            f"data.tokenizer: {corpus.data.tokenizer!r} is not the one that the shards of "
+            f"{corpus.address} were written with; give that one, or write them again"
+        )
+    if index["max_seq_length"] != hparams.max_seq_length:
+        raise UserError(
+            f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "
+            f"{corpus.address} hold windows of {index['max_seq_length']}; make them the same"
+        )
+    if len(corpus):
+        return
+    if corpus.split == "train":
+        raise UserError(f"{key}: no text in {corpus.data.text or corpus.address}; give another")
+    name = Path(corpus.data.text or corpus.address).name
+    raise UserError(
+        f"data.validation: no document of {name} is held out; set data.validation to other text, "
+        "or raise data.validation_fraction"
+    )

@@ -1,0 +1,203 @@
+"""Examples -> packed rows: two segments or one, hidden tokens, labels; and the order of training.
+
+All of it is a function of (seed, epoch, number of the example), so a restart at a step needs no
+state, and any process can make any example.
+"""
+
+from functools import lru_cache
+from typing import Any, Dict, Iterator, List, Tuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from batches import CHUNK, Row, TrainOrder, deal, micro_batches, rows_of_like_lengths, step_loader
+from pretrain.corpus import Corpus
+from pretrain.hparams import PretrainHParams
+from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
+
+NO_LABEL = -100
+_VALIDATION = 2**40  # in the place of an epoch: held-out examples are masked alike every time
+
+
+class Examples:
+    """The examples of a corpus as the model sees them."""
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, hparams: PretrainHParams) -> None:
+        self.corpus, self.vocabulary, self.hparams = corpus, vocabulary, hparams
+        text, sentences = corpus.table.T.astype(np.int32)
+        paired = (sentences > 1) & hparams.sentence_order
+        self.lengths = text + 2 + paired  # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+
+    def make(self, epoch: int, number: int) -> Dict[str, Any]:
+        """One example, T tokens of which M are hidden.
+
+        Returns: input_ids, token_type_ids int64 [T]; masked int64 [M], places of the hidden tokens,
+        and mlm_labels int64 [M], what they were; sop_label: 0 as in the text, 1 swapped,
+        NO_LABEL where there is one segment.
+        """
+        hparams, special = self.hparams, self.vocabulary
+        rng = np.random.default_rng([hparams.seed, epoch, number])
+        tokens, sentences = self.corpus.example(number)
+        segments, label = [tokens], NO_LABEL
+        if hparams.sentence_order and len(sentences) > 1:
+            cut = sentences[: rng.integers(1, len(sentences))].sum()
+            segments, label = [tokens[:cut], tokens[cut:]], int(rng.random() < 0.5)
+            segments = segments[::-1] if label else segments
+        words = find_words(segments, special)
+        chosen = choose_tokens(words, hparams.masked_fraction, hparams.max_ngram, rng)
+        text = np.concatenate(segments)
+        labels = text[chosen]
+        text[chosen] = corrupt(labels, special, rng)
+        first = len(segments[0])
+        parts = [[special.cls], text[:first], [special.sep]]
+        if len(segments) > 1:
+            parts += [text[first:], [special.sep]]
+        ids = np.concatenate(parts)
+        types = np.zeros(len(ids), np.int64)
+        types[first + 2 :] = 1
+        places = chosen + 1 + (chosen >= first)
+        return {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "masked": places,
+            "mlm_labels": labels,
+            "sop_label": label,
+        }
+
+    def row(self, tickets: np.ndarray) -> Row:
+        """Examples (epoch, number), int64 [n, 2], end to end as a packed row of T tokens.
+
+        Returns: what `packing.model_inputs` reads, masked, mlm_labels int64 [M]; sop_labels
+        int64 [n]; windows int64 [n], the numbers.
+        """
+        made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
+        lengths = [len(one["input_ids"]) for one in made]
+        bounds = np.cumsum([0, *lengths])
+        masked = [one["masked"] + at for one, at in zip(made, bounds, strict=False)]
+        columns = {
+            "input_ids": _join([one["input_ids"] for one in made]),
+            "token_type_ids": _join([one["token_type_ids"] for one in made]),
+            "position_ids": _join([np.arange(length) for length in lengths]),
+            "cu_seqlens": bounds.astype(np.int32),
+            "masked": _join(masked),
+            "mlm_labels": _join([one["mlm_labels"] for one in made]),
+            "sop_labels": np.array([one["sop_label"] for one in made], np.int64),
+            "windows": np.ascontiguousarray(tickets[:, 1]),
+        }
+        row: Row = {name: torch.from_numpy(column) for name, column in columns.items()}
+        row["max_length"] = max(lengths, default=0)
+        return row
+
+
+def _join(arrays: List[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *arrays])
+
+
+class ExampleOrder(TrainOrder):
+    """The examples of every step, a function of (seed, step).
+
+    An epoch goes through the shards in a new order, `group` of them at a time, and mixes the
+    examples of a group: so no more than two groups have to be on the machine at once.
+    """
+
+    def __init__(
+        self, examples: Examples, global_batch_size: int, slots: int, seed: int, group: int
+    ) -> None:
+        super().__init__(examples.lengths, global_batch_size, slots, seed)
+        self.bounds, self.group = tuple(examples.corpus.bounds.tolist()), group
+
+    def groups(self, epoch: int) -> List[List[int]]:
+        """The shards of an epoch, in the order they are read, together in groups."""
+        shards = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.bounds) - 1)
+        return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
+
+    def permutation(self, epoch: int) -> np.ndarray:
+        groups = tuple(map(tuple, self.groups(epoch)))
+        return _permutation(self.seed, epoch, self.bounds, groups)
+
+    def share(self, step: int, slot: int) -> np.ndarray:
+        """(epoch, number) of the examples of `step` that `slot` trains on, int64 [n, 2]."""
+        batch = self.global_batch(step)
+        mine = deal(self.lengths[batch], self.slots)[slot]
+        epochs = (step * self.global_batch_size + mine) // len(self.lengths)
+        return np.stack([epochs, batch[mine]], axis=1)
+
+
+@lru_cache(maxsize=2)
+def _permutation(
+    seed: int, epoch: int, bounds: Tuple[int, ...], groups: Tuple[Tuple[int, ...], ...]
+) -> np.ndarray:
+    rng = np.random.default_rng([seed, epoch])
+    parts = [
+        rng.permutation(_join([np.arange(bounds[s], bounds[s + 1]) for s in group]))
+        for group in groups
+    ]
+    return np.concatenate(parts)
+
+
+class _Rows(Dataset):
+    """Indexed by shares, gives lists of packed rows; has the next shards fetched meanwhile."""
+
+    def __init__(self, examples: Examples, max_tokens: int, order: ExampleOrder) -> None:
+        self.examples, self.max_tokens, self.order = examples, max_tokens, order
+        self.ahead = (-1, -1)  # epoch and group that were asked for last
+
+    def __getitem__(self, share: np.ndarray) -> List[Row]:
+        if self.examples.corpus.remote:
+            self._look_ahead(share)
+        lengths = self.examples.lengths[share[:, 1]]
+        cuts = micro_batches(lengths, self.max_tokens)
+        return [self.examples.row(share[chosen]) for chosen in cuts]
+
+    def _look_ahead(self, share: np.ndarray) -> None:
+        epoch, number = share[-1].tolist()
+        groups = self.order.groups(epoch)
+        shard = int(self.examples.corpus.shard_of(np.array(number)))
+        at = next(i for i, group in enumerate(groups) if shard in group)
+        if (epoch, at) != self.ahead:
+            self.ahead = epoch, at
+            following = [*groups, *self.order.groups(epoch + 1)][at : at + 2]
+            self.examples.corpus.prefetch([shard for group in following for shard in group])
+
+
+def train_loader(
+    examples: Examples,
+    order: ExampleOrder,
+    slot: int,
+    first_step: int,
+    max_tokens: int,
+    num_workers: int,
+    pin_memory: bool,
+) -> DataLoader:
+    """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
+    rows = _Rows(examples, max_tokens, order)
+    return step_loader(rows, order, slot, first_step, num_workers, pin_memory)
+
+
+class _Held(Dataset):
+    """Indexed by arrays of example numbers, gives lists of one row."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    def __getitem__(self, numbers: np.ndarray) -> List[Row]:
+        if not len(numbers):
+            return []
+        epoch = np.full(len(numbers), _VALIDATION)
+        return [self.examples.row(np.stack([epoch, numbers], axis=1))]
+
+
+def validation_loader(
+    examples: Examples, count: int, slots: int, slot: int, max_tokens: int, num_workers: int
+) -> DataLoader:
+    """The first `count` examples as rows, row i to slot i mod slots, alike at every slot count."""
+    mine = list(_validation_rows(examples.lengths[:count], max_tokens))[slot::slots]
+    mine = mine or [np.empty(0, np.int64)]  # Determined refuses an empty loader
+    return DataLoader(_Held(examples), sampler=mine, batch_size=None, num_workers=num_workers)
+
+
+def _validation_rows(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    for begin in range(0, len(lengths), CHUNK):
+        end = min(begin + CHUNK, len(lengths))
+        yield from rows_of_like_lengths(lengths, begin, end, max_tokens)

@@ -1,0 +1,35 @@
+"""Where sentences end: a rule, for text in languages that end them with . ! or ?
+
+A rule and not a model: it has to give the same sentences everywhere, for years, at 20 MB/s. What
+it gets wrong (an unlisted abbreviation, a title in mid-sentence) moves the place where a
+segment may be cut, no more.
+"""
+
+import re
+from typing import List
+
+# An end mark, closing quotes or brackets, white space, and something that can begin a sentence.
+_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")
+_ABBREVIATION = re.compile(
+    r"""(?:^|[\s("'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Lt|Sgt|Capt|Rev|Hon|Jr|Sr|vs|etc|No|"""
+    r"""Vol|Fig|ca|approx|e\.g|i\.e|cf|U\.S|U\.K|D\.C)\.$"""
+)
+
+
+def split_sentences(text: str) -> List[str]:
+    """The sentences of a document, in order, white space between them left out.
+
+    >>> split_sentences('Dr. Who came. "Who?" He left.')
+    ['Dr. Who came.', '"Who?"', 'He left.']
+    """
+    sentences: List[str] = []
+    begin = 0
+    for end in _END.finditer(text):
+        stop = end.end(1) if end.group(1) is not None else end.start()
+        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
+            if sentence := text[begin:stop].strip():
+                sentences.append(sentence)
+            begin = end.end()
+    if sentence := text[begin:].strip():
+        sentences.append(sentence)
+    return sentences

@@ -1,0 +1,178 @@
+"""Bytes from wherever they are: this machine, `s3://`, and whatever else fsspec has an address for.
+
+S3 is read with boto3, which Determined brings along: s3fs wants an aiobotocore that pins another
+botocore than the one the cluster's harness runs on, so the two cannot be installed together.
+Every read says how many bytes it wants and goes on from where it was when they do not all come.
+"""
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Iterator, List, Tuple
+
+from hparams import Unavailable, UserError
+
+BLOCK = 1 << 20  # bytes per read
+TRIES = 6  # without a single byte between them, before it is given up
+_WHOLE = 64 << 20  # files up to this size are known by their content
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or object: `address`, its size in bytes, and what changes when its content does."""
+
+    address: str
+    size: int
+    stamp: str
+
+
+def is_remote(address: str) -> bool:
+    return "://" in address
+
+
+def join(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def find_files(address: str, key: str, suffixes: Tuple[str, ...]) -> List[File]:
+    """The file that `address` names, or those below it that end in one of `suffixes`, by name.
+
+    Raises UserError naming the config `key` where there is none.
+    """
+    if address.startswith("s3://"):
+        files = _list_s3(address, key)
+    elif is_remote(address):
+        files = _list_fsspec(address, key)
+    else:
+        files = _list_local(Path(address), key)
+    if len(files) != 1 or files[0].address != address:
+        files = [file for file in files if file.address.endswith(suffixes)]
+    if not files:
+        raise UserError(f"{key}: no {', '.join(suffixes)} file below {address}; give another")
+    return sorted(files, key=lambda file: file.address)
+
+
+def read(address: str, begin: int, end: int) -> Iterator[bytes]:
+    """Bytes begin..end (end not included) in blocks. Raises Unavailable when they do not come."""
+    failures, reason = 0, ""
+    while begin < end:
+        try:
+            for block in _blocks(address, begin, end):
+                begin += len(block)
+                failures = 0
+                yield block
+                if begin >= end:
+                    return
+            reason = f"the body ended {end - begin:,} bytes early"
+        except FileNotFoundError:
+            raise UserError(f"{address}: no such file; it was there before") from None
+        except Exception as error:  # whatever a library raises: time-outs, 500s, cut connections
+            if not is_remote(address):
+                raise UserError(f"{address}: cannot read it: {error}") from None
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        failures += 1
+        if failures >= TRIES:
+            raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
+        time.sleep(min(5.0, 0.1 * 2**failures))
+
+
+def read_all(address: str) -> bytes:
+    """The whole file. Raises UserError where there is none."""
+    if not is_remote(address):
+        try:
+            return Path(address).read_bytes()
+        except OSError as error:
+            raise UserError(f"{address}: cannot read it ({error.strerror})") from None
+    file = find_files(address, address, ("",))[0]
+    return b"".join(read(address, 0, file.size))
+
+
+def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
+    if address.startswith("s3://"):
+        bucket, key = _split(address)
+        span = f"bytes={begin}-{end - 1}"
+        body = _s3(os.getpid()).get_object(Bucket=bucket, Key=key, Range=span)["Body"]
+        yield from body.iter_chunks(BLOCK)
+        return
+    opened = _fsspec(address).open if is_remote(address) else open
+    with opened(address, "rb") as file:
+        file.seek(begin)
+        while begin < end and (block := file.read(min(BLOCK, end - begin))):
+            begin += len(block)
+            yield block
+
+
+def _list_local(path: Path, key: str) -> List[File]:
+    if not path.exists():
+        raise UserError(f"{key}: {path}: no such file or folder; set {key} to where the text is")
+    found = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    try:
+        return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
+    except OSError as error:
+        raise UserError(f"{key}: {error.filename}: cannot read it ({error.strerror})") from None
+
+
+def _stamp(path: Path) -> str:
+    """Content of an ordinary file; of a huge one, that would be read twice, size and time."""
+    facts = path.stat()
+    if facts.st_size <= _WHOLE:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{facts.st_size} {facts.st_mtime_ns}"
+
+
+def _split(address: str) -> Tuple[str, str]:
+    bucket, _, key = address[len("s3://") :].partition("/")
+    return bucket, key
+
+
+@lru_cache(maxsize=1)
+def _s3(process: int) -> Any:
+    """A client of this process; AWS_ENDPOINT_URL, region and credentials are read as usual."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise UserError("s3:// needs boto3; pip install -r pretrain/requirements.txt") from None
+    retries = {"mode": "standard", "max_attempts": 4}
+    return boto3.client("s3", config=Config(connect_timeout=10, read_timeout=20, retries=retries))
+
+
+def _list_s3(address: str, key: str) -> List[File]:
+    bucket, prefix = _split(address)
+    try:
+        pages = (
+            _s3(os.getpid()).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        )
+        objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
+    except Exception as error:  # botocore makes its classes at run time
+        status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+        kind = UserError if status and 400 <= status < 500 else Unavailable
+        raise kind(f"{key}: {address} cannot be listed: {error}") from None
+    below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
+    mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
+    return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
+
+
+def _fsspec(address: str) -> Any:
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(address)[0]
+    except (ImportError, ValueError) as error:
+        raise UserError(f"{address}: {error}; install what reads this kind of address") from None
+
+
+def _list_fsspec(address: str, key: str) -> List[File]:
+    system = _fsspec(address)
+    try:
+        found = system.find(address, detail=True)
+    except Exception as error:
+        raise Unavailable(f"{key}: {address} cannot be listed: {error}") from None
+    files = []
+    for name, facts in found.items():
+        stamp = facts.get("ETag") or facts.get("etag") or facts.get("mtime") or facts.get("created")
+        files.append(File(system.unstrip_protocol(name), facts["size"], str(stamp)))
+    return files

@@ -1,0 +1,193 @@
+"""`PretrainTrial`: masked language model and sentence order as a Determined PyTorchTrial.
+
+The optimizer step is `step_trial`'s. The loss of a step is the mean over all hidden tokens of the
+global batch, plus the mean over all its pairs, however they were dealt to slots and micro-batches.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from determined import pytorch
+from transformers import AlbertForPreTraining
+
+from batches import Row
+from display import Progress
+from evaluation import to_device
+from hparams import UserError
+from modeling import config_from_keys, load_weights, model_error, random_model
+from packing import check_model
+from pretrain.data import PretrainText
+from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
+from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
+from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
+
+METRICS = ("mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy")
+
+
+class PretrainTrial(StepTrial):
+    """Pretrains an ALBERT.
+
+    Args:
+        context: Determined's; its hyperparameters and `data` config say everything else.
+        data: the text where the caller has it already; loaded from the config otherwise.
+    """
+
+    def __init__(
+        self, context: pytorch.PyTorchTrialContext, data: Optional[PretrainText] = None
+    ) -> None:
+        hparams = parse_pretrain_hparams(context.get_hparams())
+        self.data = data or PretrainText.load(context.get_data_config(), hparams)
+        model = build_model(hparams, self.data.tokenizer)
+        self.prepare(context, hparams, model, len(self.data.train.lengths), read_pretraining)
+        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
+        self.scores = context.wrap_reducer(
+            ScoreReducer(self.model.config.vocab_size), for_training=False
+        )
+
+    def predictions(self) -> None:
+        """None: there are no answers."""
+
+    def build_training_data_loader(self) -> torch.utils.data.DataLoader:
+        hparams, examples = self.hparams, self.data.train
+        group = examples.corpus.data.shuffle_shards
+        return train_loader(
+            examples,
+            ExampleOrder(examples, hparams.global_batch_size, self.slots, hparams.seed, group),
+            slot=self.rank,
+            first_step=self.context.get_initial_batch(),
+            max_tokens=self.max_tokens,
+            num_workers=self.workers(),
+            pin_memory=self.context.device.type == "cuda",
+        )
+
+    def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
+        held_out = self.data.validation, self.data.held_out
+        return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
+
+    def begin_step(self, batch: List[Row]) -> None:
+        counts = torch.tensor(
+            [
+                sum(len(row["mlm_labels"]) for row in batch),
+                sum(int((row["sop_labels"] != NO_LABEL).sum()) for row in batch),
+            ],
+            dtype=torch.float32,
+            device=self.context.device,
+        )
+        if self.slots > 1:
+            dist.all_reduce(counts)
+        # Slots' gradients are averaged: times `slots`, the mean over all hidden tokens comes out.
+        self.weights = self.slots / counts.clamp(min=1)
+
+    def row_loss(self, row: Row) -> torch.Tensor:
+        mlm, sop = self.forward(row)
+        tokens, pairs = token_losses(mlm, row), order_losses(sop, row)
+        # The meter divides by windows: each is given an even share of the row's.
+        share = tokens.mean() + pairs.sum() / (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)
+        self.meter.update(row, share.detach().expand(len(pairs)))
+        return tokens.sum() * self.weights[0] + pairs.sum() * self.weights[1]
+
+    def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
+        """Score this slot's rows; the metrics come from the reducer, once for all slots."""
+        self.forward.refresh()
+        for row in batch:
+            row = to_device(row, self.context.device)
+            self.scores.update(row, score_row(*self.forward(row), row))
+        return {}
+
+    def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
+        steps_done = self.context.get_initial_batch()
+        return {
+            "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
+            "model": ModelBesideCheckpoint(self.model, self.data.tokenizer),
+        }
+
+
+class ScoreReducer(pytorch.MetricReducer):
+    """Sums over rows -> losses and accuracies of the whole split, the same at every slot count."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def reset(self) -> None:
+        self.rows: List[Tuple[int, Dict[str, torch.Tensor]]] = []
+        self.labels = np.zeros(self.vocabulary, np.int64)
+
+    def update(self, row: Row, sums: Dict[str, torch.Tensor]) -> None:
+        self.rows.append((int(row["windows"][0]), sums))
+        labels = row["mlm_labels"].cpu().numpy()
+        self.labels += np.bincount(labels, minlength=self.vocabulary)
+
+    def per_slot_reduce(self) -> Any:
+        plain = [(first, {k: v.item() for k, v in sums.items()}) for first, sums in self.rows]
+        return plain, self.labels
+
+    def cross_slot_reduce(self, per_slot: List[Any]) -> Dict[str, float]:
+        # In the order of the examples, so that the sums are rounded alike at every slot count.
+        rows = [sums for _, sums in sorted((r for rows, _ in per_slot for r in rows),
+                                           key=lambda row: row[0])]  # fmt: skip
+        total = {name: sum(row[name] for row in rows) for name in rows[0]}
+        tokens, pairs = max(total["tokens"], 1), total["pairs"]
+        metrics = {
+            "mlm_loss": total["mlm_loss"] / tokens,
+            "mlm_accuracy": 100.0 * total["mlm_hits"] / tokens,
+            # What the best single guess for every hidden token would get.
+            "mlm_baseline": 100.0 * float(sum(labels for _, labels in per_slot).max()) / tokens,
+        }
+        metrics["loss"] = metrics["mlm_loss"]
+        if pairs:
+            metrics["sop_loss"] = total["sop_loss"] / pairs
+            metrics["sop_accuracy"] = 100.0 * total["sop_hits"] / pairs
+            metrics["loss"] += metrics["sop_loss"]
+        return metrics
+
+
+def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
+    """ALBERT with both heads, in fp32, its random parts drawn from `seed`.
+
+    Without sentence order the pooler and its classifier are frozen: nothing trains them, and
+    LAMB's weight decay would wear them out. Raises UserError for a model that cannot be built.
+    """
+    torch.manual_seed(hparams.seed)
+    if hparams.model is not None:
+        model = _pretrained(hparams.model)
+        if len(tokenizer) > model.config.vocab_size:
+            raise UserError(
+                f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
+                f"hyperparameters.model {model.config.vocab_size}; give the model's own"
+            )
+    else:
+        config = config_from_keys(hparams.model_keys(), tokenizer)
+        model = random_model(AlbertForPreTraining, config)
+    check_model(model)
+    if model.config.model_type != "albert":
+        raise UserError("hyperparameters.model_config.model_type: only albert is pretrained here")
+    if model.config.max_position_embeddings < hparams.max_seq_length:
+        raise UserError(
+            f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
+            f"{model.config.max_position_embeddings} positions; lower it, or raise "
+            "model_config.max_position_embeddings"
+        )
+    if not hparams.sentence_order:
+        model.albert.pooler.requires_grad_(False)
+        model.sop_classifier.requires_grad_(False)
+    return model
+
+
+def _pretrained(name: str) -> AlbertForPreTraining:
+    try:
+        return load_weights(AlbertForPreTraining, name)[0]
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise model_error(name, error) from None
+
+
+def flops_per_row(trial: PretrainTrial, row: Row) -> float:
+    """Of one forward and backward over a row: see `packing.training_flops`, and the decoder."""
+    from packing import training_flops
+
+    config = trial.model.config
+    lengths = np.diff(row["cu_seqlens"].numpy())
+    decoder = 2 * config.embedding_size * (config.vocab_size + config.hidden_size)
+    return training_flops(config, lengths) + 3 * decoder * len(row["masked"])

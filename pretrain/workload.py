@@ -1,0 +1,42 @@
+"""Pretraining as a workload of train.py."""
+
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+import torch
+from transformers import AlbertConfig, AlbertForPreTraining
+
+import preflight
+from pretrain.data import PretrainText
+from pretrain.hparams import PretrainHParams, parse_pretrain_data, parse_pretrain_hparams
+from pretrain.trial import METRICS, PretrainTrial
+from workloads import Workload
+
+
+def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
+    """Whether this machine can run the experiment. Raises UserError for the first that cannot be.
+
+    Text is not looked at: making shards of it reads it, and says what is wrong.
+    """
+    data = parse_pretrain_data(config["data"])
+    preflight.check_gpus(gpu_uuids)
+    parameters = 0
+    if hparams.model is None:
+        with torch.device("meta"):
+            model = AlbertForPreTraining(AlbertConfig(**hparams.model_keys()))
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+    preflight.check_room(config, gpu_uuids, parameters, Path(data.cache_dir), preflight.GIB)
+
+
+PRETRAINING = Workload(
+    parse_data=parse_pretrain_data,
+    parse=parse_pretrain_hparams,
+    hparams=PretrainHParams,
+    load=PretrainText.load,
+    trial=PretrainTrial,
+    check=check,
+    metrics=METRICS,
+    metric="loss",
+    shown=("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy"),
+    leaves="metrics and checkpoints",
+)

@@ -1,0 +1,162 @@
+"""`StepTrial`: what the package's trials share, one optimizer step over packed rows.
+
+One batch is one optimizer step: `train_batch` runs the slot's packed rows one by one, adds up
+their gradients, all-reduces them once and steps. A trial says what a row's loss is.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import torch
+from determined import pytorch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+import budget
+import optim
+import resume
+from batches import Row, default_workers
+from evaluation import to_device
+from forward import Forward, Read, read_answers
+from gradients import FlatGradients
+from hparams import StepHParams
+from hub import PRETRAINED
+from modeling import resolve_precision
+
+
+class StepTrial(pytorch.PyTorchTrial):
+    """Trains an encoder over packed rows. A trial calls `prepare` and brings the data."""
+
+    def prepare(
+        self,
+        context: pytorch.PyTorchTrialContext,
+        hparams: StepHParams,
+        model: nn.Module,
+        examples: int,
+        read: Read = read_answers,
+    ) -> None:
+        """Put the model on the device; make its forward, optimizer and schedule.
+
+        Args: model: float32, made with `attn_implementation=PACKED`; examples: windows that an
+        epoch trains on; read: what a forward gives, see `Forward`.
+        """
+        self.context, self.hparams = context, hparams
+        self.dtype = resolve_precision(hparams.precision, context.device)
+        self.rank, self.slots = context.distributed.rank, context.distributed.size
+        # The order matters: Determined wants the scaler wrapped before the model.
+        self.scaler = context.wrap_scaler(
+            torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
+        )
+        # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
+        # all-reduced in one piece here; gradients.py says why.
+        context._PyTorchDistributedDataParallel = lambda model: model
+        self.model = context.wrap_model(model)
+        self.forward = Forward(self.model, hparams.precision, context.device, hparams.compile, read)
+        self.gradients = FlatGradients(
+            (p for p in self.model.parameters() if p.requires_grad),
+            self.slots,
+            hparams.allreduce_dtype,
+        )
+        self.max_tokens = self._prepare_device()
+        groups = optim.parameter_groups(self.model, hparams.weight_decay)
+        self.optimizer = context.wrap_optimizer(
+            optim.build_optimizer(hparams.optimizer, groups, hparams.learning_rate())
+        )
+        self.steps, self.warmup = plan_steps(hparams, examples)
+        self.schedule = context.wrap_lr_scheduler(
+            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
+            step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
+        )
+        # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
+        context.experimental.disable_dataset_reproducibility_checks()
+        context.experimental.disable_auto_to_device()
+
+    def workers(self) -> int:
+        """Loader processes of this slot."""
+        if self.hparams.num_workers is None:
+            return default_workers(self.context.distributed.local_size)
+        return self.hparams.num_workers
+
+    def get_batch_length(self, batch: List[Row]) -> int:
+        return sum(len(row["windows"]) for row in batch)
+
+    def begin_step(self, batch: List[Row]) -> None:
+        """What has to be known of all the slot's rows before the first of them runs."""
+        raise NotImplementedError
+
+    def row_loss(self, row: Row) -> Tensor:
+        """The row's part of the slot's loss, a scalar; the step's is the mean over the slots."""
+        raise NotImplementedError
+
+    def train_batch(self, batch: List[Row], epoch_idx: int, batch_idx: int) -> Dict[str, Any]:
+        """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
+        resume.seed_step(self.hparams.seed, batch_idx, self.rank)
+        self.begin_step(batch)
+        self.gradients.zero()
+        self.forward.refresh()
+        for row in batch:
+            loss = self.row_loss(to_device(row, self.context.device))
+            self.context.backward(self.scaler.scale(loss))
+        self.gradients.average()
+        self.scaler.unscale_(self.optimizer)
+        if self.hparams.max_grad_norm:
+            self.gradients.clip(self.hparams.max_grad_norm)
+        self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
+        self.scaler.update()
+        # The loss stays on the device until a report is due; a returned tensor would be read back,
+        # and the device waited for, at every step.
+        return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _prepare_device(self) -> int:
+        """Compile the layers and settle the token budget, before the first real row."""
+        wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
+        self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
+        if wanted == "auto":
+            wanted = budget.resolve(self.forward, longest, self.slots)
+        return wanted
+
+
+class TrainingMeter(pytorch.MetricReducer):
+    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device."""
+
+    def reset(self) -> None:
+        self.losses: List[torch.Tensor] = []
+        self.windows = self.tokens = 0
+        self.began = time.monotonic()
+
+    def update(self, row: Row, losses: torch.Tensor) -> None:
+        self.losses.append(losses.detach().sum())
+        self.windows += len(losses)
+        self.tokens += len(row["input_ids"])
+
+    def per_slot_reduce(self) -> Tuple[float, int, int, float]:
+        total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
+        return total, self.windows, self.tokens, time.monotonic() - self.began
+
+    def cross_slot_reduce(self, per_slot: List[Tuple[float, int, int, float]]) -> Dict[str, float]:
+        loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
+        seconds = max(slot[3] for slot in per_slot)
+        return {
+            "loss": loss / max(windows, 1),
+            "examples_per_second": windows / seconds,
+            "tokens_per_second": tokens / seconds,
+        }
+
+
+class ModelBesideCheckpoint(pytorch.PyTorchCallback):
+    """Puts into a checkpoint what makes it usable by itself: the model's config, the tokenizer."""
+
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.config = getattr(model, "module", model).config
+        self.tokenizer = tokenizer
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        self.config.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+        self.tokenizer.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+
+
+def plan_steps(hparams: StepHParams, windows: int) -> Tuple[int, int]:
+    """Optimizer steps of the whole run, and how many of them warm up."""
+    steps = optim.total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
+    return steps, optim.warmup_steps(steps, hparams.warmup_fraction)

@@ -1,0 +1,106 @@
+"""The loss over packed rows against the library's own, padded; steps against micro-batches."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AlbertForPreTraining
+
+from data import named_tokenizer
+from forward import Forward, made_up_row
+from pretrain.hparams import parse_pretrain_hparams
+from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
+from pretrain.trial import build_model
+from tests.test_pretrain_masking import make_examples
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory):
+    return make_examples(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def run() -> Forward:
+    hparams = parse_pretrain_hparams({"size": "tiny", "max_seq_length": 96})
+    model = build_model(hparams, named_tokenizer("embedded/albert-tiny"))
+    with torch.no_grad():  # every part of the heads has a say
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return Forward(model.eval(), "fp32", torch.device("cpu"), read=read_pretraining)
+
+
+def tickets(count: int) -> np.ndarray:
+    return np.stack([np.zeros(count, np.int64), np.arange(count)], axis=1)
+
+
+def library_loss(run: Forward, examples, count: int) -> torch.Tensor:
+    """AlbertForPreTraining's own loss of the same examples, padded to one length."""
+    made = [examples.make(0, number) for number in range(count)]
+    longest = max(len(one["input_ids"]) for one in made)
+    shape = count, longest
+    ids, types, mask = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
+    labels = torch.full(shape, -100)
+    for i, one in enumerate(made):
+        n = len(one["input_ids"])
+        ids[i, :n] = torch.from_numpy(one["input_ids"])
+        types[i, :n] = torch.from_numpy(one["token_type_ids"])
+        mask[i, :n] = 1
+        labels[i, torch.from_numpy(one["masked"])] = torch.from_numpy(one["mlm_labels"])
+    config = copy.deepcopy(run.model.config)  # the library writes the attention's name into it
+    eager = AlbertForPreTraining._from_config(config, attn_implementation="eager")
+    eager.load_state_dict(run.model.state_dict())
+    order = torch.tensor([one["sop_label"] for one in made])
+    return eager.eval()(
+        input_ids=ids, token_type_ids=types, attention_mask=mask,
+        labels=labels, sentence_order_label=order,
+    ).loss  # fmt: skip
+
+
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_the_loss_is_the_librarys(run: Forward, examples, multiple: int, monkeypatch) -> None:
+    monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
+    row = examples.row(tickets(9))
+    mlm, sop = run(row)
+    assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (9, 2)
+    pairs = int((row["sop_labels"] >= 0).sum())
+    assert pairs > 0
+    loss = token_losses(mlm, row).mean() + order_losses(sop, row).sum() / pairs
+    wanted = library_loss(run, examples, 9)
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
+
+
+def test_scores_count_what_the_losses_sum(run: Forward, examples) -> None:
+    row = examples.row(tickets(9))
+    mlm, sop = run(row)
+    sums = score_row(mlm, sop, row)
+    assert float(sums["mlm_loss"]) == pytest.approx(float(token_losses(mlm, row).sum()), rel=1e-5)
+    assert int(sums["tokens"]) == len(row["mlm_labels"])
+    perfect = torch.nn.functional.one_hot(row["mlm_labels"], mlm.shape[1]).float()
+    order = torch.nn.functional.one_hot(row["sop_labels"].clamp(min=0), 2).float()
+    sums = score_row(perfect, order, row)
+    assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
+
+
+def test_a_made_up_row_runs(run: Forward) -> None:
+    mlm, sop = run(made_up_row(200, 96, torch.device("cpu")))
+    assert mlm.shape[0] == 29 and sop.shape == (3, 2)
+
+
+def test_without_sentence_order_its_head_is_let_be() -> None:
+    hparams = parse_pretrain_hparams(
+        {"size": "tiny", "max_seq_length": 96, "sentence_order": False}
+    )
+    model = build_model(hparams, named_tokenizer("embedded/albert-tiny"))
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
+    assert all("pooler" in name or "sop" in name for name in frozen)
+
+
+def test_a_size_is_the_papers() -> None:
+    hparams = parse_pretrain_hparams({"size": "base"})
+    keys = hparams.model_keys()
+    assert (keys["hidden_size"], keys["num_hidden_layers"], keys["intermediate_size"]) == (
+        768, 12, 3072,
+    )  # fmt: skip
+    assert keys["hidden_dropout_prob"] == 0.0

@@ -1,0 +1,161 @@
+"""Pretraining end to end: its files, exact restarts, two processes, fine-tuning, bad input."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+import torch
+import yaml
+
+import resume  # noqa: F401 (lets torch.load read checkpoints)
+import train
+from data import named_tokenizer
+from hparams import UserError, parse_hparams
+from modeling import build_model, read_weights
+from tests import chaos
+from tests.conftest import TINY_PRETRAINING, settings
+from tests.conftest import train as train_process
+from tests.test_resume import cut_and_go_on, run
+
+
+@pytest.fixture
+def config(tmp_path: Path, cache_dir: Path) -> Path:
+    values = copy.deepcopy(TINY_PRETRAINING)
+    values["data"]["cache_dir"] = str(cache_dir)
+    path = tmp_path / "pretrain.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def change(config: Path, **hyperparameters: Any) -> None:
+    values = yaml.safe_load(config.read_text())
+    values["hyperparameters"].update(hyperparameters)
+    config.write_text(yaml.safe_dump(values))
+
+
+def checkpoint(output: Path) -> Path:
+    return sorted((output / "checkpoints").glob("step-*"))[-1]
+
+
+def test_a_run_writes_its_files_and_fine_tunes(
+    config: Path, tiny_config: Path, tmp_path: Path, capsys: Any
+) -> None:
+    out = tmp_path / "pretrained"
+    assert run(config, out) == 0
+    shown = capsys.readouterr()
+    for text in ("documents", "lamb", "mlm_accuracy", "metrics and checkpoints are in"):
+        assert text in shown.out
+    assert "sop_accuracy" in shown.err
+    best = json.loads((out / "metrics.json").read_text())["best"]
+    assert {"mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy"} <= set(best)
+    assert best["loss"] == pytest.approx(best["mlm_loss"] + best["sop_loss"])
+    assert not (out / "predictions.json").exists()
+    folder = checkpoint(out)
+
+    # The encoder that fine-tuning starts from is the pretrained one, its tokenizer beside it.
+    values = {"model": str(folder), "max_seq_length": 64, "max_query_length": 16, "doc_stride": 8}
+    hparams = parse_hparams({**values, "max_tokens_per_forward": 512})
+    model = build_model(hparams, named_tokenizer(str(folder)))
+    saved = read_weights(folder / "state_dict.pth")
+    loaded = {k: v for k, v in model.state_dict().items() if k.startswith("albert.")}
+    assert loaded and all(torch.equal(value, saved[name]) for name, value in loaded.items())
+
+    words = settings(model=str(folder), max_seq_length=64, doc_stride=16, max_query_length=24)
+    text = tiny_config.read_text()
+    values = yaml.safe_load(text)
+    del values["hyperparameters"]["model_config"], values["data"]["tokenizer"]
+    tiny_config.write_text(yaml.safe_dump(values))
+    assert run(tiny_config, tmp_path / "squad", *words) == 0
+    assert "from random weights" not in capsys.readouterr().out
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout, a loader worker, several micro-batches a step, more than one epoch's end."""
+    change(config, max_steps=24, num_workers=1, max_tokens_per_forward=128)
+    assert run(config, tmp_path / "uncut") == 0
+    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=11)
+    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+
+
+def test_without_the_position_it_would_be_another_run(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pretrain import trial
+
+    loader = trial.train_loader
+    monkeypatch.setattr(trial, "train_loader", lambda *a, **k: loader(*a, **{**k, "first_step": 0}))
+    assert run(config, tmp_path / "uncut") == 0
+    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=5)
+    assert "models_state_dict" in chaos.differences(tmp_path / "uncut", tmp_path / "cut")
+
+
+def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_path: Path) -> None:
+    """The loss is the mean over all hidden tokens of the global batch, however it is dealt."""
+    values = yaml.safe_load(config.read_text())
+    values["hyperparameters"]["model_config"].update(
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0
+    )
+    values["hyperparameters"].update(max_steps=6, optimizer="adamw")
+    config.write_text(yaml.safe_dump(values))
+    assert run(config, tmp_path / "one") == 0
+    small = settings(max_tokens_per_forward=64)
+    done = train_process("--config", config, "--output-dir", tmp_path / "two", *small, processes=2)
+    assert done.returncode == 0, done.stderr
+    one, two = (read_weights(checkpoint(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-5)
+    scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
+    assert scores[0]["best"]["loss"] == pytest.approx(scores[1]["best"]["loss"], rel=1e-4)
+
+
+BAD: Dict[str, Any] = {
+    "unknown key": (["hyperparameters.max_ngrams=3"], "did you mean 'max_ngram'?"),
+    "two models": (["hyperparameters.model=x"], "hyperparameters.size: set either"),
+    "no such size": (["hyperparameters.size=huge"], "is not one of tiny, base"),
+    "fine-tuning's key": (["hyperparameters.doc_stride=3"], "unknown key"),
+    "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
+    "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
+    "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
+    "no mask": (["hyperparameters.masked_fraction=1.5"], "leaves nothing to read"),
+    "metric": (["searcher.metric=f1"], "validation gives no 'f1'"),
+    "too long": (["hyperparameters.model_config={max_position_embeddings: 32}"], "32 positions"),
+    "optimizer": (["hyperparameters.optimizer=sgd"], "is not one of lamb, adamw, radam"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys: Any) -> None:
+    changes, said = BAD[fault]
+    out = tmp_path / "out"
+    status = run(config, out, *(word for change in changes for word in ("--set", change)))
+    error = capsys.readouterr().err.strip()
+    assert status == 2 and error.startswith("train.py: error: ") and "\n" not in error
+    assert said in error
+    assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
+
+
+def test_a_checkpoint_of_more_than_tensors_is_refused(config: Path, tmp_path: Path) -> None:
+    assert run(config, tmp_path / "out", *settings(max_steps=2, validation_period=2)) == 0
+    folder = checkpoint(tmp_path / "out")
+    torch.save({"models_state_dict": [{"x": chaos.Soak}]}, folder / "state_dict.pth")
+    with pytest.raises(UserError, match="more than tensors"):
+        read_weights(folder / "state_dict.pth")
+
+
+def test_the_soak_leaves_no_trace() -> None:
+    found = chaos.soak(
+        cuts=2, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], pretraining=True
+    )
+    assert found == []
+
+
+def test_the_entry_point_fine_tunes_without_pretrain() -> None:
+    """Only a config with text brings the package in."""
+    source = Path(train.__file__).parent
+    for path in source.glob("*.py"):
+        lines = [li for li in path.read_text().splitlines() if "pretrain." in li and "import" in li]
+        assert not [li for li in lines if not li.startswith(" ")], path.name
