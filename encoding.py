@@ -31,7 +31,7 @@ _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing")  # these leave offse
 _PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
 _DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad"
 _DROPPED += "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
-_ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
+ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 
 class Tokens(NamedTuple):
@@ -149,7 +149,7 @@ def _number_words(
     places, counts, odd = [], [0], []
     for text in texts:
         words = text.split(" ")
-        ordinary = (text.isascii() and text.isprintable()) or not _ODD.search(text)
+        ordinary = (text.isascii() and text.isprintable()) or not ODD.search(text)
         if not ordinary or any(token in text for token in greedy):
             words = [text]
             odd.append(number[text])

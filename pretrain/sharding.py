@@ -20,6 +20,7 @@ from hparams import Unavailable, UserError
 from pretrain.hparams import PretrainData
 from pretrain.shards import FORMAT, SPLITS, Job, Plan, group_spans, is_done, record_path, run_job
 from pretrain.sources import Text, open_text
+from pretrain.words import WordEncoder
 from run_folder import write_json
 
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters a piece, which takes two bytes
@@ -106,8 +107,9 @@ def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
         file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
         if processes <= 1:
+            encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
             for job in todo:
-                for size in run_job(plan, job):
+                for size in run_job(plan, job, encoder):
                     bar.update(size)
         else:
             _run_parallel(plan, todo, processes, bar)
@@ -158,13 +160,14 @@ def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> Non
 def _work(plan: Plan, jobs: List[Job], counter: Any, progress: Any, send: Any, parent: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
+        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
         while True:
             with counter.get_lock():
                 number = counter.value
                 counter.value += 1
             if number >= len(jobs):
                 return
-            for size in run_job(plan, jobs[number]):
+            for size in run_job(plan, jobs[number], encoder):
                 with progress.get_lock():
                     progress.value += size
                 if os.getppid() != parent:  # killed: its next run does the rest

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
-from encoding import encode
 from pretrain.sentences import split_sentences
 from pretrain.sources import Span, documents
+from pretrain.words import WordEncoder
 from run_folder import write_json
 
 FORMAT = 1  # raise it when the columns or their meaning change
@@ -76,12 +76,12 @@ def is_done(folder: Path, number: int) -> bool:
         return False
 
 
-def run_job(plan: Plan, job: Job) -> Iterator[int]:
+def run_job(plan: Plan, job: Job, encoder: WordEncoder) -> Iterator[int]:
     """Write a job's shards and record; yields bytes of text as they are done."""
     writers = {split: _Writer(plan, f"{split}-{job.number:05d}.bin") for split in SPLITS}
     try:
         for texts, size in _batches(job):
-            _write_batch(plan, job, texts, writers)
+            _write_batch(plan, job, encoder, texts, writers)
             yield size
         record = {split: writer.finish() for split, writer in writers.items()}
     finally:
@@ -104,12 +104,18 @@ def _batches(job: Job) -> Iterator[Tuple[List[str], int]]:
     yield texts, size
 
 
-def _write_batch(plan: Plan, job: Job, texts: List[str], writers: Dict[str, "_Writer"]) -> None:
+def _write_batch(
+    plan: Plan,
+    job: Job,
+    encoder: WordEncoder,
+    texts: List[str],
+    writers: Dict[str, "_Writer"],
+) -> None:
     held = [is_held_out(text, job.held_out) for text in texts]
     for split, wanted in zip(SPLITS, (False, True), strict=True):
         chosen = [text for text, out in zip(texts, held, strict=True) if out == wanted]
         if chosen:
-            writers[split].add(*tokenize(plan, chosen), documents=len(chosen))
+            writers[split].add(*tokenize(plan, encoder, chosen), documents=len(chosen))
 
 
 def is_held_out(text: str, part: float) -> bool:
@@ -120,7 +126,9 @@ def is_held_out(text: str, part: float) -> bool:
     return int.from_bytes(digest, "big") < part * 2**64
 
 
-def tokenize(plan: Plan, texts: List[str]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tokenize(
+    plan: Plan, encoder: WordEncoder, texts: List[str]
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens of all sentences end to end, tokens per sentence, sentences per example.
 
     An example is as many sentences in a row of one document as a window holds. A sentence that is
@@ -131,9 +139,9 @@ def tokenize(plan: Plan, texts: List[str]) -> Tuple[np.ndarray, np.ndarray, np.n
         found = split_sentences(text)
         sentences += found
         last += [False] * (len(found) - 1) + [True] * bool(found)
-    tokens = encode(plan.tokenizer.backend_tokenizer, sentences)
-    lengths, counts = cut_examples(np.diff(tokens.ptr).tolist(), last, plan.capacity)
-    return tokens.ids.astype(plan.dtype), lengths, counts
+    ids, tokens = encoder(sentences)
+    lengths, counts = cut_examples(tokens.tolist(), last, plan.capacity)
+    return ids.astype(plan.dtype), lengths, counts
 
 
 def cut_examples(

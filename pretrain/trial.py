@@ -17,7 +17,7 @@ from display import Progress
 from evaluation import to_device
 from hparams import UserError
 from modeling import config_from_keys, load_weights, model_error, random_model
-from packing import check_model
+from packing import check_model, training_flops
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
@@ -183,11 +183,12 @@ def _pretrained(name: str) -> AlbertForPreTraining:
         raise model_error(name, error) from None
 
 
-def flops_per_row(trial: PretrainTrial, row: Row) -> float:
-    """Of one forward and backward over a row: see `packing.training_flops`, and the decoder."""
-    from packing import training_flops
+def flops_of_row(config: Any, row: Row) -> float:
+    """Of one forward and backward: `packing.training_flops`, and the head on the hidden tokens.
 
-    config = trial.model.config
+    A product costs 2 per weight and token and backward two for each of forward: the head's are
+    h x e and e x V.
+    """
+    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
     lengths = np.diff(row["cu_seqlens"].numpy())
-    decoder = 2 * config.embedding_size * (config.vocab_size + config.hidden_size)
-    return training_flops(config, lengths) + 3 * decoder * len(row["masked"])
+    return training_flops(config, lengths) + 3 * head * len(row["masked"])

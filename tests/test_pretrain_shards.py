@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from data import named_tokenizer
 from embedded import world
 from hparams import UserError
+from pretrain import words
 from pretrain.corpus import Corpus
 from pretrain.examples import ExampleOrder, Examples
 from pretrain.hparams import PretrainData, parse_pretrain_data, parse_pretrain_hparams
@@ -281,3 +282,21 @@ def test_bad_text_is_one_line(
         write(tmp_path / "in", tmp_path, processes, shard_mib=1e-6)
     assert not list(tmp_path.rglob("index.json"))
     assert not list(tmp_path.rglob("*.bin.*"))
+
+
+def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch: Any) -> None:
+    """Real text, a real tokenizer, odd white space; and a memory that starts over."""
+    monkeypatch.setattr(words, "_MOST_WORDS", 300)
+    backend = named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer
+    squad = json.loads((shared / "squad" / "dev.json").read_text())["data"]
+    text = [p["context"] for article in squad for p in article["paragraphs"]][::4]
+    sentences = [sentence for one in text for sentence in split_sentences(one)]
+    sentences += ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
+    encoder = words.WordEncoder(backend)
+    assert encoder.apart
+    for at in range(0, len(sentences), 100):
+        batch = sentences[at : at + 100]
+        ids, lengths = encoder(batch)
+        wanted = backend.encode_batch(batch, add_special_tokens=False)
+        assert lengths.tolist() == [len(one) for one in wanted]
+        assert ids.tolist() == [token for one in wanted for token in one.ids]
