@@ -9,7 +9,7 @@ from encoding import ranges
 from squad_utils import Example, Windows
 
 _INF = float("inf")
-_WINDOWS = 512  # that the host looks at together; bounds the memory that this takes
+_WINDOWS = 256  # that the host looks at together; bounds the memory that this takes
 
 
 class Candidates(NamedTuple):
