@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import determined
+import torch
 from determined import core, pytorch
 
 import preflight
@@ -39,6 +40,19 @@ from run_folder import RunFolder
 from step_trial import plan_steps
 from stopping import EveryOrStop, StopRequest
 from workloads import Workload, choose
+
+
+def leave(status: int) -> None:
+    """End the process with `status`, whatever the network's threads are doing.
+
+    After a lost rank gloo's and NCCL's threads may still wait for it, or let go of a tensor while
+    the interpreter ends: the process would hang, or die of SIGABRT, which is no `status`.
+    """
+    if status and torch.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -243,4 +257,4 @@ def fit_arguments(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

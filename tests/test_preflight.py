@@ -206,6 +206,7 @@ def test_check_refuses_gpus_that_torch_does_not_see(tmp_path: pathlib.Path) -> N
 RANK = """
 import datetime, sys, time, torch, preflight
 from hparams import UserError
+from train import leave
 rank, port, behave = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group(
     "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -217,7 +218,7 @@ try:
     preflight.check_collectives(torch.device("cpu"), seconds=60 if behave == "well" else 2)
 except UserError as error:
     print("error:", error)
-    sys.exit(2)
+    leave(2)
 print("ok")
 """
 
