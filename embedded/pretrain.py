@@ -19,22 +19,15 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch.nn.functional import cross_entropy
 from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
 
 from embedded.corpus import make_example, make_filler
 from embedded.prune import prune
 from embedded.world import generate
+from pretrain.vocabulary import train_pieces, wrap
 
 RELEASE = Path(__file__).parent / "albert-tiny"
-SPECIALS = {
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
 VOCAB_SIZE = 1600
 POSITIONS = 384
 TOKENS_PER_BATCH = 4800
@@ -44,42 +37,11 @@ WARMUP = 200
 def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
     """Learn a small lower-case vocabulary; pairs get ALBERT's layout and segments."""
     rng = Random(seed)
-    names = list(SPECIALS.values())
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
-    )
-    printable = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=names,
-        initial_alphabet=printable,
-        show_progress=False,
-    )
     text = (
         f"{make_example(rng, 1.0).passage} {make_filler(rng)} {make_filler(rng)}"
         for _ in range(documents)
     )
-    tokenizer.train_from_iterator(text, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
-    )
-    return wrap(tokenizer)
-
-
-def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The library's tokenizer around the bare one, with ALBERT's special pieces."""
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=POSITIONS,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        **SPECIALS,
-    )
+    return wrap(train_pieces(text, VOCAB_SIZE), POSITIONS)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> AlbertForQuestionAnswering:
@@ -259,7 +221,7 @@ def main() -> None:
     tokenizer = train_tokenizer(arguments.seed, arguments.documents)
     model = build_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.seed + 1, arguments.steps)
-    tokenizer = wrap(prune(model, tokenizer.backend_tokenizer, world_texts(seeds=3)))
+    tokenizer = wrap(prune(model, tokenizer.backend_tokenizer, world_texts(seeds=3)), POSITIONS)
     save(model, tokenizer, arguments.output)
 
 

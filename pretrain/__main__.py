@@ -33,8 +33,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         data = parse_pretrain_data(config.get("data"))
         if data.text is None:
             raise UserError("data.text: missing; these shards are made of text")
-        tokenizer = load_tokenizer(data)
+        tokenizer = load_tokenizer(data, hparams)
         folder = write_corpus(data, tokenizer, hparams.max_seq_length, args.output, args.processes)
+        tokenizer.save_pretrained(folder / "tokenizer")
         for split in ("train", "validation"):
             corpus = Corpus(str(folder), split, data)
             print(f"{split:<12}{corpus.describe()}")

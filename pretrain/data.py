@@ -13,6 +13,7 @@ from pretrain.examples import Examples
 from pretrain.hparams import PretrainData, PretrainHParams, parse_pretrain_data
 from pretrain.masking import read_vocabulary
 from pretrain.sharding import tokenizer_sum, write_corpus
+from pretrain.vocabulary import own_tokenizer
 
 
 class PretrainText(NamedTuple):
@@ -31,7 +32,7 @@ class PretrainText(NamedTuple):
         Raises UserError for anything wrong with it.
         """
         data = parse_pretrain_data(config)
-        tokenizer = load_tokenizer(data)
+        tokenizer = load_tokenizer(data, hparams)
         address = data.shards
         if address is None:
             address = str(write_corpus(data, tokenizer, hparams.max_seq_length))
@@ -62,8 +63,14 @@ class PretrainText(NamedTuple):
         }
 
 
-def load_tokenizer(data: PretrainData) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of `data.tokenizer`. Raises UserError for one that masks nothing."""
+def load_tokenizer(data: PretrainData, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of `data.tokenizer`, or one learned from the text.
+
+    Raises UserError for one that masks nothing.
+    """
+    if data.vocab_size is not None:
+        positions = hparams.model_keys()["max_position_embeddings"]
+        return named_tokenizer(str(own_tokenizer(data, positions)))
     tokenizer = named_tokenizer(data.tokenizer)
     for name in ("mask_token", "cls_token", "sep_token"):
         if getattr(tokenizer, name) is None:

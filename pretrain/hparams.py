@@ -24,8 +24,9 @@ _CHOICES = {"optimizer": ("lamb", "adamw", "radam"), "size": tuple(_SIZES)}
 class PretrainData:
     """Where text comes from: `text`, made into token shards here, or `shards` made before."""
 
-    tokenizer: str  # a folder or hub name
     text: Optional[str] = None  # see sources.py for what it may name
+    tokenizer: Optional[str] = None  # a folder or hub name
+    vocab_size: Optional[int] = None  # or: pieces of a tokenizer that is learned from `text`
     validation: Optional[str] = None  # held-out text; default: a fraction of the documents
     validation_fraction: float = 0.01  # which ones, a hash of their text decides
     shards: Optional[str] = None  # a folder or address that `python -m pretrain` wrote
@@ -96,6 +97,17 @@ def parse_pretrain_data(values: Any) -> PretrainData:
     data = parse_section(PretrainData, "data", values)
     if (data.text is None) == (data.shards is None):
         raise UserError("data.text: set exactly one of 'text' and 'shards'")
+    if (data.tokenizer is None) == (data.vocab_size is None):
+        raise UserError(
+            "data.tokenizer: set either 'tokenizer' (a folder or hub name) or 'vocab_size' (pieces "
+            "of one that is learned from the text)"
+        )
+    if data.vocab_size is not None and data.text is None:
+        raise UserError(
+            "data.vocab_size: shards have a tokenizer already; give its folder as data.tokenizer"
+        )
+    if data.vocab_size is not None and not 300 <= data.vocab_size <= 65_536:
+        raise UserError(f"data.vocab_size: {data.vocab_size} is not between 300 and 65536")
     if not 0 <= data.validation_fraction < 1:
         raise UserError(
             f"data.validation_fraction: {data.validation_fraction} is not from 0 to below 1"

@@ -3,6 +3,7 @@
 | address | documents |
 | --- | --- |
 | `generated` | the passages of the embedded world, one document each |
+| `botocore` | AWS's API reference, which comes with Determined: see `api_text` |
 | `*.txt` | one per line |
 | `*.jsonl` | one per line, its "text" |
 | `*.json` | a file of SQuAD's shape: its contexts, one document each |
@@ -15,10 +16,12 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
+import botocore
+
 from embedded import world
 from hparams import UserError
 from hub import hub_error
-from pretrain import storage
+from pretrain import api_text, storage
 from pretrain.storage import File
 
 SUFFIXES = (".txt", ".jsonl", ".json")
@@ -50,6 +53,10 @@ def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
     if address == "generated":
         stamp = hashlib.sha256("".join(_generated(split)).encode()).hexdigest()
         return Text(address, [Span(f"generated:{split}", 0, 1, 1)], stamp)
+    if address == "botocore":
+        files = [File(str(path), path.stat().st_size, "") for path in api_text.find_services()]
+        spans = [Span(f"botocore:{file.address}", 0, file.size, file.size) for file in files]
+        return Text(address, spans, f"botocore {botocore.__version__}")
     here = storage.is_remote(address) or Path(address).exists()
     if not here and not address.startswith((".", "/")) and not address.endswith(SUFFIXES):
         return _hub_text(address, key, part_bytes)
@@ -74,6 +81,9 @@ def documents(span: Span) -> Iterator[Tuple[str, int]]:
     """
     if span.address.startswith("generated:"):
         found = ((text, len(text)) for text in _generated(span.address.split(":")[1]))
+    elif span.address.startswith("botocore:"):
+        texts = api_text.read_service(Path(span.address.removeprefix("botocore:")))
+        found = ((text, span.size // len(texts)) for text in texts)
     elif span.address.startswith("hub:"):
         found = _hub_documents(span)
     elif span.address.endswith(".json"):

@@ -1,0 +1,117 @@
+"""A vocabulary of one's own: byte-pair pieces (Sennrich et al. 2016, arXiv:1508.07909) of a text.
+
+Lower-case, without accents, words marked by '▁' and laid out as ALBERT's, so that all that
+reads ALBERT's tokenizer reads this one. The same text gives the same pieces.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Iterable, Iterator
+
+import filelock
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast
+
+from hparams import UserError
+from pretrain.hparams import PretrainData
+from pretrain.shards import is_held_out
+from pretrain.sources import Text, documents, open_text
+
+SPECIALS = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+_FORMAT = 1  # raise it when the same text gives other pieces
+_SAMPLE = 64 << 20  # bytes of text that are looked at, spread over all of it
+_PART = 1 << 20
+_ALPHABET = 1000  # letters; rarer ones are <unk>
+
+
+def train_pieces(texts: Iterable[str], size: int) -> Tokenizer:
+    """Learn at most `size` pieces, the special ones and printable ASCII among them."""
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS["unk_token"]))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),  # first, so that words are encoded apart (`words`)
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Punctuation(),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIALS.values()),
+        initial_alphabet=[chr(code) for code in range(33, 127) if not chr(code).isupper()],
+        limit_alphabet=_ALPHABET,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
+    """The library's tokenizer around the bare one, for texts of at most `positions` tokens."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=positions,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **SPECIALS,
+    )
+
+
+def own_tokenizer(data: PretrainData, positions: int) -> Path:
+    """The folder of a tokenizer with `data.vocab_size` pieces of the text that is trained on.
+
+    Made once and kept below `data.cache_dir`; the processes of a machine wait for the first.
+    Raises UserError for text that cannot be read and a folder that cannot be written.
+    """
+    text = open_text(data.text, "data.text", _PART, "train")
+    held_out = 0.0 if data.validation is not None else data.validation_fraction
+    facts = [_FORMAT, text.fingerprint, data.vocab_size, held_out, positions]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    folder = Path(data.cache_dir) / f"tokenizer-{key}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                pieces = train_pieces(_sample(text, held_out), data.vocab_size)
+                with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
+                    wrap(pieces, positions).save_pretrained(Path(aside) / "tokenizer")
+                    os.replace(Path(aside) / "tokenizer", folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write the tokenizer: {error.strerror or error}; free space, or set "
+            "data.cache_dir"
+        ) from None
+    return folder
+
+
+def _sample(text: Text, held_out: float) -> Iterator[str]:
+    """Training documents of every n-th part of the text; validation's are not looked at."""
+    total = sum(span.end - span.begin for span in text.spans)
+    spans = text.spans[:: math.ceil(max(total, 1) / _SAMPLE)]
+    with tqdm(
+        total=sum(span.end - span.begin for span in spans), unit="B", unit_scale=True,
+        desc="vocabulary", file=sys.stderr, disable=None, dynamic_ncols=True,
+    ) as bar:  # fmt: skip
+        for span in spans:
+            for document, size in documents(span):
+                bar.update(size)
+                if not is_held_out(document, held_out):
+                    yield document
