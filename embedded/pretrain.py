@@ -25,6 +25,7 @@ from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTok
 from embedded.corpus import make_example, make_filler
 from embedded.prune import prune
 from embedded.world import generate
+from pretrain.matching import start_matching
 from pretrain.vocabulary import train_pieces, wrap
 
 RELEASE = Path(__file__).parent / "albert-tiny"
@@ -65,32 +66,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> AlbertForQuest
         eos_token_id=tokenizer.sep_token_id,
     )
     model = AlbertForQuestionAnswering(config)
-    _start_matching(model)
+    start_matching(model.albert)
     return model
-
-
-def _start_matching(model: AlbertForQuestionAnswering, width: int = 32, gain: float = 0.1) -> None:
-    """Initialise so that some heads attend to equal pieces and the others to near positions.
-
-    The last `width` channels hold sinusoidal positions, the others the piece. Keys equal queries;
-    the first half of the heads reads pieces, the second half positions.
-    """
-    words = model.albert.embeddings.word_embeddings.weight  # [pieces, size]
-    places = model.albert.embeddings.position_embeddings.weight  # [positions, size]
-    attention = model.albert.encoder.albert_layer_groups[0].albert_layers[0].attention
-    size = words.shape[1]
-    rates = 2 * math.pi / torch.logspace(math.log10(6), math.log10(600), width // 2)
-    angles = torch.arange(len(places))[:, None] * rates  # [positions, width / 2]
-    with torch.no_grad():
-        words[:, -width:] = 0
-        places.zero_()
-        places[:, -width:] = 0.07 * torch.cat((angles.sin(), angles.cos()), dim=1)
-        model.albert.encoder.embedding_hidden_mapping_in.weight.copy_(torch.eye(size))
-        half = size // 2  # output rows of the first half of the heads
-        attention.query.weight.normal_(0, gain)
-        attention.query.weight[:half, -width:] = 0
-        attention.query.weight[half:, :-width] = 0
-        attention.key.weight.copy_(attention.query.weight)
 
 
 def batches(

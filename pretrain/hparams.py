@@ -42,6 +42,7 @@ class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
     size: Optional[str] = None  # tiny, base, large, xlarge, xxlarge; model_config changes its keys
+    matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = 0.15
     max_ngram: int = 3
@@ -87,6 +88,13 @@ def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
         raise UserError(
             f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
             f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
+        )
+    keys = hparams.model_keys()
+    sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
+    if hparams.matching_start and (hparams.model is not None or len(sizes) > 1):
+        raise UserError(
+            "hyperparameters.matching_start: it is for a model from random weights, with "
+            "model_config.embedding_size equal to hidden_size"
         )
     check_step(hparams)
     return hparams

@@ -21,6 +21,7 @@ from packing import check_model, training_flops
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.matching import start_matching
 from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
 from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 
@@ -161,6 +162,8 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     else:
         config = config_from_keys(hparams.model_keys(), tokenizer)
         model = random_model(AlbertForPreTraining, config)
+        if hparams.matching_start:
+            start_matching(model.albert)
     check_model(model)
     if model.config.model_type != "albert":
         raise UserError("hyperparameters.model_config.model_type: only albert is pretrained here")
