@@ -14,8 +14,9 @@ import train
 from data import named_tokenizer
 from hparams import UserError, parse_hparams
 from modeling import build_model, read_weights
+from pretrain import api_text
 from tests import chaos
-from tests.conftest import TINY_PRETRAINING, settings
+from tests.conftest import ROOT, TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
 from tests.test_resume import cut_and_go_on, run
 
@@ -69,6 +70,20 @@ def test_a_run_writes_its_files_and_fine_tunes(
     tiny_config.write_text(yaml.safe_dump(values))
     assert run(tiny_config, tmp_path / "squad", *words) == 0
     assert "from random weights" not in capsys.readouterr().out
+
+
+def test_the_local_config_learns_its_vocabulary_and_pretrains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config as it ships, on some of its text."""
+    services = [path for path in api_text.find_services() if path.parent.parent.name < "ap"]
+    monkeypatch.setattr(api_text, "find_services", lambda: services)
+    words = settings(max_steps=3, validation_period=3, checkpoint_period=3)
+    cache = ["--set", f"data.cache_dir={tmp_path / 'cache'}"]
+    assert run(ROOT / "configs" / "pretrain_local.yaml", tmp_path / "out", *words, *cache) == 0
+    folder = checkpoint(tmp_path / "out")
+    tokenizer = named_tokenizer(str(folder))
+    assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
