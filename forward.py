@@ -81,21 +81,22 @@ class Forward:
         """Forward and backward over `row`, for the time and memory; gradients stay as they are."""
         (sum(output.sum() for output in self(row)) * 0).backward()
 
-    def compile_layers(self, tokens: int, longest: int) -> None:
+    def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
         """Compile for training and validation on a row of `tokens` tokens, windows of `longest`.
 
-        Forward and backward, then forward alone. Gradients are left zero. Where the compiler does
-        not work (an image without a C compiler, say) the layers run as they are, and a warning
-        says so; where the config asks for it, UserError.
+        Forward and backward, then forward alone; only the latter without `training`. Gradients
+        are left zero. Where the compiler does not work (an image without a C compiler, say) the
+        layers run as they are, and a warning says so; where the config asks for it, training
+        ends in UserError.
         """
         if not self.layers:
             return
-        training = self.model.training
+        mode = self.model.training
         try:
-            self._run_both_ways(made_up_row(tokens, longest, self.device))
+            self._run_made_up(made_up_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
             reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
-            if self.required:
+            if self.required and training:
                 raise UserError(
                     f"hyperparameters.compile: the layers do not compile here: {reason}; set it "
                     "to false, or take an image with a C compiler"
@@ -104,12 +105,13 @@ class Forward:
             for layer in self.layers:
                 layer._compiled_call_impl = None  # private: nn.Module has no way back
             self.layers = []
-        self.model.train(training)
+        self.model.train(mode)
 
-    def _run_both_ways(self, row: Mapping[str, Any]) -> None:
+    def _run_made_up(self, row: Mapping[str, Any], training: bool) -> None:
         self.refresh()
-        self.model.train()
-        self.backward_of_nothing(row)
+        if training:
+            self.model.train()
+            self.backward_of_nothing(row)
         self.model.eval()
         with torch.no_grad():
             self(row)

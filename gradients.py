@@ -16,6 +16,7 @@ WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in every view
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13
 _FP16_PEAK = 1024.0  # what the largest gradient becomes on an fp16 wire, far from its 65,504
+_LARGEST_SCALE = 2.0**120  # so that it stays finite for a peak of next to nothing
 
 
 class FlatGradients:
@@ -76,6 +77,7 @@ def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         # The sum over the ranks must fit too. All zeros stay so; NaN and infinity stay visible.
         scale = torch.where(peak > 0, _FP16_PEAK / dist.get_world_size() / peak, 1.0)
+        scale.clamp_(max=_LARGEST_SCALE)
     ranks = dist.get_world_size()
     chunk = -(-len(flat) // ranks)
     sent = flat.new_zeros(ranks * chunk, dtype=wire)

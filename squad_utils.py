@@ -79,18 +79,34 @@ class Windows:
             the half-open range of positions that is context; windows: int64 [n], `indices`.
         """
         indices = np.asarray(indices, dtype=np.int64)
-        example = self.example_index[indices]
-        question, length = self.question_ptr[example], self.context_length[indices]
         context_start = self.context_starts(indices)
-        lengths = context_start + length + len(self.suffix_ids)
+        context_end = context_start + self.context_length[indices]
+        lengths = context_end + len(self.suffix_ids)
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        input_ids, token_type_ids = self._tokens(indices, cu_seqlens)
+        return {
+            "input_ids": input_ids,
+            "token_type_ids": token_type_ids,
+            "position_ids": ranges(np.zeros_like(lengths), lengths),
+            "cu_seqlens": cu_seqlens.astype(np.int32),
+            "start_positions": self.start_positions[indices].astype(np.int64),
+            "end_positions": self.end_positions[indices].astype(np.int64),
+            "context_start": context_start,
+            "context_end": context_end,
+            "windows": indices,
+        }
+
+    def _tokens(self, indices: np.ndarray, cu_seqlens: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        """Ids and token types of the row, int64 [T] each, part by part over all windows."""
         total = int(cu_seqlens[-1])
         input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
+        example = self.example_index[indices]
+        question = self.question_ptr[example]
         parts = (
             (self.prefix_ids, 0, len(self.prefix_ids)),
             (self.question_ids, question, self.question_ptr[example + 1] - question),
             (self.middle_ids, 0, len(self.middle_ids)),
-            (self.context_ids, self.context_begin[indices], length),
+            (self.context_ids, self.context_begin[indices], self.context_length[indices]),
             (self.suffix_ids, 0, len(self.suffix_ids)),
         )
         to = cu_seqlens[:-1]  # [n], where the part goes in the row
@@ -100,17 +116,7 @@ class Windows:
             input_ids[row] = ids[ranges(begin, count)]
             token_type_ids[row] = segment
             to = to + count
-        return {
-            "input_ids": input_ids,
-            "token_type_ids": token_type_ids,
-            "position_ids": ranges(np.zeros_like(lengths), lengths),
-            "cu_seqlens": cu_seqlens.astype(np.int32),
-            "start_positions": self.start_positions[indices].astype(np.int64),
-            "end_positions": self.end_positions[indices].astype(np.int64),
-            "context_start": context_start,
-            "context_end": context_start + length,
-            "windows": indices,
-        }
+        return input_ids, token_type_ids
 
 
 def check_tokenizers_version() -> None:
@@ -149,29 +155,65 @@ def build_windows(
             f"tokenizer {type(tokenizer).__name__} is not a fast one, so it has no character "
             "offsets; use a folder or hub name that has a tokenizer.json"
         )
-    prefix, middle, suffix, segments = _pair_layout(tokenizer, examples)
-    backend = tokenizer.backend_tokenizer  # the call above left truncation and padding off
+    layout = _pair_layout(tokenizer, examples)  # leaves truncation and padding off, for `encode`
+    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
+    room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))
+    example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
+    return _assemble(examples, texts, layout, room, example, skip)
+
+
+class _Texts(NamedTuple):
+    """The tokens of C distinct contexts and E questions, cut; as in `Windows`, and:"""
+
+    context: np.ndarray  # int64 [E], number of each example's context
+    context_ptr: np.ndarray  # int64 [C + 1], context c is context_ids[ptr[c]:ptr[c + 1]]
+    context_ids: np.ndarray
+    offsets: np.ndarray
+    question_ids: np.ndarray
+    question_ptr: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example's context, [E]."""
+        return np.diff(self.context_ptr)[self.context]
+
+
+def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
     number: Dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
     tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
     context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
-    context_ids, offsets = tokens.ids[: context_ptr[-1]], tokens.offsets[: context_ptr[-1]]
     cut = np.minimum(np.diff(question_ptr), max_query_length)
-    question_ids = tokens.ids[ranges(question_ptr[:-1], cut)]
+    return _Texts(
+        context,
+        context_ptr,
+        tokens.ids[: context_ptr[-1]],
+        tokens.offsets[: context_ptr[-1]],
+        tokens.ids[ranges(question_ptr[:-1], cut)],
+        np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]),
+    )
 
-    length = np.diff(context_ptr)[context]  # [E], tokens of each example's context
-    room = max_seq_length - cut - sum(map(len, (prefix, middle, suffix)))
-    example, skip = _cover(examples, length, room, max_seq_length, doc_stride)
-    begin = context_ptr[context[example]] + skip
-    count = np.minimum(room[example], length[example] - skip)
-    shift = len(prefix) + cut[example] + len(middle) - begin
-    answers = _answer_tokens(examples, context, context_ptr, offsets)
-    start, end = _labels(answers[example], offsets, begin, begin + count - 1, shift)
+
+def _assemble(
+    examples: Sequence[Example],
+    texts: _Texts,
+    layout: Tuple[np.ndarray, ...],
+    room: np.ndarray,
+    example: np.ndarray,
+    skip: np.ndarray,
+) -> Windows:
+    """Args: layout: of `_pair_layout`; room: tokens for context, [E]; the others of `_cover`."""
+    prefix, middle, suffix, segments = layout
+    begin = texts.context_ptr[texts.context[example]] + skip
+    count = np.minimum(room[example], texts.lengths[example] - skip)
+    shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
+    answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
+    start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
     return Windows(
-        context_ids=context_ids,
-        context_offsets=offsets,
-        question_ids=question_ids,
-        question_ptr=np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]),
+        context_ids=texts.context_ids,
+        context_offsets=texts.offsets,
+        question_ids=texts.question_ids,
+        question_ptr=texts.question_ptr,
         example_index=example.astype(np.int32),
         context_begin=begin,
         context_length=count.astype(np.int32),

@@ -59,18 +59,21 @@ class StepTrial(pytorch.PyTorchTrial):
             hparams.allreduce_dtype,
         )
         self.max_tokens = self._prepare_device()
-        groups = optim.parameter_groups(self.model, hparams.weight_decay)
-        self.optimizer = context.wrap_optimizer(
-            optim.build_optimizer(hparams.optimizer, groups, hparams.learning_rate())
-        )
-        self.steps, self.warmup = plan_steps(hparams, examples)
-        self.schedule = context.wrap_lr_scheduler(
-            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
-            step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
-        )
+        self._prepare_optimizer(examples)
         # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
+
+    def _prepare_optimizer(self, examples: int) -> None:
+        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
+        self.optimizer = self.context.wrap_optimizer(
+            optim.build_optimizer(self.hparams.optimizer, groups, self.hparams.learning_rate())
+        )
+        self.steps, self.warmup = plan_steps(self.hparams, examples)
+        self.schedule = self.context.wrap_lr_scheduler(
+            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
+            step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
+        )
 
     def workers(self) -> int:
         """Loader processes of this slot."""

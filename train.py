@@ -152,8 +152,7 @@ def train_locally(
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
     done = resume.read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
-    pruning = config.get("checkpoint_storage") or {}
-    checkpoints = LocalCheckpoints(distributed, folder, run, pruning)
+    checkpoints = LocalCheckpoints(distributed, folder, run, config.get("checkpoint_storage") or {})
     stop = StopRequest(distributed)
     reports = folder if chief else None
     with trial_context(distributed, checkpoints, reports, stop, config, done) as context:
@@ -179,17 +178,25 @@ def train_locally(
         with stop.on_signals(), spot.watching(watch, stop.request):
             controller.run()
         done = controller.state.batches_trained
-    if chief and done < trial.steps:
+    if chief:
+        conclude(workload, folder, stop, done, trial.steps)
+
+
+def conclude(
+    workload: Workload, folder: RunFolder, stop: StopRequest, done: int, steps: int
+) -> None:
+    """The chief's part after `done` of `steps` steps: say how the run ended, and how well."""
+    if done < steps:
         print(
             f"stopped by {stop.reason} after step {done}; checkpoint written, "
             "run the same command again to go on",
             flush=True,
         )
-    elif chief:
-        if folder.windows:  # this process trained: its last checkpoint's seconds belong in there
-            folder.write_metrics()
-        print(summarize(folder.best(), workload.shown))
-        print(f"{workload.leaves} are in {folder.path}", flush=True)
+        return
+    if folder.windows:  # this process trained: its last checkpoint's seconds belong in there
+        folder.write_metrics()
+    print(summarize(folder.best(), workload.shown))
+    print(f"{workload.leaves} are in {folder.path}", flush=True)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:

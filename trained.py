@@ -170,6 +170,8 @@ def _ready(
     model = model.to(device).eval()
     run = Forward(model, hparams.precision, device, hparams.compile)
     run.refresh()
+    budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
+    run.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
     return model, tokenizer, hparams, run
 
 

@@ -29,6 +29,7 @@ def parity(options: Options) -> Dict[str, Any]:
             losses["peer"].append(float(peer.step(padded)))
             spent["ours"] += middle - began
             spent["peer"] += now(device) - middle
+    windows = options.steps * options.parity_windows
     tail = {side: float(np.mean(values[-20:])) for side, values in losses.items()}
     difference = abs(tail["ours"] - tail["peer"]) / abs(tail["peer"])
     if not difference < 0.01:
@@ -38,9 +39,7 @@ def parity(options: Options) -> Dict[str, Any]:
             side: {
                 "last_20_loss": tail[side],
                 "losses": losses[side],
-                "windows_per_second": spread_of(
-                    [options.steps * options.parity_windows / spent[side]]
-                ),
+                "windows_per_second": spread_of([windows / spent[side]]),
             }
             for side in losses
         },

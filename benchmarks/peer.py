@@ -101,32 +101,14 @@ def decode(
         context; start_logits, end_logits: float32 [features, max_seq_length].
     """
     predictions, odds, lists = {}, {}, {}
-    k = limits.n_best_size
     for number, example in enumerate(examples):
         null, spans = None, []
         for feature in features_of[number]:
-            start, end, offset = start_logits[feature], end_logits[feature], offsets[feature]
+            start, end = start_logits[feature], end_logits[feature]
             score = start[0] + end[0]
             null = score if null is None or score < null else null
-            starts = np.argsort(start)[-1 : -k - 1 : -1].tolist()
-            ends = np.argsort(end)[-1 : -k - 1 : -1].tolist()
-            for i in starts:
-                for j in ends:
-                    if i >= len(offset) or j >= len(offset):
-                        continue
-                    if offset[i] is None or offset[j] is None:
-                        continue
-                    if j < i or j - i + 1 > limits.max_answer_length:
-                        continue
-                    spans.append(
-                        {
-                            "offsets": (offset[i][0], offset[j][1]),
-                            "score": start[i] + end[j],
-                            "start_logit": start[i],
-                            "end_logit": end[j],
-                        }
-                    )
-        best = sorted(spans, key=lambda span: span["score"], reverse=True)[:k]
+            spans += _spans(start, end, offsets[feature], limits)
+        best = sorted(spans, key=lambda span: span["score"], reverse=True)[: limits.n_best_size]
         for span in best:
             begin, finish = span.pop("offsets")
             span["text"] = example.context[begin:finish]
@@ -137,6 +119,32 @@ def decode(
         odds[example.id] = difference
         lists[example.id] = best
     return predictions, odds, lists
+
+
+def _spans(
+    start: np.ndarray, end: np.ndarray, offset: List[Any], limits: Limits
+) -> List[Dict[str, Any]]:
+    """The spans of one feature, of its n_best_size best starts and ends."""
+    k, spans = limits.n_best_size, []
+    starts = np.argsort(start)[-1 : -k - 1 : -1].tolist()
+    ends = np.argsort(end)[-1 : -k - 1 : -1].tolist()
+    for i in starts:
+        for j in ends:
+            if i >= len(offset) or j >= len(offset):
+                continue
+            if offset[i] is None or offset[j] is None:
+                continue
+            if j < i or j - i + 1 > limits.max_answer_length:
+                continue
+            spans.append(
+                {
+                    "offsets": (offset[i][0], offset[j][1]),
+                    "score": start[i] + end[j],
+                    "start_logit": start[i],
+                    "end_logit": end[j],
+                }
+            )
+    return spans
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -8,6 +8,7 @@ schedule and clipping; and the library's loss with the padding left out, so that
 import contextlib
 import copy
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
@@ -184,8 +185,7 @@ def step(options: Options) -> Dict[str, Any]:
     """Whole optimizer steps of `options.windows` windows; inputs are on the host beforehand."""
     with trial_of(options) as trial:
         device, peer = trial.context.device, Padded(trial)
-        loader = iter(trial.build_training_data_loader())
-        batches = [next(loader) for _ in range(options.repeats + 1)]
+        batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
         chosen = [np.concatenate([row["windows"].numpy() for row in rows]) for rows in batches]
         padded = [peer.batch(windows) for windows in chosen]
         turn = {"ours": 0, "peer": 0}
@@ -198,39 +198,52 @@ def step(options: Options) -> Dict[str, Any]:
             peer.step(padded[turn["peer"]])
             turn["peer"] += 1
 
-        lengths = trial.data.train.windows.lengths
         first = _first_step(trial, peer, batches[0], padded[0], device)
         turn.update(ours=1, peer=1)
-        seconds = interleave({"ours": ours, "peer": theirs}, options.repeats, device, warm_up=0)
-        tokens = [int(lengths[x].sum()) for x in chosen[1:]]
+        sides = {"ours": ours, "peer": theirs}
+        seconds = interleave(sides, options.repeats, device, warm_up=0)
+        lengths = [trial.data.train.windows.lengths[x] for x in chosen[1:]]
         results = rates(seconds, windows=options.windows)
         peak, source = peak_flops(device)
-        flops = [training_flops(trial.model.config, lengths[x]) for x in chosen[1:]]
         for side, values in seconds.items():
-            pairs = list(zip(values, tokens, flops, strict=True))
-            results[side]["tokens_per_second"] = spread_of([n / s for s, n, _ in pairs])
-            results[side]["mfu"] = spread_of([f / s / peak for s, _, f in pairs])
-            results[side]["first_step_seconds"] = first[side]
-        memory = "not measured"
-        if device.type == "cuda":
-            memory = {
-                name: _memory(call, turn) for name, call in (("ours", ours), ("peer", theirs))
-            }
+            rate = _throughput(values, lengths, trial.model.config, peak)
+            results[side].update(rate, first_step_seconds=first[side])
+        measured = sides if device.type == "cuda" else {}
+        memory = {name: _memory(call, turn) for name, call in measured.items()}
     return {
         "results": results,
         "ratio": {"windows_per_second": ratio_of(results, "windows_per_second")},
-        "memory": memory,
+        "memory": memory or "not measured",
         "compile": _compiled(results),
         "settings": {
-            "shape": shape_of(options),
-            "windows": options.windows,
-            "tokens_per_window": float(np.sum(tokens)) / options.windows / len(tokens),
-            "precision": str(trial.dtype),
-            "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
-            "peer_windows_per_forward": MICRO,
+            **_settings(options, trial, lengths),
             "peak_flops": {"value": peak, "from": source},
             "first_losses": first["losses"],
         },
+    }
+
+
+def _throughput(
+    seconds: List[float], lengths: List[np.ndarray], config: Any, peak: float
+) -> Dict[str, Any]:
+    """Of steps over windows of `lengths`: tokens a second, and the share of `peak` FLOP/s."""
+    tokens = [int(step.sum()) for step in lengths]
+    flops = [training_flops(config, step) for step in lengths]
+    return {
+        "tokens_per_second": spread_of([n / s for n, s in zip(tokens, seconds, strict=True)]),
+        "mfu": spread_of([f / s / peak for f, s in zip(flops, seconds, strict=True)]),
+    }
+
+
+def _settings(options: Options, trial: SquadTrial, lengths: List[np.ndarray]) -> Dict[str, Any]:
+    tokens = float(sum(step.sum() for step in lengths))
+    return {
+        "shape": shape_of(options),
+        "windows": options.windows,
+        "tokens_per_window": tokens / options.windows / len(lengths),
+        "precision": str(trial.dtype),
+        "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
+        "peer_windows_per_forward": MICRO,
     }
 
 

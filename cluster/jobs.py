@@ -166,8 +166,14 @@ def _check_trial(
             f"{searcher.get('max_time')}, but a trial trains hyperparameters.max_steps = "
             f"{hparams.max_steps} batches; set both to one number",
         )
-    if pool is None:
-        return
+    if pool is not None:
+        yield from _check_on_pool(file, config, hparams, slots, pool, root)
+
+
+def _check_on_pool(
+    file: str, config: Dict[str, Any], hparams: StepHParams, slots: int, pool: Pool, root: Path
+) -> Iterator[Finding]:
+    """What depends on the machines: precision, memory, and what a spot reclaim costs."""
     yield from _check_precision(file, hparams, pool)
     facts = dataclasses.asdict(hparams)
     if isinstance(hparams, PretrainHParams):

@@ -45,10 +45,7 @@ def write_corpus(
     Raises UserError for text that cannot be read and a folder that cannot be written.
     """
     part = max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
-    texts = {"text": open_text(data.text, "data.text", part, "train")}
-    if data.validation is not None or data.text == "generated":
-        name = data.validation or data.text
-        texts["validation"] = open_text(name, "data.validation", part, "validation")
+    texts = _open_texts(data, part)
     facts = {
         "format": FORMAT,
         "max_seq_length": max_seq_length,
@@ -74,6 +71,15 @@ def write_corpus(
             "data.cache_dir"
         ) from None
     return folder
+
+
+def _open_texts(data: PretrainData, part: int) -> Dict[str, Text]:
+    """Text by what it is for. Without "validation" a part of "text" is held out."""
+    texts = {"text": open_text(data.text, "data.text", part, "train")}
+    if data.validation is not None or data.text == "generated":
+        name = data.validation or data.text
+        texts["validation"] = open_text(name, "data.validation", part, "validation")
+    return texts
 
 
 def _check_same(folder: Path, facts: Dict[str, Any]) -> None:

@@ -156,11 +156,7 @@ def _run(
 ) -> Run:
     allocations = [a for trial in experiment.trials for a in trial.allocations]
     seconds = phase_seconds(experiment, records)
-    parts = {phase: dollars.get((experiment.id, phase), 0.0) for phase in ("boot", "idle")}
-    total = sum(seconds.values())
-    for phase, spent in seconds.items():
-        share = spent / total if total else 0.0
-        parts[phase] = dollars.get((experiment.id, "held"), 0.0) * share
+    parts = _dollars_of_phases(experiment, seconds, dollars)
     names = list(dict.fromkeys(a.pool for a in allocations)) or [experiment.pool]
     notes = [f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
              for name in sorted(unpriced)]  # fmt: skip
@@ -188,6 +184,20 @@ def _run(
         notes=tuple(notes),
         running=any(trial.state not in ENDED for trial in experiment.trials),
     )
+
+
+def _dollars_of_phases(
+    experiment: Experiment,
+    seconds: Mapping[str, float],
+    dollars: Mapping[tuple[int, str], float],
+) -> dict[str, float]:
+    """What booting and idle machines cost, and the rest dealt out by the seconds of each phase."""
+    parts = {phase: dollars.get((experiment.id, phase), 0.0) for phase in ("boot", "idle")}
+    total = sum(seconds.values())
+    for phase, spent in seconds.items():
+        share = spent / total if total else 0.0
+        parts[phase] = dollars.get((experiment.id, "held"), 0.0) * share
+    return parts
 
 
 def _throughput(reports: list[tuple[int, float]], windows: float, seconds: float) -> float | None:

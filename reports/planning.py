@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -58,7 +58,17 @@ def plan_report(
     ]
     used = {p.option.price.instance: p.option.price for p in planned}
     tables.append(price_table(list(used.values())))
-    points = [
+    plots = [pareto_plot(_points(planned, front), settings.deadline_hours)]
+    curves = _curves(tried)
+    if curves:
+        plots.append(period_plot(curves))
+    title = f"What {settings.windows:,.0f} windows would take and cost"
+    own = [_agreement(planned), *notes, *price_file.notes(list(used.values()), today)]
+    return Report(title, tables, method(settings), own, plots, snippet(settings, best))
+
+
+def _points(planned: Sequence[Planned], front: Collection[int]) -> list[dict[str, object]]:
+    return [
         {
             "instance": p.option.price.instance,
             "market": p.option.market,
@@ -70,13 +80,6 @@ def plan_report(
         for index, p in enumerate(planned)
         if math.isfinite(p.cost)
     ]
-    plots = [pareto_plot(points, settings.deadline_hours)]
-    curves = _curves(tried)
-    if curves:
-        plots.append(period_plot(curves))
-    title = f"What {settings.windows:,.0f} windows would take and cost"
-    own = [_agreement(planned), *notes, *price_file.notes(list(used.values()), today)]
-    return Report(title, tables, method(settings), own, plots, snippet(settings, best))
 
 
 def _row(planned: Planned, front: bool, deadline: float | None) -> dict[str, object]:

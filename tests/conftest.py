@@ -6,16 +6,19 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 
 import pytest
 import torch
 import yaml
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import trained
 from embedded import world
+from squad_utils import Example, Windows, build_windows
+from tests.fake_questions import read_squad
 from trained import Trained
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -91,6 +94,19 @@ def shared() -> pathlib.Path:
     if not (SHARED / "golden").is_dir():
         pytest.skip("../shared (real SQuAD files and golden results) is not there")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def albert(shared: pathlib.Path) -> PreTrainedTokenizerBase:
+    """The real tokenizer."""
+    return AutoTokenizer.from_pretrained(str(shared / "albert-tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def dev(shared: pathlib.Path, albert: PreTrainedTokenizerBase) -> Tuple[List[Example], Windows]:
+    """The questions of the real dev file and their windows."""
+    examples = read_squad(shared / "squad" / "dev.json")
+    return examples, build_windows(examples, albert)
 
 
 @pytest.fixture(scope="session")

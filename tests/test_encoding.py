@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 import encoding
 from encoding import Tokens, encode, encode_whole, treats_words_apart
-from tests.test_squad_utils import TOKENIZERS, read_squad
+from tests.fake_questions import TOKENIZERS, read_squad
 
 
 def albert_like(*parts: Any, splitter: Any = None) -> tokenizers.Tokenizer:

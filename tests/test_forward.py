@@ -18,8 +18,9 @@ from transformers.activations import NewGELUActivation
 import budget
 import forward
 import packing
+import trained
 from forward import Forward, encoder_layers, made_up_row, pad_row
-from hparams import UserError
+from hparams import HParams, UserError
 from linears import Fp8Linear, StepLinear
 from packing import PACKED
 
@@ -221,6 +222,41 @@ def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
 
     monkeypatch.setattr(nn.Module, "compile", compiled)
+
+
+PIECES = range(SHAPE["vocab_size"])  # a tokenizer as far as `_ready` looks at it
+COMPILED = HParams(model="albert", max_seq_length=64, compile=True, precision="fp32")
+
+
+def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    with_gradients = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+        with_gradients.append(torch.is_grad_enabled())
+        return graph.forward
+
+    compile_with(backend, monkeypatch)
+    model = trained._ready(albert(), PIECES, COMPILED, CPU)[0]
+    assert with_gradients and not any(with_gradients)
+    assert not model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_prediction_does_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
+    torch._dynamo.reset()
+
+    def broken(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+        raise RuntimeError("Failed to find C compiler.")
+
+    compile_with(broken, monkeypatch)
+    run = trained._ready(albert(), PIECES, COMPILED, CPU)[-1]
+    assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
+    row = row_of([12, 20])
+    wanted = torch.stack(Forward(albert(), "fp32", CPU)(row))
+    torch.testing.assert_close(torch.stack(run(row)), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_budget_is_the_end_of_a_line() -> None:

@@ -12,6 +12,8 @@ from torch import nn
 
 from gradients import FlatGradients, all_reduce
 
+TINY = (1e-30, 1e-37, 1e-44)  # largest gradients; the last is no normal float32
+
 
 def model() -> nn.Module:
     torch.manual_seed(0)
@@ -56,6 +58,10 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
             seen[f"{wire} {size}"] = flat
     zeros = torch.zeros(5)
     all_reduce(zeros, torch.float16)
+    for tiny in TINY:
+        flat = torch.tensor([tiny, -tiny, 0.0, tiny / 8])
+        all_reduce(flat, torch.float16)
+        seen[f"tiny {tiny}"] = flat
     broken = torch.tensor([1.0, float("nan")])
     all_reduce(broken, torch.float16)
     seen["zeros"], seen["broken"] = zeros, broken
@@ -90,6 +96,9 @@ def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path) -> None:
             off = (seen[0][f"{wire} {size}"].double() - sum(parts)).abs()
             # fp16 is scaled by the largest gradient; the smallest then fall below its normal range.
             assert (off <= bound * largest + 1e-6 * bound * scale * 100).all(), (wire, size)
+    for tiny in TINY:
+        wanted = torch.tensor([tiny, -tiny, 0.0, tiny / 8]) * ranks
+        torch.testing.assert_close(seen[0][f"tiny {tiny}"], wanted, rtol=2**-8, atol=1e-40)
     assert not seen[0]["zeros"].any()
     assert not torch.isfinite(seen[0]["broken"]).all()
     assert torch.equal(seen[0]["weight"], model()[0].weight)

@@ -1,0 +1,103 @@
+"""Made-up questions, small tokenizers for them, and real files of questions."""
+
+import json
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import tokenizers
+import torch
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from squad_utils import Example
+
+WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
+
+
+def read_squad(path: Any) -> List[Example]:
+    return [
+        Example(
+            qa["id"],
+            article["title"],
+            paragraph["context"],
+            qa["question"],
+            tuple((a["text"], a["answer_start"]) for a in qa["answers"]),
+        )
+        for article in json.loads(path.read_text())["data"]
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ]
+
+
+def bert_like() -> PreTrainedTokenizerFast:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "river", "##s", "the", "ban", "##k", "old", "u"]
+    pieces += ["(", ")", ",", ".", "10", "##66", "cafe", "s", "na", "##ive", "x", "東"]
+    backend = tokenizers.Tokenizer(
+        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
+def roberta_like() -> PreTrainedTokenizerFast:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=275,
+        special_tokens=["<s>", "<pad>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # The bytes of "é" and "東" stay apart: tokens that share one character's offsets.
+    backend.train_from_iterator(["the river rivers bank"], trainer)
+    backend.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token="<s>", sep_token="</s>", pad_token="<pad>"
+    )
+
+
+TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
+
+
+@st.composite
+def example_lists(draw: Any) -> List[Example]:
+    """Up to 6 questions, some blank, over up to 3 contexts; answers are any characters."""
+    text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join)
+    contexts = draw(st.lists(text, min_size=1, max_size=3))
+    examples = []
+    for i in range(draw(st.integers(1, 6))):
+        context = draw(st.sampled_from(contexts))
+        question = draw(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join))
+        answers: Tuple = ()
+        if draw(st.booleans()):
+            begin = draw(st.integers(0, len(context) - 1))
+            end = draw(st.integers(begin + 1, len(context)))
+            answers = ((context[begin:end], begin), ("decoy", 0))
+        examples.append(Example(f"q{i}", "t", context, f" {question}", answers))
+    return examples
+
+
+@st.composite
+def cut_lists(draw: Any) -> Tuple[List[Example], Any, int, int]:
+    """Questions, a tokenizer, and a max_seq_length and overlap that can cover every context."""
+    examples = draw(example_lists())
+    tokenizer = TOKENIZERS[draw(st.sampled_from(sorted(TOKENIZERS)))]
+    ids = [tokenizer(e.question.lstrip(), "x").input_ids for e in examples]  # "x" is one token
+    stride = draw(st.integers(0, 8))
+    return examples, tokenizer, max(map(len, ids)) + stride + draw(st.integers(0, 30)), stride
+
+
+def tensors(row: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(column) for name, column in row.items()}
