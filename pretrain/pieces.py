@@ -17,9 +17,9 @@ from pretrain.sources import _ROWS, Span, documents
 from pretrain.words import WordEncoder
 
 SPLITS = ("train", "validation")
-_SHARE = 64  # a shard's text is shared out in about so many pieces,
-_LEAST, _MOST = 1 << 18, 1 << 24  # of so many bytes
-_BATCH = 1 << 20  # characters that are encoded at a time
+_SHARE = 32  # a shard's text is shared out in about so many pieces,
+_LEAST, _MOST = 1 << 18, 1 << 22  # of so many bytes
+_BATCH = 1 << 19  # characters that are encoded at a time
 
 
 class Job(NamedTuple):

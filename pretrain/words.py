@@ -5,7 +5,7 @@ for tokenizers that are known to treat words apart (see `encoding`); others get 
 """
 
 from collections import defaultdict
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
@@ -76,7 +76,7 @@ class WordEncoder:
         known = len(self.number)
         words = " ".join(sentences).split(" ")
         places = np.fromiter(map(self.number.__getitem__, words), np.int64, len(words))
-        if new := list(self.number)[known:]:
+        if new := list(islice(reversed(self.number), len(self.number) - known))[::-1]:
             tokens = encode_distinct(self.backend, new, np.zeros(len(new), bool))
             self.ids = np.concatenate([self.ids, tokens.ids])
             self.ptr = np.concatenate([self.ptr, self.ptr[-1] + tokens.ptr[1:]])
