@@ -11,7 +11,7 @@ import json
 import re
 from collections import defaultdict
 from itertools import chain, count
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -68,18 +68,32 @@ def encode(backend: Any, texts: Sequence[str]) -> Tokens:
 
 def treats_words_apart(backend: Any) -> bool:
     """Whether the tokens of a word are known not to depend on the words around it."""
-    try:
-        states = [
-            json.loads(part.__getstate__()) if part is not None else {"type": None}
-            for part in (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
-        ]
-    except Exception:  # a part written in Python
-        return False
+    return _takes_apart(backend, lambda first: first["type"] in _SPLITTERS)
+
+
+def marks_words(backend: Any) -> bool:
+    """Whether that is known of words with one space between them, where the space is part of a
+    token (Metaspace alone): for printable ASCII that holds none of the added tokens."""
+
+    def by_metaspace(first: Dict[str, Any]) -> bool:
+        always = first.get("prepend_scheme") == "always"
+        return first["type"] == "Metaspace" and always and first.get("split", True)
+
+    normalizers = _state(backend.normalizer)
+    replaced = [part.get("content") or "" for part in _parts(normalizers, "normalizers")]
+    return not any(map(re.compile(r"\s").search, replaced)) and _takes_apart(backend, by_metaspace)
+
+
+def _takes_apart(backend: Any, splits: Callable[[Dict[str, Any]], bool]) -> bool:
+    """Args: splits: whether the first pre-tokenizer takes a text apart at white space."""
+    states = [
+        _state(p) for p in (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
+    ]
     normalizers, splitters = _parts(states[0], "normalizers"), _parts(states[1], "pretokenizers")
     return (
         not getattr(backend.model, "dropout", None)  # BPE that draws its merges
         and all(_is_local(part) for part in normalizers)
-        and splitters[0]["type"] in _SPLITTERS
+        and splits(splitters[0])
         and all(
             part["type"] in (*_SPLITTERS, "Punctuation", "Digits")
             or (part["type"] == "Metaspace" and part["prepend_scheme"] in ("always", "never"))
@@ -91,6 +105,14 @@ def treats_words_apart(backend: Any) -> bool:
             for token in backend.get_added_tokens_decoder().values()
         )
     )
+
+
+def _state(part: Any) -> Dict[str, Any]:
+    """What a part of a tokenizer is; of one written in Python, that it is unknown."""
+    try:
+        return {"type": None} if part is None else json.loads(part.__getstate__())
+    except Exception:
+        return {"type": "unknown"}
 
 
 def _parts(state: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
@@ -123,7 +145,7 @@ def encode_whole(backend: Any, texts: Sequence[str]) -> Tokens:
 def _encode_words(backend: Any, texts: Sequence[str]) -> Tokens:
     """As `encode_whole`, for at least one text and a backend that `treats_words_apart`."""
     words, odd, word_of, ptr = _number_words(backend, texts)
-    alone = _encode_distinct(backend, words, odd)
+    alone = encode_distinct(backend, words, odd)
     characters = np.fromiter(map(len, words), np.int64, len(words)) + 1  # and the space after it
     chunks = []
     for at in range(0, len(texts), _CHUNK):
@@ -160,8 +182,11 @@ def _number_words(
     return list(number), is_odd, np.concatenate(places), np.cumsum(counts, dtype=np.int64)
 
 
-def _encode_distinct(backend: Any, words: List[str], odd: np.ndarray) -> Tokens:
-    """The tokens of every word. Words that are not odd share lines, since every call has a cost."""
+def encode_distinct(backend: Any, words: List[str], odd: np.ndarray) -> Tokens:
+    """The tokens of every word. Words that are not odd share lines, since every call has a cost.
+
+    Where a token holds the space before its word (`marks_words`), so do its offsets.
+    """
     size = np.fromiter(map(len, words), np.int64, len(words)) + 1
     begin = np.cumsum(size) - size  # of each word in all of them in a row
     new_line = np.diff(begin // _LINE, prepend=-1) > 0
@@ -170,7 +195,8 @@ def _encode_distinct(backend: Any, words: List[str], odd: np.ndarray) -> Tokens:
     spans = zip(first, [*first[1:], len(words)], strict=True)
     tokens = encode_whole(backend, [" ".join(words[a:b]) for a, b in spans])
     shift = np.repeat(begin[first], np.diff(tokens.ptr))  # [N], of each token's line
-    owner = np.searchsorted(begin, tokens.offsets[:, 0] + shift, side="right") - 1
+    # The space before a word goes with it, where there are tokens that hold it.
+    owner = np.searchsorted(begin - 1, tokens.offsets[:, 0] + shift, side="right") - 1
     offsets = tokens.offsets + (shift - begin[owner])[:, None]
     ptr = np.searchsorted(owner, np.arange(len(words) + 1))
     return Tokens(tokens.ids, ptr, offsets.astype(np.int32))

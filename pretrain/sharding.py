@@ -1,4 +1,4 @@
-"""All jobs of a text, shared out over processes; then the index that makes them a corpus."""
+"""A text's jobs, their pieces shared out over processes; then the index that makes a corpus."""
 
 import contextlib
 import hashlib
@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import filelock
 import numpy as np
@@ -18,11 +18,23 @@ from transformers import PreTrainedTokenizerBase
 
 from hparams import Unavailable, UserError
 from pretrain.hparams import PretrainData
-from pretrain.shards import FORMAT, SPLITS, Job, Plan, group_spans, is_done, record_path, run_job
+from pretrain.pieces import (
+    SPLITS,
+    Job,
+    Piece,
+    Plan,
+    cut_job,
+    group_spans,
+    piece_path,
+    size_of,
+    write_piece,
+)
+from pretrain.shards import FORMAT, is_done, join_pieces, record_path, sweep
 from pretrain.sources import Text, open_text
 from pretrain.words import WordEncoder
 from run_folder import write_json
 
+_EXAMPLES = 1 << 16  # whose lengths are read at a time
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters a piece, which takes two bytes
 
 
@@ -101,39 +113,45 @@ def _plan_jobs(texts: Dict[str, Text], part: int, held_out: float) -> List[Job]:
 
 
 def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
-    _sweep(plan.folder)
-    todo = [job for job in jobs if not is_done(plan.folder, job.number)]
-    sizes = {job.number: sum(span.end - span.begin for span in job.spans) for job in jobs}
-    total = sum(sizes.values())
-    done = total - sum(sizes[job.number] for job in todo)
+    sweep(plan.folder)
+    todo = [cut_job(job) for job in jobs if not is_done(plan.folder, job.number)]
+    total = sum(size_of(job.spans) for job in jobs)
+    left = sum(size_of(piece.spans) for pieces in todo for piece in pieces)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(processes or cores or 1, len(todo))
+    processes = min(processes or cores or 1, sum(map(len, todo)))
     with tqdm(
-        total=total, initial=done, unit="B", unit_scale=True, desc="token shards",
+        total=total, initial=total - left, unit="B", unit_scale=True, desc="token shards",
         file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        if processes <= 1:
-            encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
-            for job in todo:
-                for size in run_job(plan, job, encoder):
-                    bar.update(size)
-        else:
+        if processes > 1:
             _run_parallel(plan, todo, processes, bar)
+            return
+        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
+        for pieces in todo:
+            for piece in pieces:
+                write_piece(plan, piece, encoder)
+                bar.update(size_of(piece.spans))
+            _join_written(plan, [pieces])
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes had not finished."""
-    for left in folder.glob(".*.bin.*"):
-        left.unlink(missing_ok=True)
+def _join_written(plan: Plan, todo: List[List[Piece]]) -> None:
+    """Take jobs off the front of `todo` as long as all their pieces are written, and join these."""
+    while todo and all(piece_path(plan.folder, p.job, p.number).exists() for p in todo[0]):
+        pieces = todo.pop(0)
+        join_pieces(plan, pieces[0].job, len(pieces))
 
 
-def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> None:
-    """Workers take the next job by a shared counter; no queue, so none waits for a dead parent."""
+def _run_parallel(plan: Plan, todo: List[List[Piece]], processes: int, bar: tqdm) -> None:
+    """Workers take the next piece by a shared counter; no queue, so none waits for a dead parent.
+
+    What they write is joined here meanwhile, in the order of the jobs.
+    """
+    pieces = [piece for job in todo for piece in job]
     context = multiprocessing.get_context("fork")
     counter, progress = context.Value("q", 0), context.Value("q", 0)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
     workers = [
-        context.Process(target=_work, args=(plan, jobs, counter, progress, send, os.getpid()))
+        context.Process(target=_work, args=(plan, pieces, counter, progress, send, os.getpid()))
         for _, send in pipes
     ]
     for worker in workers:
@@ -147,11 +165,12 @@ def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> Non
             done = progress.value
             bar.update(done - shown)
             shown = done
+            _join_written(plan, todo)
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
-        _sweep(plan.folder)
+        sweep(plan.folder)
     for (receive, _), worker in zip(pipes, workers, strict=True):
         if receive.poll():
             kind, text = receive.recv()
@@ -159,11 +178,13 @@ def _run_parallel(plan: Plan, jobs: List[Job], processes: int, bar: tqdm) -> Non
         if worker.exitcode not in (0, -15):
             raise Unavailable(
                 f"{plan.folder}: a writer of token shards was killed (exit {worker.exitcode}), "
-                "perhaps for memory; run the same command to go on, or lower data.shard_mib"
+                "perhaps for memory; run the same command to go on"
             )
 
 
-def _work(plan: Plan, jobs: List[Job], counter: Any, progress: Any, send: Any, parent: int) -> None:
+def _work(
+    plan: Plan, pieces: List[Piece], counter: Any, progress: Any, send: Any, parent: int
+) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
         encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
@@ -171,13 +192,13 @@ def _work(plan: Plan, jobs: List[Job], counter: Any, progress: Any, send: Any, p
             with counter.get_lock():
                 number = counter.value
                 counter.value += 1
-            if number >= len(jobs):
+            if number >= len(pieces):
                 return
-            for size in run_job(plan, jobs[number], encoder):
-                with progress.get_lock():
-                    progress.value += size
-                if os.getppid() != parent:  # killed: its next run does the rest
-                    os._exit(1)
+            write_piece(plan, pieces[number], encoder)
+            with progress.get_lock():
+                progress.value += size_of(pieces[number].spans)
+            if os.getppid() != parent:  # killed: its next run does the rest
+                os._exit(1)
     except UserError as error:
         send.send(("unavailable" if isinstance(error, Unavailable) else "user", str(error)))
     except OSError as error:
@@ -198,27 +219,42 @@ def _write_index(folder: Path, facts: Dict[str, Any], jobs: int) -> None:
     splits = {}
     for split in SPLITS:
         shards = [record[split] for record in records if split in record]
-        lengths = [_lengths(folder / shard["name"], shard["columns"]) for shard in shards]
-        table = np.concatenate([np.zeros((0, 2), "<u2"), *lengths])
-        path = folder / f"{split}-lengths.npy"
-        with path.open("wb") as file:
-            np.save(file, table)
-            file.flush()
-            os.fsync(file.fileno())
         names = ("examples", "documents", "sentences", "tokens")
+        counts = {name: sum(shard[name] for shard in shards) for name in names}
         splits[split] = {
             "shards": shards,
-            "counts": {name: sum(shard[name] for shard in shards) for name in names},
-            "lengths_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "counts": counts,
+            "lengths_sha256": _write_lengths(folder, split, shards, counts["examples"]),
         }
     write_json(folder / "index.json", {**facts, "splits": splits})
 
 
-def _lengths(path: Path, columns: Dict[str, Any]) -> np.ndarray:
-    """Text tokens and sentences of every example of a shard, uint16 [E, 2]."""
-    both = []
-    for name in ("token_ptr", "sentence_ptr"):
-        dtype, offset, count = columns[name]
-        pointer = np.memmap(path, dtype, "r", offset, (count,))
-        both.append(np.diff(pointer).astype("<u2"))
-    return np.stack(both, axis=1)
+def _write_lengths(folder: Path, split: str, shards: List[Dict[str, Any]], examples: int) -> str:
+    """Text tokens and sentences of every example, uint16 [E, 2], as a .npy; returns its SHA-256."""
+    path = folder / f"{split}-lengths.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for shard in shards:
+            for part in _lengths(folder / shard["name"], shard["columns"]):
+                file.write(part.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _lengths(path: Path, columns: Dict[str, Any]) -> Iterator[np.ndarray]:
+    """Text tokens and sentences of every example of a shard, uint16 [some, 2]."""
+    examples = columns["token_ptr"][2] - 1
+    for at in range(0, examples, _EXAMPLES):
+        both = []
+        for name in ("token_ptr", "sentence_ptr"):
+            dtype, offset, _ = columns[name]
+            count = min(_EXAMPLES, examples - at) + 1
+            pointer = np.fromfile(path, dtype, count, offset=offset + 8 * at)
+            both.append(np.diff(pointer).astype("<u2"))
+        yield np.stack(both, axis=1)

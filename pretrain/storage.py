@@ -119,7 +119,11 @@ def _stamp(path: Path) -> str:
     """Content of an ordinary file; of a huge one, that would be read twice, size and time."""
     facts = path.stat()
     if facts.st_size <= _WHOLE:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            for block in iter(lambda: file.read(BLOCK), b""):
+                digest.update(block)
+        return digest.hexdigest()
     return f"{facts.st_size} {facts.st_mtime_ns}"
 
 

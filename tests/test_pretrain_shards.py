@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,15 +22,15 @@ from hypothesis import strategies as st
 from data import named_tokenizer
 from embedded import world
 from hparams import UserError
-from pretrain import words
+from pretrain import pieces, words
 from pretrain.corpus import Corpus
 from pretrain.examples import ExampleOrder, Examples
 from pretrain.hparams import PretrainData, parse_pretrain_data, parse_pretrain_hparams
 from pretrain.masking import read_vocabulary
-from pretrain.sentences import split_sentences
+from pretrain.pieces import Job, cut_examples, cut_job, group_spans, size_of
+from pretrain.sentences import _ABBREVIATION, split_sentences
 from pretrain.sharding import write_corpus
-from pretrain.shards import cut_examples
-from pretrain.sources import documents, open_text
+from pretrain.sources import Span, documents, open_text
 from tests.conftest import ROOT
 
 TOKENIZER = "embedded/albert-tiny"
@@ -124,6 +125,24 @@ def test_sentences() -> None:
     assert split_sentences(" \n ") == []
 
 
+_LETTERS = st.sampled_from([*"aB1.!? \n'\"”)([“À", ". ", ".\n", "Dr. ", "e.g. "])
+
+
+@given(st.lists(_LETTERS, max_size=40).map("".join))
+@hypothesis_settings(max_examples=500, deadline=None)
+def test_sentences_end_where_the_rule_says(text: str) -> None:
+    """The rule as it would be written if speed did not matter."""
+    end = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")
+    sentences, begin = [], 0
+    for found in end.finditer(text):
+        stop = found.end(1) if found.group(1) is not None else found.start()
+        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
+            sentences.append(text[begin:stop].strip())
+            begin = found.end()
+    sentences.append(text[begin:].strip())
+    assert split_sentences(text) == [sentence for sentence in sentences if sentence]
+
+
 def test_shards_hold_the_text_and_do_not_depend_on_processes(
     corpus_text: Path, tmp_path: Path
 ) -> None:
@@ -150,18 +169,42 @@ def test_shards_hold_the_text_and_do_not_depend_on_processes(
     assert 0.05 < held / 1201 < 0.15
 
 
+def test_where_a_shard_is_cut_into_pieces_changes_no_byte(
+    corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = write(corpus_text, tmp_path / "1", validation_fraction=0.1)
+    monkeypatch.setattr(pieces, "_LEAST", 3_000)
+    monkeypatch.setattr(pieces, "_BATCH", 1_000)
+    assert sums(one) == sums(write(corpus_text, tmp_path / "2", validation_fraction=0.1))
+    assert not list(tmp_path.rglob(".piece*"))
+
+
+def test_one_shard_has_pieces_for_many_processes() -> None:
+    """17 MB are one shard at the usual size."""
+    for address, size in (("a.txt", 17 << 20), ("hub:x", 4_400)):
+        spans = (Span(address, 0, size, size),)
+        cut = cut_job(Job(0, spans, 0.0))
+        assert 30 < len(cut) <= 35 and max(size_of(piece.spans) for piece in cut) < 1 << 20
+        parts = [span for piece in cut for span in piece.spans]
+        assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])]
+        assert parts[-1].end == size
+    many = cut_job(Job(0, tuple(Span(f"{i}.jsonl", 0, 999, 999) for i in range(3_000)), 0.0))
+    assert len(many) < 15 and sum(len(piece.spans) for piece in many) == 3_000
+    assert len(cut_job(Job(0, (Span("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1  # read whole
+    rows = [Span("hub:x", at, at + 500_000, 6_000_000) for at in range(0, 6_000_000, 500_000)]
+    assert len(group_spans(rows, 500_000 * 4_000)) == 12  # rows are not bytes
+
+
 SLOW = """
 import sys, time
-from pretrain import shards, __main__
-if sys.argv[1] != "0":  # give a cut time to fall anywhere
-    batch = shards._write_batch
-    shards._BATCH = 20_000
+from pretrain import pieces, sharding, __main__
+if sys.argv[1] != "0":  # give a cut time to fall anywhere; the pieces are others, too
+    write = sharding.write_piece
+    pieces._LEAST = 5_000
     def slow(*a):
         time.sleep(float(sys.argv[1]))
-        batch(*a)
-    shards._write_batch = slow
-else:
-    shards._BATCH = 20_000
+        write(*a)
+    sharding.write_piece = slow
 sys.exit(__main__.main(sys.argv[2:]))
 """
 
@@ -201,7 +244,7 @@ def test_cut_at_random_moments_the_shards_are_the_same(corpus_text: Path, tmp_pa
             break
     assert kills >= 2
     assert sums(tmp_path / "uncut") == sums(cut)
-    assert not list(cut.glob(".*.bin.*"))
+    assert not [*cut.glob(".*.bin.*"), *cut.glob(".piece*")]
 
 
 def make_examples(folder: Path, config: PretrainData) -> Examples:
@@ -281,7 +324,7 @@ def test_bad_text_is_one_line(
     with pytest.raises(UserError, match=said):
         write(tmp_path / "in", tmp_path, processes, shard_mib=1e-6)
     assert not list(tmp_path.rglob("index.json"))
-    assert not list(tmp_path.rglob("*.bin.*"))
+    assert not [*tmp_path.rglob("*.bin.*"), *tmp_path.rglob(".piece*")]
 
 
 def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch: Any) -> None:
@@ -298,5 +341,35 @@ def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch:
         batch = sentences[at : at + 100]
         ids, lengths = encoder(batch)
         wanted = backend.encode_batch(batch, add_special_tokens=False)
+        assert lengths.tolist() == [len(one) for one in wanted]
+        assert ids.tolist() == [token for one in wanted for token in one.ids]
+
+
+ODD_WORDS = [
+    "a",
+    "b.",
+    "(c)",
+    "[MASK]",
+    "<unk>x",
+    "\u2581d",
+    "caf\u00e9",
+    "\u0301",
+    "\u00a0",
+    "\t",
+    "-",
+    "",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(ODD_WORDS), max_size=6).map(" ".join), max_size=6))
+@hypothesis_settings(max_examples=300, deadline=None)
+def test_a_tokenizer_that_keeps_the_space_gives_the_same(sentences: List[str]) -> None:
+    """The embedded one: Metaspace alone, so that the tokens of a word hold the space before it."""
+    backend = named_tokenizer(TOKENIZER).backend_tokenizer
+    encoder = words.WordEncoder(backend)
+    assert encoder.marks
+    for _ in range(2):  # with its words unknown, and known
+        ids, lengths = encoder(sentences)
+        wanted = backend.encode_batch(sentences, add_special_tokens=False)
         assert lengths.tolist() == [len(one) for one in wanted]
         assert ids.tolist() == [token for one in wanted for token in one.ids]
