@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hparams import UserError
 from pretrain.hparams import PretrainData
-from pretrain.shards import is_held_out
+from pretrain.pieces import is_held_out
 from pretrain.sources import Text, documents, open_text
 
 SPECIALS = {

@@ -13,7 +13,7 @@ from hparams import UserError
 from pretrain import api_text, vocabulary
 from pretrain.hparams import parse_pretrain_data
 from pretrain.masking import read_vocabulary
-from pretrain.shards import is_held_out
+from pretrain.pieces import is_held_out
 from pretrain.sources import documents, open_text
 from pretrain.vocabulary import own_tokenizer
 
