@@ -102,8 +102,8 @@ class FakeMaster:
         self.states.append(body["state"])
         if self.preempt_at == (body["state"], self.states.count(body["state"])):
             self.preempt.set()
-            self.told.wait(10)
-            time.sleep(1)  # for the trial's watcher thread to read what it was told
+            self.told.wait(60)
+            time.sleep(3)  # for the trial's watcher thread to read what it was told
         return 200, {}
 
     def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:

@@ -36,7 +36,7 @@ mount -t tmpfs none /run
 mkdir -p /run/outside /run/determined/{info,workdir} /run/determined/train/{logs,model}
 mount --rbind /tmp /run/outside
 mount -t tmpfs none /tmp
-find /run/outside -mindepth 1 -maxdepth 1 -exec ln -s {} /tmp/ ';'
+(shopt -s dotglob; ln -s /run/outside/* /tmp/)  # looks at none of them: some vanish meanwhile
 cd /run/determined/workdir
 ln -sf /proc/$$/fd/1 /run/determined/train/logs/stdout.log
 ln -sf /proc/$$/fd/2 /run/determined/train/logs/stderr.log
@@ -157,7 +157,7 @@ class Trial:
             [*self.sandbox, "bash", "-c", CONTAINER],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             env={**os.environ, **task, **env},
         )
 

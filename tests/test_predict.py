@@ -28,7 +28,7 @@ def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess:
     """The real entry point, in a process of its own."""
     command = [sys.executable, str(ROOT / "predict.py"), *map(str, arguments)]
     env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    options = {"capture_output": True, "timeout": 300, "cwd": ROOT, "env": env, **options}
+    options = {"capture_output": True, "timeout": 1800, "cwd": ROOT, "env": env, **options}
     return subprocess.run(command, **options)
 
 

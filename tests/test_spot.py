@@ -22,11 +22,12 @@ NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
     server = MetadataServer()
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+    monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
     yield server
     server.close()
 
 
-def wait_for(condition: Any, seconds: float = 10) -> None:
+def wait_for(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -60,7 +61,7 @@ def test_a_token_that_ran_out_is_renewed(
     service.notice = NOTICE
     watcher.start()
     wait_for(lambda: told)
-    watcher.join(5)
+    watcher.join(60)
 
 
 def test_no_service_is_no_matter(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
@@ -71,7 +72,7 @@ def test_no_service_is_no_matter(monkeypatch: pytest.MonkeyPatch, capfd: Any) ->
     monkeypatch.setattr(spot, "PERIOD", 0.01)
     watcher = spot.SpotWatcher(lambda notice: None)
     watcher.start()
-    watcher.join(10)
+    watcher.join(60)
     assert not watcher.is_alive()
     assert capfd.readouterr() == ("", "")
 
@@ -91,7 +92,7 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
     long = settings(max_steps=5000, checkpoint_period=5000, validation_period=5000,
                     reporting_period=5000, spot_notice=True)  # fmt: skip
     assert train.main([*arguments, *long]) == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120  # the two minutes
     said = capsys.readouterr().out
     assert "stopped by spot/instance-action" in said and NOTICE in said
     (steps, folder), = list_checkpoints(tmp_path / "out" / "checkpoints")

@@ -7,10 +7,10 @@ import base64
 import hashlib
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import venv
 import zipfile
 from typing import Any, Dict, List, Tuple
@@ -119,7 +119,7 @@ class Image:
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
 
@@ -159,11 +159,13 @@ def packaging_folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_nothing_is_done_here_and_quickly() -> None:
     env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, "PIP_NO_INDEX": "1"}
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["bash", "startup-hook.sh"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - began < 5
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Of the processor: that others take their turns on it is no matter.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
 
 
 def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pathlib.Path) -> None:
