@@ -89,6 +89,7 @@ class StepHParams:
     checkpoint_period: Optional[int] = None  # default: once per epoch
     validation_period: Optional[int] = None  # default: once per epoch
     reporting_period: int = 10
+    profile_steps: int = 0  # traced by rank 0 after a warm-up, see profiling.py
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
 
     def learning_rate(self) -> float:
@@ -120,6 +121,7 @@ _POSITIVE = {
     "shard_mib", "cache_gib", "max_ngram", "masked_fraction",  # pretraining's
 }  # fmt: skip
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "doc_stride", "seed", "num_workers"}
+_NOT_NEGATIVE |= {"profile_steps"}
 _CHOICES = {
     "optimizer": ("radam", "adamw"),
     "precision": ("auto", "fp32", "bf16", "fp16", "fp8"),

@@ -119,6 +119,7 @@ class SquadTrial(StepTrial):
         steps_done = self.context.get_initial_batch()
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
+            "profile": self.profile,
             "answers": AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer),
         }
 

@@ -27,6 +27,7 @@ FREE = {
     "epochs",  # spelled out as max_steps
     "max_tokens_per_forward",
     "num_workers",
+    "profile_steps",
     "reporting_period",
     "spot_notice",
     "validation_period",

@@ -20,9 +20,10 @@ from batches import Row, default_workers
 from evaluation import to_device
 from forward import Forward, Read, read_answers
 from gradients import FlatGradients
-from hparams import StepHParams
+from hparams import StepHParams, UserError
 from hub import PRETRAINED
 from modeling import resolve_precision
+from profiling import WARM_UP, StepProfile
 
 
 class StepTrial(pytorch.PyTorchTrial):
@@ -60,6 +61,7 @@ class StepTrial(pytorch.PyTorchTrial):
         )
         self.max_tokens = self._prepare_device()
         self._prepare_optimizer(examples)
+        self.profile = self._prepare_profile()
         # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
@@ -94,6 +96,10 @@ class StepTrial(pytorch.PyTorchTrial):
 
     def train_batch(self, batch: List[Row], epoch_idx: int, batch_idx: int) -> Dict[str, Any]:
         """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
+        with self.profile.step():
+            return self._step(batch, batch_idx)
+
+    def _step(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
         resume.seed_step(self.hparams.seed, batch_idx, self.rank)
         self.begin_step(batch)
         self.gradients.zero()
@@ -101,7 +107,9 @@ class StepTrial(pytorch.PyTorchTrial):
         for row in batch:
             loss = self.row_loss(to_device(row, self.context.device))
             self.context.backward(self.scaler.scale(loss))
-        self.gradients.average()
+        if self.slots > 1:
+            with self.profile.mark("all_reduce"):
+                self.gradients.average()
         self.scaler.unscale_(self.optimizer)
         if self.hparams.max_grad_norm:
             self.gradients.clip(self.hparams.max_grad_norm)
@@ -110,6 +118,17 @@ class StepTrial(pytorch.PyTorchTrial):
         # The loss stays on the device until a report is due; a returned tensor would be read back,
         # and the device waited for, at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _prepare_profile(self) -> StepProfile:
+        wanted = self.hparams.profile_steps
+        if wanted and WARM_UP + wanted > self.steps:
+            raise UserError(
+                f"hyperparameters.profile_steps: {wanted} steps after {WARM_UP} of warm-up are "
+                f"more than the run's {self.steps}; lower it"
+            )
+        left = self.steps - self.context.get_initial_batch()
+        folder = self.context.get_tensorboard_path()
+        return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)
 
     def _prepare_device(self) -> int:
         """Compile the layers and settle the token budget, before the first real row."""

@@ -78,7 +78,8 @@ class PretrainTrial(StepTrial):
             device=self.context.device,
         )
         if self.slots > 1:
-            dist.all_reduce(counts)
+            with self.profile.mark("all_reduce"):
+                dist.all_reduce(counts)
         # Slots' gradients are averaged: times `slots`, the mean over all hidden tokens comes out.
         self.weights = self.slots / counts.clamp(min=1)
 
@@ -102,6 +103,7 @@ class PretrainTrial(StepTrial):
         steps_done = self.context.get_initial_batch()
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
+            "profile": self.profile,
             "model": ModelBesideCheckpoint(self.model, self.data.tokenizer),
         }
 

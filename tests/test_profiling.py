@@ -1,0 +1,160 @@
+"""`profile_steps`: what it prints and leaves, and that the run does not notice."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+import yaml
+
+from profiling import describe, summarize
+from tests import chaos
+from tests.conftest import TINY_PRETRAINING, settings
+from tests.conftest import train as train_process
+from tests.test_forward import compile_with
+from tests.test_resume import run, stop_after
+
+LINE = re.compile(
+    r"profile of (\d+) steps: ([\d.]+) ms a step, CPU operators ([\d.]+) ms \(\d+%\), waiting for "
+    r"the loader ([\d.]+) ms \(\d+%\), all-reduce ([\d.]+) ms \(\d+%\); trace: (.*)"
+)
+
+
+def read(out: str) -> Tuple[List[float], Path]:
+    """The line's numbers: steps, and milliseconds."""
+    (found,) = LINE.finditer(out)
+    *numbers, path = found.groups()
+    return [float(number) for number in numbers], Path(path)
+
+
+@pytest.fixture(params=["fine-tuning", "pretraining"])
+def config(request: Any, tiny_config: Path, cache_dir: Path) -> Path:
+    if request.param == "pretraining":
+        values = {**TINY_PRETRAINING, "data": dict(TINY_PRETRAINING["data"])}
+        values["data"]["cache_dir"] = str(cache_dir)
+        tiny_config.write_text(yaml.safe_dump(values))
+    return tiny_config
+
+
+def test_a_profile_is_written_and_changes_no_bit(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Five steps with a report, a checkpoint and a validation among them, and one loader worker."""
+    common = settings(max_tokens_per_forward=256, num_workers=1)
+    assert run(config, tmp_path / "without", *common) == 0
+    assert "profile of" not in capsys.readouterr().out
+    assert run(config, tmp_path / "with", *common, *settings(profile_steps=5)) == 0
+    shown = capsys.readouterr()
+    (steps, wall, busy, loader, exchange), path = read(shown.out)
+    assert steps == 5 and 0 < busy < wall and 0 < loader < wall and exchange == 0
+    assert busy + loader < 1.01 * wall
+    assert "USDT" not in shown.err
+    assert path.parent == tmp_path / "with" / "tensorboard" and path.name.endswith(".pt.trace.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    assert describe(summarize(events)) in shown.out
+    assert sum(event["name"] == "step" for event in events) == 5
+    assert chaos.differences(tmp_path / "without", tmp_path / "with") == []
+
+
+def test_compiled_layers_are_seen(
+    tiny_config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_with("aot_eager", monkeypatch)
+    arguments = settings(profile_steps=2, max_steps=6, compile=True)
+    assert run(tiny_config, tmp_path / "out", *arguments) == 0
+    (steps, wall, busy, *_), path = read(capsys.readouterr().out)
+    assert steps == 2 and 0 < busy < wall
+    names = {event["name"] for event in json.loads(path.read_text())["traceEvents"]}
+    assert any("Compiled" in name for name in names)
+
+
+def test_two_slots_leave_one_trace_and_their_exchange_is_seen(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    done = train_process(
+        "--config", tiny_config, "--output-dir", tmp_path / "out", *settings(profile_steps=4),
+        processes=2, OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (steps, wall, busy, _, exchange), path = read(done.stdout)
+    assert steps == 4 and 0 < exchange < wall and busy + exchange < 1.01 * wall
+    assert list(path.parent.glob("*.json")) == [path]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(-1, "must not be negative"), ("some", "expected a whole number"), (10, "the run's 12")],
+)
+def test_a_bad_number_is_one_line(
+    value: Any, said: str, tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert run(tiny_config, tmp_path / "out", *settings(profile_steps=value)) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("train.py: error: hyperparameters.profile_steps: ")
+    assert "\n" not in error and said in error
+
+
+def test_a_run_stopped_in_its_profile_goes_on_without(
+    tiny_config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Too few steps are left for another one, and that is no mistake."""
+    arguments = tiny_config, tmp_path / "out", *settings(profile_steps=9)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 6)
+        assert run(*arguments) == 0
+    assert "profile of" not in capsys.readouterr().out
+    assert run(*arguments) == 0
+    assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().out
+
+
+def event(cat: str, name: str, begin: float, end: float) -> Dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": begin, "dur": end - begin}
+
+
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+MARKS = [
+    event("user_annotation", LOADER, 0, 1_000),
+    event("user_annotation", "step", 1_000, 4_000),
+    event("user_annotation", "report", 5_000, 5_000),
+    event("user_annotation", LOADER, 6_000, 7_000),  # of a validation
+    event("user_annotation", LOADER, 20_000, 23_000),
+    event("user_annotation", "step", 23_000, 26_000),
+    event("user_annotation", "device", 26_000, 28_000),
+]
+
+
+def test_gpu_time_counts_kernels_once_and_nothing_of_a_validation() -> None:
+    found = summarize([
+        *MARKS,
+        event("kernel", "gemm", 1_500, 4_500),
+        event("kernel", "gemm of another stream", 2_000, 3_000),
+        event("kernel", "of a validation", 6_000, 19_000),
+        event("kernel", "ncclDevKernel_AllReduce_Sum_f32", 4_000, 5_000),
+        event("gpu_memcpy", "", 24_000, 27_000),
+        event("cpu_op", "aten::mm", 1_000, 4_000),
+        {"ph": "M", "name": "process_name"},
+    ])  # fmt: skip
+    assert found["device"] == "GPU" and found["steps"] == 2
+    assert found["wall"] == (5 + 8) / 2 and found["loader"] == (1 + 3) / 2
+    assert found["all_reduce"] == 1 / 2
+    assert found["busy"] == pytest.approx((2.5 + 3) / 2)  # 1.5 to 4.0, 24 to 27
+
+
+def test_cpu_time_is_operators_outside_of_the_loader_and_the_exchange() -> None:
+    found = summarize([
+        *MARKS,
+        event("user_annotation", "all_reduce", 3_000, 3_500),
+        event("cpu_op", "aten::stack", 500, 900),  # in the loader, that runs here
+        event("cpu_op", "aten::linear", 1_000, 2_000),
+        event("cpu_op", "aten::mm", 1_200, 1_900),
+        event("cpu_op", "c10d::allreduce_", 3_100, 3_400),
+    ])  # fmt: skip
+    assert found["device"] == "CPU operators" and found["busy"] == 1 / 2
+    assert found["all_reduce"] == 0.5 / 2
