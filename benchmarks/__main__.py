@@ -5,7 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from benchmarks import allreduce, loader, parity, predicting, render, scaling, text, trial
+from benchmarks import (
+    allreduce,
+    loader,
+    parity,
+    predicting,
+    pretraining,
+    render,
+    scaling,
+    shapes,
+    sharding,
+    text,
+    trial,
+)
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
 from hparams import UserError
 
@@ -19,7 +31,10 @@ STAGES: Dict[str, Callable[[Options], Dict[str, Any]]] = {
     "allreduce": allreduce.allreduce,
     "scaling": scaling.scaling,
     "predict": predicting.predict,
+    "shards": sharding.shards,
+    "pretrain": pretraining.pretrain,
 }
+DATALESS = ("allreduce", "shards", "pretrain")  # these do without --data
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -45,13 +60,15 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the result here; a folder for `all`")
     shared = ROOT.parent / "shared"
     parser.add_argument("--data", type=Path, default=shared / "squad", help="train.json, dev.json")
-    parser.add_argument("--tokenizer", default=str(shared / "albert-tokenizer"))
+    real, embedded = shared / "albert-tokenizer", ROOT / "embedded" / "albert-tiny"
+    parser.add_argument("--tokenizer", default=str(real if real.is_dir() else embedded))
     parser.add_argument("--repeats", type=int, default=Options.repeats)
-    parser.add_argument("--examples", type=int, help="at most so many questions of each file")
+    parser.add_argument("--text", type=Path, help="pretraining's, a document a line")
+    parser.add_argument("--examples", type=int, help="at most so many questions, or documents")
     parser.add_argument("--windows", type=int, default=Options.windows, help="of a step")
     parser.add_argument("--steps", type=int, default=Options.steps, help="of parity")
     parser.add_argument("--parity-windows", type=int, default=Options.parity_windows)
-    parser.add_argument("--shape", default=Options.shape, help="auto, tiny, small or xxlarge")
+    parser.add_argument("--shape", default=Options.shape, help="auto, tiny, small, base or xxlarge")
     parser.add_argument("--sizes", default=Options.sizes, help="numbers in allreduce's gradients")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--readme", type=Path, help="render: put the table between its markers")
@@ -67,7 +84,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> None:
     """Run a stage, or all, and show the medians; the JSON of each is written as it ends."""
-    if args.stage != "allreduce" and not args.data.is_dir():
+    if args.stage not in DATALESS and not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder; give one with train.json, dev.json")
     names = Options.__dataclass_fields__.keys()
     options = Options(**{name: getattr(args, name) for name in names})
@@ -78,7 +95,7 @@ def measure(args: argparse.Namespace) -> None:
             file.unlink()
         result = {
             "stage": stage,
-            **environment(trial.device_of(options)),
+            **environment(shapes.device_of(options)),
             "identical": True,  # or the stage would have failed
             **STAGES[stage](options),
         }

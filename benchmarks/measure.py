@@ -36,8 +36,9 @@ class Options:
     windows: int = 48  # windows of one optimizer step
     steps: int = 200  # of the loss-parity stage
     parity_windows: int = 8  # windows of one of its steps
-    shape: str = "auto"  # of the model: a key of `trial.SHAPES`; auto: small on a CPU
+    shape: str = "auto"  # of the model: a key of `shapes.SHAPES`; auto: small on a CPU
     sizes: str = "1e6,11.7e6,58.7e6"  # numbers in the gradients of `allreduce`
+    text: Optional[Path] = None  # a document a line, for pretraining; default: botocore's
 
 
 def now(device: Optional[torch.device] = None) -> float:
@@ -108,13 +109,17 @@ def peak_memory(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> i
 
 
 def _growth(prepare: Callable[..., Callable[[], Any]], arguments: Any) -> int:
-    call = prepare(*arguments)
+    return growth(prepare(*arguments))
+
+
+def growth(call: Callable[[], Any]) -> int:
+    """Bytes by which this process grows at most while it runs `call()`. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts over
     before = _status("VmRSS")
     kept = call()
-    growth = _status("VmHWM") - before
+    grown = _status("VmHWM") - before
     del kept
-    return growth
+    return grown
 
 
 def _status(name: str) -> int:

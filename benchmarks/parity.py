@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Different, Options, now, spread_of
-from benchmarks.trial import Padded, last_loss, shape_of, train_step, trial_of
+from benchmarks.shapes import shape_of
+from benchmarks.trial import Padded, last_loss, train_step, trial_of
 from evaluation import to_device
 
 

@@ -16,8 +16,9 @@ SHOWN = {
     "parity": ("last_20_loss", "loss, mean of the last 20 steps", 1),
     "loader": ("windows_per_second", "windows/s", 1),
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
+    "shards": ("megabytes_per_second", "MB/s of text", 1),
 }
-ORDER = [*SHOWN, "scaling", "predict"]  # those without a peer have a note and no row
+ORDER = [*SHOWN, "scaling", "predict", "pretrain"]  # those without a peer have a note and no row
 
 
 def lines(result: Dict[str, Any]) -> List[str]:
@@ -61,6 +62,8 @@ def table_of(results: List[Dict[str, Any]]) -> str:
             rows.append(f"| {' | '.join(_cells(result))} |")
     if not any(r["stage"] == "step" and r["device"]["type"] == "cuda" for r in results):
         rows.append("| step, albert-xxlarge | a GPU | not measured | not measured | |")
+    if not any(r["stage"] == "pretrain" and r["device"]["type"] == "cuda" for r in results):
+        rows.append("| pretrain, albert-base | a GPU | not measured | not measured | |")
     notes = [note for result in results for note in _notes(result)]
     first = results[0]
     versions = ", ".join(f"{name} {v}" for name, v in first["versions"].items() if v)
@@ -101,7 +104,11 @@ def _notes(result: Dict[str, Any]) -> List[str]:
             f"{result['results']['predicted']['seconds']:.2f} s. Published 64 V100: "
             f"{far['published']} windows/s, by the same model {far['predicted']:.1f}."
         ]
+    if result["stage"] == "pretrain":
+        return _pretrain_notes(result)
     notes, sides = [], [result["results"][side] for side in ("ours", "peer")]
+    if result["stage"] == "shards":
+        notes.append(_shards_note(result))
     if "peak_memory_bytes" in sides[0]:
         mebi = [f"{side['peak_memory_bytes'] / 2**20:.1f} MiB" for side in sides]
         notes.append(f"{result['stage']}: grows by at most {mebi[0]} (peer {mebi[1]}).")
@@ -121,6 +128,38 @@ def _notes(result: Dict[str, Any]) -> List[str]:
         mfu = [side["mfu"]["median"] for side in sides]
         notes.append(f"step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
     return [f"- {note}" for note in notes]
+
+
+def _shards_note(result: Dict[str, Any]) -> str:
+    peaks = [f"{facts['worker_peak_mib']:,.0f}" for facts in result["memory"].values()]
+    times = ", ".join(result["memory"])
+    text = result["settings"]["text_megabytes"]
+    return (
+        f"shards: a process of it peaks at {', '.join(peaks)} MiB for {times} the text "
+        f"({text:,.1f} MB), libraries included."
+    )
+
+
+def _pretrain_notes(result: Dict[str, Any]) -> List[str]:
+    def median(facts: Dict[str, Any], name: str = "sequences_per_second") -> float:
+        return facts[name]["median"]
+
+    shape = result["settings"]["shape"]
+    whole, parted = (result["results"][name] for name in ("one_forward", "accumulated"))
+    loader = {workers: median(facts) for workers, facts in result["loader"].items()}
+    by_workers = ", ".join(f"{workers}: {rate:,.0f}" for workers, rate in loader.items())
+    reached = []
+    for name, series in result["scaling"].items():
+        most = max(series, key=int)
+        part = median(series[most]) / median(series["1"]) / int(most)
+        reached.append(f"{part:.0%} of {most} times one with {name}")
+    return [
+        f"- pretrain, {shape} ALBERT: {median(whole):,.1f} sequences/s at MFU "
+        f"{median(whole, 'mfu'):.2f}; in {parted['forwards']:.1f} micro-batches "
+        f"{median(parted):,.1f} at {median(parted, 'mfu'):.2f}.",
+        f"- pretrain: sequences/s of the loader alone by num_workers {by_workers}.",
+        f"- pretrain: processes reach {', '.join(reached)}.",
+    ]
 
 
 def _replace(page: Path, table: str) -> None:

@@ -18,8 +18,9 @@ import yaml
 
 from benchmarks.allreduce import two_processes
 from benchmarks.measure import ROOT, Different, Options, spread_of
+from benchmarks.shapes import SHAPES, shape_of
 from benchmarks.steptime import Job, Network, predict
-from benchmarks.trial import SHAPES, shape_of, trial_of
+from benchmarks.trial import trial_of
 
 # V100s of p3.16xlarge: NVLink inside, 25 Gbit/s between machines.
 P3 = Network(slots=8, inside=100e9, between=25e9 / 8)
@@ -96,6 +97,12 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
         },
         "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
     }
+    throughput = throughput_of(config, folder, processes)
+    return throughput["training_seconds"] * windows / throughput["training_windows"]
+
+
+def throughput_of(config: Dict[str, Any], folder: Path, processes: int) -> Dict[str, Any]:
+    """What a run of train.py says of its speed, each process on one core (or a GPU of its own)."""
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     launch = [sys.executable]
     if processes > 1:
@@ -104,9 +111,8 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
     done = subprocess.run(
         [*launch, str(ROOT / "train.py"), "--config", str(folder / "config.yaml"),
          "--output-dir", str(run), "--resume", "never"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     if done.returncode:
-        raise Different(f"scaling: train.py failed: {(done.stderr.splitlines() or ['?'])[-1]}")
-    throughput = json.loads((run / "metrics.json").read_text())["throughput"]
-    return throughput["training_seconds"] * windows / throughput["training_windows"]
+        raise Different(f"train.py failed: {(done.stderr.splitlines() or ['?'])[-1]}")
+    return json.loads((run / "metrics.json").read_text())["throughput"]

@@ -15,52 +15,24 @@ from typing import Any, Callable, Dict, Iterator, List
 import numpy as np
 import torch
 import torch.nn.functional as F
-from determined import core
+from determined import core, pytorch
 from transformers import AutoModelForQuestionAnswering
 
 import optim
 from batches import Row
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
+from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from checkpoints import LocalCheckpoints
 from hparams import UserError, parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
 from packing import training_flops
 from run_folder import RunFolder
+from step_trial import StepTrial
 from stopping import StopRequest
 
-SHAPES: Dict[str, Dict[str, int]] = {
-    name: dict(
-        zip(
-            ("embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-             "intermediate_size"),
-            numbers,
-            strict=True,
-        )
-    )
-    for name, numbers in {
-        "tiny": (16, 32, 2, 2, 64),
-        "small": (128, 256, 4, 4, 1024),
-        "xxlarge": (128, 4096, 12, 64, 16384),
-    }.items()
-}  # fmt: skip
 MICRO = 12  # padded windows in one forward of the peer
 BUDGET = 16e9  # bytes: the memory of a V100
-# Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12}
-
-
-def device_of(options: Options) -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def shape_of(options: Options) -> str:
-    name = options.shape
-    if name == "auto":
-        name = "xxlarge" if device_of(options).type == "cuda" else "small"
-    if name not in SHAPES:
-        raise UserError(f"--shape {name}: no such shape; choose one of {', '.join(SHAPES)}")
-    return name
 
 
 @contextlib.contextmanager
@@ -88,27 +60,35 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
                 raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")
         searcher = {"name": "single", "metric": "f1", "smaller_is_better": False}
         config = {"hyperparameters": values, "data": data, "searcher": searcher}
-        alone = core.DummyDistributedContext()
-        run = RunFolder(Path(folder) / "run", searcher, options.windows)
-        run.create()
-        checkpoints = LocalCheckpoints(alone, run, {}, {})
         loaded = SquadData.load(data, parse_hparams(values))
-        with trial_context(alone, checkpoints, run, StopRequest(alone), config, 0) as context:
-            context._current_batch_idx = 0  # the trial loop counts it
+        with context_of(config, Path(folder) / "run") as context:
             trial = SquadTrial(context, loaded)
             trial.meter.reset()
             trial.model.train()
             yield trial
 
 
-def train_step(trial: SquadTrial, batch: List[Row], step: int) -> None:
+@contextlib.contextmanager
+def context_of(config: Dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorchTrialContext]:
+    """Determined's context for one process, as a run makes it; it writes into `folder`."""
+    alone = core.DummyDistributedContext()
+    windows = config["hyperparameters"]["global_batch_size"]
+    run = RunFolder(folder, config["searcher"], windows)
+    run.create()
+    checkpoints = LocalCheckpoints(alone, run, {}, {})
+    with trial_context(alone, checkpoints, run, StopRequest(alone), config, 0) as context:
+        context._current_batch_idx = 0  # the trial loop counts it
+        yield context
+
+
+def train_step(trial: StepTrial, batch: List[Row], step: int) -> None:
     """One optimizer step of ours; `last_loss` reads its loss, and waits for the device."""
     trial.meter.reset()
     trial.train_batch(batch, 0, step)
     trial.schedule.step()
 
 
-def last_loss(trial: SquadTrial) -> float:
+def last_loss(trial: StepTrial) -> float:
     """Mean loss of the windows of the last step."""
     total, windows, *_ = trial.meter.per_slot_reduce()
     return total / windows
@@ -292,17 +272,3 @@ def _compiled(results: Dict[str, Any]) -> Dict[str, Any]:
         "seconds": max(0.0, ours["first_step_seconds"] - ours["seconds"]["median"]),
         "graphs": int(stats.get("unique_graphs", 0)),
     }
-
-
-def peak_flops(device: torch.device) -> Any:
-    """FLOP/s that an MFU of 1 would reach, and where the number is from."""
-    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-    for key, value in PEAK_FLOPS.items():
-        if key in name:
-            return value, "data sheet, half precision"
-    a, seconds = torch.rand(2048, 2048, device=device), []
-    for _ in range(6):
-        began = now(device)
-        a @ a
-        seconds.append(now(device) - began)
-    return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"

@@ -1,4 +1,7 @@
-"""The benchmarks on tiny inputs: every stage runs, its JSON is whole, a difference is noticed."""
+"""The benchmarks on tiny inputs: every stage runs, its JSON is whole, a difference is noticed.
+
+`scaling` and `predict` take minutes and are left out.
+"""
 
 import json
 from pathlib import Path
@@ -7,8 +10,10 @@ from typing import Any, Tuple
 import numpy as np
 import pytest
 
-from benchmarks import loader, parity, peer, render, trial
+from benchmarks import loader, parity, peer, pretraining, render, sharding, trial
 from benchmarks.__main__ import main
+from benchmarks.measure import Options
+from embedded import world
 from squad_files import _world
 
 FIELDS = {
@@ -30,13 +35,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tuple[str, ...]:
     folder = tmp_path_factory.mktemp("squad")
     for name, split in (("train", "train"), ("dev", "validation")):
         (folder / f"{name}.json").write_text(_world(split))
-    given = {"data": folder, "tokenizer": "embedded/albert-tiny", "repeats": 1, "examples": 12}
+    passages = world.generate("train", seed=4, paragraphs=60)["data"]
+    texts = [p["context"] for article in passages for p in article["paragraphs"]]
+    (folder / "text.txt").write_text("\n".join(["", *texts]))
+    given = {"data": folder, "text": folder / "text.txt", "tokenizer": "embedded/albert-tiny"}
+    given.update({"repeats": 1, "examples": 40})
     given.update({"windows": 4, "steps": 2, "parity-windows": 4, "shape": "tiny", "sizes": "1000"})
     return tuple(word for key, value in given.items() for word in (f"--{key}", str(value)))
 
 
 @pytest.mark.parametrize(
-    "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce"]
+    "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce", "shards"]
 )
 def test_every_stage_writes_a_whole_result(
     stage: str, tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
@@ -55,6 +64,37 @@ def test_every_stage_writes_a_whole_result(
     assert main(["render", "--results", str(file.parent)]) == 0
     table = capsys.readouterr().out
     assert f"| {stage}" in table and "not measured" in table
+
+
+def test_memory_of_sharding_is_measured_at_three_sizes(tiny: Tuple[str, ...]) -> None:
+    options = Options(Path(), "embedded/albert-tiny", text=Path(tiny[tiny.index("--text") + 1]))
+    found = [sharding.memory_of(options, times) for times in (1, 2)]
+    assert 1.9 < found[1]["text_megabytes"] / found[0]["text_megabytes"] < 2.3
+    assert all(facts["worker_peak_mib"] > 50 for facts in found)
+
+
+def test_pretraining_is_measured(
+    tiny: Tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Steps, loaders and whole runs; of one process, for speed."""
+    short = {"WORKERS": (0, 1), "LOADER_STEPS": 2, "RUN_STEPS": 2, "PROCESSES": 1}
+    for name, value in short.items():
+        monkeypatch.setattr(pretraining, name, value)
+    file = tmp_path / "pretrain.json"
+    assert main(["pretrain", *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
+    result = json.loads(file.read_text())
+    assert result.keys() >= FIELDS - {"ratio"} and result["loader"].keys() == {"0", "1"}
+    for side in ("one_forward", "accumulated"):
+        assert 0 < result["results"][side]["mfu"]["median"] < 1
+    forwards = [result["results"][side]["forwards"] for side in ("one_forward", "accumulated")]
+    assert forwards[0] == 1 < forwards[1]
+    assert result["scaling"].keys() == {"no accumulation", "2 x accumulation"}
+    capsys.readouterr()
+    assert main(["render", "--results", str(tmp_path)]) == 0
+    assert "- pretrain, tiny ALBERT: " in capsys.readouterr().out
 
 
 def wrong_answers(*arguments: Any) -> Any:
@@ -115,6 +155,25 @@ def test_other_weights_fail_the_stages_with_a_model(
     assert f"not equal: {stage}" in capsys.readouterr().err
 
 
+def test_pretraining_notices_other_tokens_and_other_gradients(
+    tiny: Tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fewer(*arguments: Any) -> Any:
+        rows, windows = map_way(*arguments)
+        return rows.select(range(1, len(rows))), windows
+
+    def scaled(trial: Any, batch: Any, step: int) -> None:
+        train_step(trial, batch, step)
+        trial.gradients.flat.mul_(len(batch))
+
+    map_way, train_step = sharding.map_way, pretraining.train_step
+    monkeypatch.setattr(sharding, "map_way", fewer)
+    monkeypatch.setattr(pretraining, "train_step", scaled)
+    for stage in ("shards", "pretrain"):
+        assert main([stage, *tiny]) == 1
+        assert f"not equal: {stage}" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(
     tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -125,6 +184,8 @@ def test_mistakes_are_one_line(
         ["featurize", "--data", str(tmp_path)],
         ["step", *tiny, "--shape", "huge"],
         ["allreduce", "--sizes", "many"],
+        ["shards", "--text", str(tmp_path / "absent.txt")],
+        ["shards", "--text", str(tmp_path / "file")],
         ["featurize", *tiny, "--json", str(tmp_path / "file" / "x.json")],
         ["render", "--results", str(tmp_path)],
         ["render", "--results", str(tmp_path), "--readme", str(tmp_path / "file")],

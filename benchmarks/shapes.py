@@ -1,0 +1,55 @@
+"""The models that steps are measured on, and what their device could do at most."""
+
+from typing import Any, Dict
+
+import torch
+
+from benchmarks.measure import Options, now
+from hparams import UserError
+
+SHAPES: Dict[str, Dict[str, int]] = {
+    name: dict(
+        zip(
+            ("embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+             "intermediate_size"),
+            numbers,
+            strict=True,
+        )
+    )
+    for name, numbers in {
+        "tiny": (16, 32, 2, 2, 64),
+        "small": (128, 256, 4, 4, 1024),
+        "base": (128, 768, 12, 12, 3072),
+        "xxlarge": (128, 4096, 12, 64, 16384),
+    }.items()
+}  # fmt: skip
+# Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12}
+
+
+def device_of(options: Options) -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def shape_of(options: Options, on_gpu: str = "xxlarge") -> str:
+    """A key of SHAPES; auto: small on a CPU, `on_gpu` on a GPU."""
+    name = options.shape
+    if name == "auto":
+        name = on_gpu if device_of(options).type == "cuda" else "small"
+    if name not in SHAPES:
+        raise UserError(f"--shape {name}: no such shape; choose one of {', '.join(SHAPES)}")
+    return name
+
+
+def peak_flops(device: torch.device) -> Any:
+    """FLOP/s that an MFU of 1 would reach, and where the number is from."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
+    for key, value in PEAK_FLOPS.items():
+        if key in name:
+            return value, "data sheet, half precision"
+    a, seconds = torch.rand(2048, 2048, device=device), []
+    for _ in range(6):
+        began = now(device)
+        a @ a
+        seconds.append(now(device) - began)
+    return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
