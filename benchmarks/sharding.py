@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.measure import Different, Options, growth, interleave, rates, ratio_of
 from data import named_tokenizer
 from hparams import UserError
+from pretrain import api_text
 from pretrain.corpus import Corpus
 from pretrain.hparams import PretrainData, parse_pretrain_data
 from pretrain.sharding import write_corpus
@@ -33,9 +34,7 @@ TIMES = (1, 4, 16)  # as much text, for the memory
 def documents_of(options: Options) -> Iterator[str]:
     """One line each: those of `--text`, or of the API reference that botocore carries."""
     if options.text is None:
-        from pretrain.sources import botocore_documents
-
-        found = botocore_documents()
+        found = chain.from_iterable(map(api_text.read_service, api_text.find_services()))
     else:
         try:
             found = iter(options.text.read_text(encoding="utf-8").splitlines())
