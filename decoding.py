@@ -111,14 +111,15 @@ def _spans_on_host(
     i, j = np.repeat(starts, last - first), ends[ranges(first, last - first)]
     window = np.repeat(window, last - first)  # [pairs]
     order = _best_first(window, logits[0][i], logits[1][j], (i, j))
-    i, j, window = i[order], j[order], window[order]
+    window = window[order]
     rank = np.arange(len(window)) - np.searchsorted(window, np.arange(n))[window]
-    i, j, window, rank = (x[rank < k] for x in (i, j, window, rank))
-    columns = np.zeros((2, n, k), np.int32), np.full((2, n, k), -_INF, np.float32)
-    for side, token in enumerate((i, j)):
-        columns[0][side, window, rank] = token - cu_seqlens[window]
-        columns[1][side, window, rank] = logits[side][token]
-    return (*columns[0], *columns[1])
+    order, window, rank = (x[rank < k] for x in (order, window, rank))
+    place, begin = window * k + rank, cu_seqlens[window]
+    positions, scores = np.zeros((2, n * k), np.int32), np.full((2, n * k), -_INF, np.float32)
+    for side, token in enumerate((i[order], j[order])):
+        positions[side][place] = token - begin
+        scores[side][place] = logits[side][token]
+    return (*positions.reshape(2, n, k), *scores.reshape(2, n, k))
 
 
 def _top_in_context(
@@ -128,29 +129,37 @@ def _top_in_context(
     token numbers in the row, ascending, int64. A logit of -inf is not among them."""
     lengths = np.diff(cu_seqlens)
     width = max(int(lengths.max(initial=0)), k)
-    beyond = np.full(width, -_INF, np.float32)
-    column, found = np.arange(width, dtype=np.int32), [np.zeros(0, np.int64)]
-    lengths, low, high = (bound.astype(np.int32)[:, None] for bound in (lengths, low, high))
+    column, found = np.arange(width), [np.zeros(0, np.int64)]
     for at in range(0, len(low), _WINDOWS):
         chunk = slice(at, at + _WINDOWS)
-        begin = cu_seqlens[:-1][chunk]
-        part = np.append(logits[begin[0] : cu_seqlens[at + len(begin)]], beyond)
-        views = np.lib.stride_tricks.sliding_window_view(part, width)
-        grid = views[begin - begin[0]]  # [windows, width]
-        if lengths[chunk].min() < width:
-            grid[column >= lengths[chunk]] = -_INF
-        least = np.partition(grid, width - k, axis=1)[:, width - k, None]  # the K-th greatest
-        top = grid >= least
-        if np.count_nonzero(top) > k * len(top):
-            tied = top.sum(axis=1) > k
-            equal = grid[tied] == least[tied]
-            places = k - (grid[tied] > least[tied]).sum(axis=1)[:, None]
-            top[tied] &= ~equal | (equal.cumsum(axis=1) <= places)
-        top &= (column >= low[chunk]) & (column < high[chunk])
-        window, place = np.divmod(np.flatnonzero(top), width)
-        found.append(begin[window] + place)
+        begin, count = cu_seqlens[:-1][chunk], lengths[chunk]
+        grid = logits[begin[0] : begin[-1] + count[-1]]  # copied only to pad it
+        if len(grid) < len(begin) * width:
+            padded = np.full((len(begin), width), -_INF, np.float32)
+            padded[column < count[:, None]] = grid
+            grid = padded
+        top = _greatest(grid.reshape(-1, width), k)
+        place = np.flatnonzero(top)
+        window = place // width
+        token = place + (begin - np.arange(len(begin)) * width)[window]
+        inside = token >= (begin + low[chunk])[window]
+        inside &= token < (begin + high[chunk])[window]
+        found.append(token[inside])
     found = np.concatenate(found)
     return found[logits[found] > -_INF]
+
+
+def _greatest(grid: np.ndarray, k: int) -> np.ndarray:
+    """Where the K greatest of each row are (the earlier of equals), bool as `grid` [n, width]."""
+    width = grid.shape[1]
+    least = np.partition(grid, width - k, axis=1)[:, width - k, None]  # the K-th greatest
+    top = grid >= least
+    if np.count_nonzero(top) > k * len(top):
+        tied = top.sum(axis=1) > k
+        equal = grid[tied] == least[tied]
+        places = k - (grid[tied] > least[tied]).sum(axis=1)[:, None]
+        top[tied] &= ~equal | (equal.cumsum(axis=1) <= places)
+    return top
 
 
 def _best_first(
@@ -176,6 +185,27 @@ class Answers(NamedTuple):
     null_odds: Dict[str, float]  # null score less best span's score: how unanswerable
 
 
+def _best_with_text(windows: Windows, candidates: Candidates) -> Tuple[np.ndarray, ...]:
+    """Of every window: its number, the characters (begin, end) and the logits (start, end) of its
+    best span that has any, the logits -inf where none has, and the null score; [n] each."""
+    number, starts, ends, start_logits, end_logits, null = candidates
+    shift = windows.context_begin[number] - windows.context_starts(number)
+    begin, end = np.zeros((2, len(number)), np.int32)
+    start_logit, end_logit = np.full((2, len(number)), -_INF, np.float32)
+    left = np.arange(len(number))  # windows whose best spans so far are without text
+    for rank in range(starts.shape[1]):
+        left = left[start_logits[left, rank] > -_INF]
+        if not len(left):
+            break
+        begin[left] = windows.context_offsets[shift[left] + starts[left, rank], 0]
+        end[left] = windows.context_offsets[shift[left] + ends[left, rank], 1]
+        text = end[left] > begin[left]
+        there, left = left[text], left[~text]
+        start_logit[there] = start_logits[there, rank]
+        end_logit[there] = end_logits[there, rank]
+    return number, begin, end, start_logit, end_logit, null
+
+
 class _Pool(NamedTuple):
     """The candidates of all windows, in window order and so by question."""
 
@@ -183,7 +213,7 @@ class _Pool(NamedTuple):
     begin: np.ndarray  # int32 [n, K], first character of the span in the context
     end: np.ndarray  # int32 [n, K], the character after it
     scores: np.ndarray  # float32 [n, K]; -inf where there is no span or its text is empty
-    candidates: Candidates
+    null_scores: np.ndarray  # float32 [n]
 
 
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
@@ -197,7 +227,7 @@ def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
     begin[found] = windows.context_offsets[(every.starts + shift[:, None])[found], 0]
     end[found] = windows.context_offsets[(every.ends + shift[:, None])[found], 1]
     scores = np.where(end > begin, every.scores, np.float32(-_INF))
-    return _Pool(windows.example_index[number], begin, end, scores, every)
+    return _Pool(windows.example_index[number], begin, end, scores, every.null_scores)
 
 
 def merge_answers(
@@ -217,20 +247,20 @@ def merge_answers(
     """
     if not sum(len(batch.windows) for batch in candidates):
         return Answers({}, {})
-    pool = _pool(windows, candidates)
-    rank = pool.scores.argmax(axis=1)[:, None]  # [n, 1], a window's best span with text
-    begin, end, score, start_logit, end_logit = (
-        np.take_along_axis(column, rank, axis=1)[:, 0]
-        for column in (pool.begin, pool.end, pool.scores, *pool.candidates[3:5])
-    )
-    order = np.lexsort((-score, pool.question))  # stable: the earlier window of equals
-    question, first = np.unique(pool.question[order], return_index=True)
+    parts = zip(*(_best_with_text(windows, batch) for batch in candidates), strict=True)
+    number, *columns = (np.concatenate(part) for part in parts)
+    number, keep = np.unique(number, return_index=True)  # by window, without repeats
+    begin, end, start_logit, end_logit, null = (column[keep] for column in columns)
+    score, question = start_logit + end_logit, windows.example_index[number]
+    order = np.lexsort((-score, question))  # stable: the earlier window of equals
+    question, first = np.unique(question[order], return_index=True)
     best = order[first]  # [questions], the window that has the question's best span
-    null = np.minimum.reduceat(pool.candidates.null_scores, first)
+    null = np.minimum.reduceat(null, first)
     none = np.isneginf(score[best])
     odds = null - np.where(none, 0, start_logit[best]) - np.where(none, 0, end_logit[best])
     answers = Answers({}, {})
-    for e, b, t, x in zip(question, begin[best], end[best], odds.tolist(), strict=True):
+    rows = (column.tolist() for column in (question, begin[best], end[best], odds))
+    for e, b, t, x in zip(*rows, strict=True):
         example = examples[e]
         text = example.context[b:t] or "empty"
         answers.predictions[example.id] = "" if x > null_score_diff_threshold else text
@@ -255,7 +285,7 @@ def n_best_list(
     question, first = np.unique(pool.question, return_index=True)
     result = {}
     for e, rows in zip(question, np.split(np.arange(len(pool.question)), first[1:]), strict=True):
-        null = pool.candidates.null_scores[rows].min()
+        null = pool.null_scores[rows].min()
         scores = np.append(pool.scores[rows].ravel(), null)
         begin, end = (np.append(c[rows].ravel(), 0) for c in (pool.begin, pool.end))
         order = np.argsort(-scores, kind="stable")[:n_best_size]
