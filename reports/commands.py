@@ -11,6 +11,7 @@ from reports import bills, live, plan, prices, records
 from reports.cost import cost_report
 from reports.page import to_html, write_whole
 from reports.planning import plan_report
+from reports.pretraining import read_pretraining
 from reports.prices import Price, find, load_prices
 from reports.published import EPOCHS, FINE_TUNING, WINDOWS, published_runs
 from reports.reclaims import load_trace
@@ -57,16 +58,20 @@ def cost(args: argparse.Namespace) -> Report:
 
 def scaling(args: argparse.Namespace) -> Report:
     known = load_prices(args.prices or prices.PRICE_FILE)
-    points = []
+    points, pretraining = [], []
     for text in args.run:
         label, equals, path = text.partition("=")
-        label, path = (label, path) if equals else ("measured, windows/s over slots", text)
+        label, path = (label, path) if equals else ("", text)
+        if found := read_pretraining(path, label):
+            pretraining.append(found)
+            continue
+        label = label or "measured, windows/s over slots"
         points.append(measured(label, read_run(path, known, None)))
-    found = _records(args)
-    if found:
-        rows: Sequence[Run] = bills.experiment_runs(found, known, {})[0]
+    cluster = _records(args)
+    if cluster:
+        rows: Sequence[Run] = bills.experiment_runs(cluster, known, {})[0]
         points += [measured("on the cluster, windows/s over slots", run) for run in rows]
-    return scaling_report(points, args.published)
+    return scaling_report(points, args.published, pretraining)
 
 
 def plan_ahead(args: argparse.Namespace) -> Report:

@@ -25,7 +25,7 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
         path, machine = text, ""
     price, spot = _machine(machine, prices)
     file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
-    content = _json(file)
+    content = read_json(file)
     if "results" in content or "stage" in content:
         facts = _benchmark(file, content, windows)
     else:
@@ -42,7 +42,8 @@ def _machine(text: str, prices: Mapping[str, Price]) -> tuple[Price | None, bool
     return find(prices, instance), market == "spot"
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object. Raises UserError naming the file for anything else."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -57,7 +58,8 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _number(file: Path, where: str, value: Any) -> float:
+def read_number(file: Path, where: str, value: Any) -> float:
+    """A throughput. Raises UserError naming the file for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UserError(f"{file}: {where}: no throughput there (found {value!r}); run it anew")
     if value <= 0:
@@ -69,9 +71,9 @@ def _local(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     speed = content.get("throughput")
     speed = speed if isinstance(speed, dict) else {}
     key = "throughput.examples_per_second"
-    throughput = _number(file, key, speed.get("examples_per_second"))
-    seconds = _number(file, "throughput.training_seconds", speed.get("training_seconds"))
-    windows = _number(file, "throughput.training_windows", speed.get("training_windows"))
+    throughput = read_number(file, key, speed.get("examples_per_second"))
+    seconds = read_number(file, "throughput.training_seconds", speed.get("training_seconds"))
+    windows = read_number(file, "throughput.training_windows", speed.get("training_windows"))
     saving = sum(speed.get("checkpoint_seconds") or [])
     best = content.get("best") or {}
     config = _config(file.parent / "config.yaml")
@@ -101,7 +103,7 @@ def _benchmark(file: Path, content: Mapping[str, Any], windows: float | None) ->
     value: Any = content
     for key in ("results", "ours", "windows_per_second", "median"):
         value = value.get(key) if isinstance(value, dict) else None
-    throughput = _number(file, "results.ours.windows_per_second.median", value)
+    throughput = read_number(file, "results.ours.windows_per_second.median", value)
     work = windows or EPOCHS * WINDOWS
     device = content.get("device")
     device = device if isinstance(device, dict) else {}

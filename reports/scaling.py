@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from hparams import UserError
 from reports.plots import scaling_plot
+from reports.pretraining import Pretraining
+from reports.pretraining import tables as pretraining_tables
 from reports.published import LOADER_GAIN, SCALING, Point
 from reports.rows import Run
 from reports.tables import Report, Table, frame
@@ -32,7 +34,10 @@ def measured(label: str, run: Run) -> Point:
     return Point(label, run.slots, run.throughput, "measured")
 
 
-def scaling_report(points: Sequence[Point], published: bool) -> Report:
+def scaling_report(
+    points: Sequence[Point], published: bool, pretraining: Sequence[Pretraining] = ()
+) -> Report:
+    points = [*points, *(point for found in pretraining for point in found.points)]
     every = [*points, *(SCALING if published else [])]
     if not every:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
@@ -53,6 +58,7 @@ def scaling_report(points: Sequence[Point], published: bool) -> Report:
     ]  # fmt: skip
     styles = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
     tables = [Table("Scaling", frame(rows), styles)]
+    tables += pretraining_tables(pretraining)
     if published:
         tables.append(_loader_table())
     drawn = {name: curve for name, curve in curves.items() if len(curve) > 1}
