@@ -124,7 +124,7 @@ def shards(options: Options) -> Dict[str, Any]:
         "settings": {
             "text": str(options.text or "botocore"),
             "text_megabytes": megabytes,
-            "tokenizer": options.tokenizer,
+            "tokenizer": Path(options.tokenizer).name,
             "processes": PROCESSES,
             "datasets": importlib.metadata.version("datasets"),
             **corpus.counts,
