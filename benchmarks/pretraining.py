@@ -77,7 +77,7 @@ def _config(options: Options, shards: Path, **hyperparameters: Any) -> Dict[str,
         },
         "data": {
             "shards": str(shards),
-            "tokenizer": Path(options.tokenizer).name,
+            "tokenizer": options.tokenizer,
             "cache_dir": str(shards.parent),
             "max_validation_examples": 8,
         },
