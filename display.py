@@ -70,7 +70,7 @@ class Progress(pytorch.PyTorchCallback):
 
     def on_validation_end(self, metrics: Dict[str, Any]) -> None:
         shown = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1")
-        shown += ("mlm_accuracy", "mlm_baseline", "sop_accuracy", "loss")
+        shown += ("mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy", "loss")
         text = "  ".join(f"{key} {metrics[key]:.2f}" for key in shown if key in metrics)
         self.say(f"validation at step {self.done}:  {text}")
         self.resumed_at = time.monotonic()

@@ -160,7 +160,7 @@ def _usage(trained: Trained) -> str:
 
 def _scores(trained: Trained) -> str:
     default = (
-        "A question counts as unanswerable where the score of \"no answer\" less that of the best "
+        'A question counts as unanswerable where the score of "no answer" less that of the best '
         f"span is above {trained.hparams.null_score_diff_threshold:g}. Scores are the official "
         "ones, in percent; best_* are those at the best threshold, which *_thresh names."
     )

@@ -74,6 +74,7 @@ class StepHParams:
     base_batch_size: int = 48
     lr_scale: float = 1.0
     optimizer: str = "radam"
+    beta2: float = 0.999  # of its mean of squared gradients
     weight_decay: float = 0.0
     warmup_fraction: float = 0.1
     max_grad_norm: float = 1.0
@@ -121,7 +122,7 @@ _POSITIVE = {
     "shard_mib", "cache_gib", "max_ngram", "masked_fraction",  # pretraining's
 }  # fmt: skip
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "doc_stride", "seed", "num_workers"}
-_NOT_NEGATIVE |= {"profile_steps"}
+_NOT_NEGATIVE |= {"profile_steps", "span_fraction"}
 _CHOICES = {
     "optimizer": ("radam", "adamw"),
     "precision": ("auto", "fp32", "bf16", "fp16", "fp8"),
@@ -150,10 +151,14 @@ def parse_hparams(values: Mapping[str, Any]) -> HParams:
 
 
 def check_step(hparams: StepHParams) -> None:
-    """Refuse a warm-up or a token budget that no step can have."""
+    """Refuse a warm-up, a mean of squares or a token budget that no step can have."""
     if hparams.warmup_fraction < 0 or hparams.warmup_fraction > 1:
         raise UserError(
             f"hyperparameters.warmup_fraction: {hparams.warmup_fraction} is not between 0 and 1"
+        )
+    if hparams.beta2 < 0 or hparams.beta2 >= 1:
+        raise UserError(
+            f"hyperparameters.beta2: {hparams.beta2} is not from 0 to below 1; use 0.999 or 0.98"
         )
     budget = hparams.max_tokens_per_forward
     if budget != "auto" and budget < hparams.max_seq_length:

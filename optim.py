@@ -27,8 +27,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, An
     ]
 
 
-def build_optimizer(name: str, groups: List[Dict[str, Any]], lr: float) -> Optimizer:
-    """RAdam, AdamW or LAMB over `groups`, betas (0.9, 0.999), at peak learning rate `lr`.
+def build_optimizer(
+    name: str, groups: List[Dict[str, Any]], lr: float, beta2: float = 0.999
+) -> Optimizer:
+    """RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
 
     eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
     step by |weights| / |step|; torch_optimizer cuts |weights| at 10 by default, which would slow
@@ -37,13 +39,13 @@ def build_optimizer(name: str, groups: List[Dict[str, Any]], lr: float) -> Optim
     Raises UserError for another name.
     """
     if name == "radam":
-        return RAdam(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8)
+        return RAdam(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8)
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "lamb":
         from torch_optimizer import Lamb
 
-        return Lamb(groups, lr=lr, betas=(0.9, 0.999), eps=1e-6, clamp_value=1e6)
+        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6, clamp_value=1e6)
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
 
 

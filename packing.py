@@ -232,23 +232,28 @@ def window_losses(
 ) -> Tensor:
     """Per window the mean of start and end cross-entropy over the window's own tokens.
 
-    What the library's span loss gives for each window alone, without padding. Waits for no device.
+    What the library's span loss gives for each window alone, without padding; 0 where the
+    positions are -100. Waits for no device.
 
     Args: start_logits, end_logits: [T], any float type; cu_seqlens: int32 [n + 1];
         start_positions, end_positions: int64 [n], counted from the window's first token;
         max_length: tokens of the longest window; without it the grid is [n, T] and larger.
     Returns: fp32 [n], in nats.
     """
-    tokens = len(start_logits)
-    start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
-    token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
-    outside, token = token >= end, token.clamp(max=tokens - 1)
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
-        grid = logits.float()[token].masked_fill(outside, -torch.inf)
+        grid = window_grid(logits.float(), cu_seqlens, max_length)
         return F.cross_entropy(grid, target, reduction="none")
 
     return (loss(start_logits, start_positions) + loss(end_logits, end_positions)) / 2
+
+
+def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: Optional[int] = None) -> Tensor:
+    """[T] -> [n, L], a window a line, -inf past its end; L is `max_length`, or T without it."""
+    tokens = len(logits)
+    start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
+    token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
+    return logits[token.clamp(max=tokens - 1)].masked_fill(token >= end, -torch.inf)
 
 
 def training_flops(config: PretrainedConfig, lengths: np.ndarray) -> float:

@@ -158,9 +158,7 @@ def check_source(data: DataConfig, split: str) -> None:
         try:
             huggingface_hub.HfApi().dataset_info(name, timeout=20)
         except Exception as error:  # whatever HTTP and the hub's client raise
-            raise hub_error(error)(
-                f"data.{split}: {name!r} is no file, {_reason(error)}"
-            ) from None
+            raise hub_error(error)(f"data.{split}: {name!r} is no file, {_reason(error)}") from None
 
 
 def reach(url: str, key: str) -> None:

@@ -78,6 +78,4 @@ def rectify(step: int, beta2: float) -> Optional[float]:
     rho = limit - 2 * step * power / (1 - power)
     if rho < 5:
         return None
-    return math.sqrt(
-        (1 - power) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2)
-    )
+    return math.sqrt((1 - power) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2))

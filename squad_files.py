@@ -243,9 +243,10 @@ def _download(name: str, cache_dir: Path) -> Path:
         with urllib.request.urlopen(url, timeout=30) as response:
             size = int(response.headers.get("Content-Length") or 0)
             handle, partial = tempfile.mkstemp(dir=cache_dir, prefix=f"{name}.")
-            with os.fdopen(handle, "wb") as file, tqdm(
-                total=size, unit="B", unit_scale=True, desc=name
-            ) as bar:
+            with (
+                os.fdopen(handle, "wb") as file,
+                tqdm(total=size, unit="B", unit_scale=True, desc=name) as bar,
+            ):
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     digest.update(chunk)

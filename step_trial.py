@@ -68,10 +68,11 @@ class StepTrial(pytorch.PyTorchTrial):
 
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
+        hparams, rate = self.hparams, self.hparams.learning_rate()
         self.optimizer = self.context.wrap_optimizer(
-            optim.build_optimizer(self.hparams.optimizer, groups, self.hparams.learning_rate())
+            optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )
-        self.steps, self.warmup = plan_steps(self.hparams, examples)
+        self.steps, self.warmup = plan_steps(hparams, examples)
         self.schedule = self.context.wrap_lr_scheduler(
             optim.build_scheduler(self.optimizer, self.steps, self.warmup),
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,

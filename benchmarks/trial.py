@@ -109,7 +109,9 @@ class Padded:
         self.model = model.to(self.device).train()
         groups = optim.parameter_groups(model, self.hparams.weight_decay)
         rate = self.hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(self.hparams.optimizer, groups, rate)
+        self.optimizer = optim.build_optimizer(
+            self.hparams.optimizer, groups, rate, self.hparams.beta2
+        )
         self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
         half = self.dtype is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)

@@ -15,6 +15,7 @@ from batches import CHUNK, Row, TrainOrder, deal, micro_batches, rows_of_like_le
 from pretrain.corpus import Corpus
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
+from pretrain.spans import Cloze, make_cloze
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # in the place of an epoch: held-out examples are masked alike every time
@@ -26,19 +27,43 @@ class Examples:
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, hparams: PretrainHParams) -> None:
         self.corpus, self.vocabulary, self.hparams = corpus, vocabulary, hparams
         text, sentences = corpus.table.T.astype(np.int32)
-        paired = (sentences > 1) & hparams.sentence_order
-        self.lengths = text + 2 + paired  # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+        paired = (sentences > 1) & (hparams.sentence_order or hparams.span_fraction > 0)
+        # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few less where spans are selected.
+        self.lengths = text + 2 + paired
 
     def make(self, epoch: int, number: int) -> Dict[str, Any]:
         """One example, T tokens of which M are hidden.
 
         Returns: input_ids, token_type_ids int64 [T]; masked int64 [M], places of the hidden tokens,
         and mlm_labels int64 [M], what they were; sop_label: 0 as in the text, 1 swapped,
-        NO_LABEL where there is one segment.
+        NO_LABEL where there is one segment; start and end, the tokens to point at, NO_LABEL but
+        where a span is to be selected: there nothing is hidden and no order is asked for.
         """
-        hparams, special = self.hparams, self.vocabulary
+        hparams = self.hparams
         rng = np.random.default_rng([hparams.seed, epoch, number])
         tokens, sentences = self.corpus.example(number)
+        if hparams.span_fraction and rng.random() < hparams.span_fraction and len(sentences) > 1:
+            cloze = make_cloze(tokens, sentences, self.vocabulary, rng)
+            if cloze is not None:
+                return self._select(cloze)
+        return self._hide(tokens, sentences, rng)
+
+    def _select(self, cloze: Cloze) -> Dict[str, Any]:
+        before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # [CLS] is -1 + 1
+        none = np.zeros(0, np.int64)
+        return {
+            **self._lay_out([cloze.query, cloze.passage]),
+            "masked": none,
+            "mlm_labels": none,
+            "sop_label": NO_LABEL,
+            "start": cloze.first + before,
+            "end": cloze.last + before,
+        }
+
+    def _hide(
+        self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
+    ) -> Dict[str, Any]:
+        hparams, special = self.hparams, self.vocabulary
         segments, label = [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
             cut = sentences[: rng.integers(1, len(sentences))].sum()
@@ -50,26 +75,31 @@ class Examples:
         labels = text[chosen]
         text[chosen] = corrupt(labels, special, rng)
         first = len(segments[0])
-        parts = [[special.cls], text[:first], [special.sep]]
-        if len(segments) > 1:
-            parts += [text[first:], [special.sep]]
-        ids = np.concatenate(parts)
-        types = np.zeros(len(ids), np.int64)
-        types[first + 2 :] = 1
-        places = chosen + 1 + (chosen >= first)
+        parts = [text[:first], text[first:]][: len(segments)]
         return {
-            "input_ids": ids,
-            "token_type_ids": types,
-            "masked": places,
+            **self._lay_out(parts),
+            "masked": chosen + 1 + (chosen >= first),
             "mlm_labels": labels,
             "sop_label": label,
+            "start": NO_LABEL,
+            "end": NO_LABEL,
         }
+
+    def _lay_out(self, segments: List[np.ndarray]) -> Dict[str, np.ndarray]:
+        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and which segment every token is of."""
+        parts = [[self.vocabulary.cls]]
+        for segment in segments:
+            parts += [segment, [self.vocabulary.sep]]
+        ids = np.concatenate(parts)
+        types = np.zeros(len(ids), np.int64)
+        types[len(segments[0]) + 2 :] = 1
+        return {"input_ids": ids, "token_type_ids": types}
 
     def row(self, tickets: np.ndarray) -> Row:
         """Examples (epoch, number), int64 [n, 2], end to end as a packed row of T tokens.
 
-        Returns: what `packing.model_inputs` reads, masked, mlm_labels int64 [M]; sop_labels
-        int64 [n]; windows int64 [n], the numbers.
+        Returns: what `packing.model_inputs` reads, masked, mlm_labels int64 [M]; sop_labels,
+        start_positions, end_positions int64 [n]; windows int64 [n], the numbers.
         """
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
@@ -83,6 +113,8 @@ class Examples:
             "masked": _join(masked),
             "mlm_labels": _join([one["mlm_labels"] for one in made]),
             "sop_labels": np.array([one["sop_label"] for one in made], np.int64),
+            "start_positions": np.array([one["start"] for one in made], np.int64),
+            "end_positions": np.array([one["end"] for one in made], np.int64),
             "windows": np.ascontiguousarray(tickets[:, 1]),
         }
         row: Row = {name: torch.from_numpy(column) for name, column in columns.items()}

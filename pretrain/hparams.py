@@ -46,6 +46,7 @@ class PretrainHParams(StepHParams):
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = 0.15
     max_ngram: int = 3
+    span_fraction: float = 0.0  # of windows that train to select a span instead: see spans.py
 
     global_batch_size: int = 4096
     max_steps: Optional[int] = 125_000
@@ -78,6 +79,11 @@ def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
         raise UserError(
             f"hyperparameters.masked_fraction: {hparams.masked_fraction} leaves nothing to read; "
             "use less than 1"
+        )
+    if hparams.span_fraction >= 1:
+        raise UserError(
+            f"hyperparameters.span_fraction: {hparams.span_fraction} leaves no window for the "
+            "masked language model; use less than 1"
         )
     if hparams.max_seq_length < 8 or hparams.max_seq_length > 65_535:
         raise UserError(

@@ -16,6 +16,7 @@ class Vocabulary(NamedTuple):
     """What masking has to know of a tokenizer."""
 
     starts_word: np.ndarray  # bool [V]
+    lettered: np.ndarray  # bool [V]: holds a letter or a digit
     ordinary: np.ndarray  # int64: every piece that is not special
     mask: int
     cls: int
@@ -31,16 +32,16 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
     size = len(tokenizer)
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
     wordpiece = any(piece.startswith("##") for piece in pieces)
+    lettered = np.array([any(map(str.isalnum, piece)) for piece in pieces])
 
     def starts(piece: str) -> bool:
-        if not any(letter.isalnum() for letter in piece):
-            return True
         return not piece.startswith("##") if wordpiece else piece[0] in "▁Ġ"
 
     special = np.zeros(size, bool)
     special[tokenizer.all_special_ids] = True
     ids = tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id
-    return Vocabulary(np.array([starts(p) for p in pieces]), np.flatnonzero(~special), *ids)
+    begin = ~lettered | np.array([starts(piece) for piece in pieces])
+    return Vocabulary(begin, lettered & ~special, np.flatnonzero(~special), *ids)
 
 
 def find_words(

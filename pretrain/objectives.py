@@ -1,7 +1,8 @@
-"""Masked language model and sentence order over packed rows: logits, losses, accuracy.
+"""The objectives over packed rows: masked language model, sentence order, span selection.
 
-The sum over a batch, divided by its hidden tokens and by its pairs, is the loss that the library's
-AlbertForPreTraining gives for the same examples padded; but the vocabulary is only scored where a
+The sums over a batch, divided by its hidden tokens, its pairs and its spans, are the losses that
+the library's AlbertForPreTraining and AlbertForQuestionAnswering give for the same examples padded;
+but the vocabulary is only scored where a
 token is hidden: [M, V] logits in place of [T, V], a seventh of the work and of the memory.
 """
 
@@ -10,18 +11,28 @@ from typing import Any, Dict, Mapping, Tuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AlbertForPreTraining
 
 from batches import Row
-from packing import model_inputs
+from evaluation import row_losses
+from packing import model_inputs, window_grid
 from pretrain.examples import NO_LABEL
 
 _UNKNOWN_EVERY = 7  # a made-up row has every 7th token hidden, about 15 %
 
 
-def read_pretraining(
-    model: nn.Module, row: Mapping[str, Any], tokens: int
-) -> Tuple[Tensor, Tensor]:
-    """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2].
+class AlbertForSpanPreTraining(AlbertForPreTraining):
+    """With a third head, which fine-tuning on SQuAD goes on with: start and end of a span."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+
+def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> Tuple[Tensor, ...]:
+    """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
+    model has the head, also start and end logits [T, 2].
 
     `forward.Forward` calls it. A row without labels (`made_up_row`) gets about as many as usual.
     """
@@ -32,7 +43,8 @@ def read_pretraining(
     windows = len(row["sop_labels"]) if "sop_labels" in row else len(row["cu_seqlens"]) - 1
     first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]
     pooled = model.albert.pooler_activation(model.albert.pooler(first))
-    return model.predictions(hidden[masked]), model.sop_classifier(pooled)
+    found = model.predictions(hidden[masked]), model.sop_classifier(pooled)
+    return (*found, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else found
 
 
 def token_losses(logits: Tensor, row: Row) -> Tensor:
@@ -46,10 +58,16 @@ def order_losses(logits: Tensor, row: Row) -> Tensor:
     return F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="none")
 
 
-def score_row(mlm: Tensor, sop: Tensor, row: Row) -> Dict[str, Tensor]:
+def span_losses(logits: Tensor, row: Row) -> Tensor:
+    """Mean cross-entropy of start and end of every window in nats, fp32 [n]; 0 where no span is
+    asked for."""
+    return row_losses(row, logits[:, 0], logits[:, 1])
+
+
+def score_row(row: Row, mlm: Tensor, sop: Tensor, *spans: Tensor) -> Dict[str, Tensor]:
     """Sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
     pairs = row["sop_labels"] != NO_LABEL
-    return {
+    sums = {
         "mlm_loss": token_losses(mlm, row).double().sum(),
         "mlm_hits": (mlm.argmax(-1) == row["mlm_labels"]).sum(),
         "tokens": torch.tensor(len(row["mlm_labels"]), device=mlm.device),
@@ -57,3 +75,13 @@ def score_row(mlm: Tensor, sop: Tensor, row: Row) -> Dict[str, Tensor]:
         "sop_hits": ((sop.argmax(-1) == row["sop_labels"]) & pairs).sum(),
         "pairs": pairs.sum(),
     }
+    for logits in spans:
+        starts, ends = (
+            window_grid(logits[:, i], row["cu_seqlens"], row["max_length"]).argmax(-1)
+            for i in range(2)
+        )
+        right = (starts == row["start_positions"]) & (ends == row["end_positions"])
+        sums["span_loss"] = span_losses(logits, row).double().sum()
+        sums["span_hits"] = right.sum()
+        sums["spans"] = (row["start_positions"] != NO_LABEL).sum()
+    return sums

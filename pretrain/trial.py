@@ -1,10 +1,11 @@
-"""`PretrainTrial`: masked language model and sentence order as a Determined PyTorchTrial.
+"""`PretrainTrial`: ALBERT's pretraining as a Determined PyTorchTrial.
 
 The optimizer step is `step_trial`'s. The loss of a step is the mean over all hidden tokens of the
-global batch, plus the mean over all its pairs, however they were dealt to slots and micro-batches.
+global batch, plus the mean over all its pairs and the mean over all its spans, however they were
+dealt to slots and micro-batches.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 import numpy as np
 import torch
@@ -22,10 +23,20 @@ from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
-from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
+from pretrain.objectives import (
+    AlbertForSpanPreTraining,
+    order_losses,
+    read_pretraining,
+    score_row,
+    span_losses,
+    token_losses,
+)
 from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 
-METRICS = ("mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy")
+METRICS = (
+    "mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy", "span_loss",
+    "span_accuracy",
+)  # fmt: skip
 
 
 class PretrainTrial(StepTrial):
@@ -69,10 +80,11 @@ class PretrainTrial(StepTrial):
         return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
 
     def begin_step(self, batch: List[Row]) -> None:
+        labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
         counts = torch.tensor(
             [
                 sum(len(row["mlm_labels"]) for row in batch),
-                sum(int((row["sop_labels"] != NO_LABEL).sum()) for row in batch),
+                *(sum(int((of != NO_LABEL).sum()) for of in rows) for rows in labels),
             ],
             dtype=torch.float32,
             device=self.context.device,
@@ -84,19 +96,27 @@ class PretrainTrial(StepTrial):
         self.weights = self.slots / counts.clamp(min=1)
 
     def row_loss(self, row: Row) -> torch.Tensor:
-        mlm, sop = self.forward(row)
-        tokens, pairs = token_losses(mlm, row), order_losses(sop, row)
+        mlm, sop, *spans = self.forward(row)
+        parts = [
+            (token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
+            (order_losses(sop, row), (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)),
+        ]
+        for logits in spans:
+            asked = (row["start_positions"] != NO_LABEL).sum().clamp(min=1)
+            parts.append((span_losses(logits, row), asked))
         # The meter divides by windows: each is given an even share of the row's.
-        share = tokens.mean() + pairs.sum() / (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)
-        self.meter.update(row, share.detach().expand(len(pairs)))
-        return tokens.sum() * self.weights[0] + pairs.sum() * self.weights[1]
+        share = sum(losses.detach().sum() / count for losses, count in parts)
+        self.meter.update(row, share.expand(len(row["sop_labels"])))
+        return sum(
+            losses.sum() * weight for (losses, _), weight in zip(parts, self.weights, strict=False)
+        )
 
     def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
         """Score this slot's rows; the metrics come from the reducer, once for all slots."""
         self.forward.refresh()
         for row in batch:
             row = to_device(row, self.context.device)
-            self.scores.update(row, score_row(*self.forward(row), row))
+            self.scores.update(row, score_row(row, *self.forward(row)))
         return {}
 
     def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
@@ -144,18 +164,23 @@ class ScoreReducer(pytorch.MetricReducer):
             metrics["sop_loss"] = total["sop_loss"] / pairs
             metrics["sop_accuracy"] = 100.0 * total["sop_hits"] / pairs
             metrics["loss"] += metrics["sop_loss"]
+        if total.get("spans"):
+            metrics["span_loss"] = total["span_loss"] / total["spans"]
+            metrics["span_accuracy"] = 100.0 * total["span_hits"] / total["spans"]
+            metrics["loss"] += metrics["span_loss"]
         return metrics
 
 
 def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
-    """ALBERT with both heads, in fp32, its random parts drawn from `seed`.
+    """ALBERT with its heads, in fp32, its random parts drawn from `seed`.
 
     Without sentence order the pooler and its classifier are frozen: nothing trains them, and
     LAMB's weight decay would wear them out. Raises UserError for a model that cannot be built.
     """
     torch.manual_seed(hparams.seed)
+    kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        model = _pretrained(hparams.model)
+        model = _pretrained(kind, hparams.model)
         if len(tokenizer) > model.config.vocab_size:
             raise UserError(
                 f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
@@ -163,7 +188,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
             )
     else:
         config = config_from_keys(hparams.model_keys(), tokenizer)
-        model = random_model(AlbertForPreTraining, config)
+        model = random_model(kind, config)
         if hparams.matching_start:
             start_matching(model.albert)
     check_model(model)
@@ -181,9 +206,9 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     return model
 
 
-def _pretrained(name: str) -> AlbertForPreTraining:
+def _pretrained(kind: Type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
     try:
-        return load_weights(AlbertForPreTraining, name)[0]
+        return load_weights(kind, name)[0]
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise model_error(name, error) from None
 

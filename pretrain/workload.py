@@ -37,6 +37,6 @@ PRETRAINING = Workload(
     check=check,
     metrics=METRICS,
     metric="loss",
-    shown=("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy"),
+    shown=("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy"),
     leaves="metrics and checkpoints",
 )

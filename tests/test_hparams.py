@@ -31,6 +31,7 @@ def test_defaults_are_the_published_recipe() -> None:
         ({"epochs": [2]}, "hyperparameters.epochs: expected a number"),
         ({"epochs": None}, "hyperparameters.epochs: expected a number"),
         ({"weight_decay": -0.1}, "hyperparameters.weight_decay: -0.1 must not be negative"),
+        ({"beta2": 1}, "hyperparameters.beta2: 1.0 is not from 0 to below 1"),
         ({"warmup_fraction": 2}, "hyperparameters.warmup_fraction: 2.0 is not between 0 and 1"),
         ({"base_learning_rate": float("nan")}, "hyperparameters.base_learning_rate"),
         ({"optimizer": "sgd"}, "hyperparameters.optimizer: 'sgd' is not one of radam, adamw"),

@@ -178,7 +178,7 @@ def test_a_question_to_people_and_to_programs(local_run: LocalRun) -> None:
     assert "answer       (no answer)\n" in never.stdout and "nearest " in never.stdout
     shown = run(*words, "--threshold", "1000", text=True).stdout
     assert f"**{reply['answer']}**" in shown
-    assert f"{reply['margin']:+.2f} over \"no answer\" (it answers from -1000.00 on)" in shown
+    assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
 
 
 def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path) -> None:

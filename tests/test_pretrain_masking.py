@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from pretrain.sharding import write_corpus
 # Pieces 0..4 are special, 5..14 start a word, 15..24 go on with one.
 VOCABULARY = Vocabulary(
     starts_word=np.array([True] * 15 + [False] * 10),
+    lettered=np.array([False] * 5 + [True] * 20),
     ordinary=np.arange(5, 25),
     mask=4,
     cls=2,
@@ -82,7 +83,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return make_examples(tmp_path_factory.mktemp("text"))
 
 
-def make_examples(folder: Path, **more: Any) -> Examples:
+def make_examples(folder: Path, text: Optional[str] = None, **more: Any) -> Examples:
     letters = "abcdefghijklmnopqrst"
     sentence = "{0}{0}{0} the {1} was {0}."
     lines = [
@@ -92,7 +93,7 @@ def make_examples(folder: Path, **more: Any) -> Examples:
     (folder / "text.txt").write_text("\n".join(lines))
     data = PretrainData(
         tokenizer="embedded/albert-tiny",
-        text=str(folder / "text.txt"),
+        text=text or str(folder / "text.txt"),
         validation="generated",
         cache_dir=str(folder),
     )

@@ -73,12 +73,12 @@ def test_the_loss_is_the_librarys(run: Forward, examples, multiple: int, monkeyp
 def test_scores_count_what_the_losses_sum(run: Forward, examples) -> None:
     row = examples.row(tickets(9))
     mlm, sop = run(row)
-    sums = score_row(mlm, sop, row)
+    sums = score_row(row, mlm, sop)
     assert float(sums["mlm_loss"]) == pytest.approx(float(token_losses(mlm, row).sum()), rel=1e-5)
     assert int(sums["tokens"]) == len(row["mlm_labels"])
     perfect = torch.nn.functional.one_hot(row["mlm_labels"], mlm.shape[1]).float()
     order = torch.nn.functional.one_hot(row["sop_labels"].clamp(min=0), 2).float()
-    sums = score_row(perfect, order, row)
+    sums = score_row(row, perfect, order)
     assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
 
 

@@ -15,6 +15,8 @@ from data import named_tokenizer
 from hparams import UserError, parse_hparams
 from modeling import build_model, read_weights
 from pretrain import api_text
+from pretrain.hparams import parse_pretrain_hparams
+from pretrain.trial import build_model as pretrain_model
 from tests import chaos
 from tests.conftest import ROOT, TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
@@ -44,6 +46,7 @@ def test_a_run_writes_its_files_and_fine_tunes(
     config: Path, tiny_config: Path, tmp_path: Path, capsys: Any
 ) -> None:
     out = tmp_path / "pretrained"
+    change(config, span_fraction=0.5, beta2=0.98)
     assert run(config, out) == 0
     shown = capsys.readouterr()
     for text in ("documents", "lamb", "mlm_accuracy", "metrics and checkpoints are in"):
@@ -51,17 +54,24 @@ def test_a_run_writes_its_files_and_fine_tunes(
     assert "sop_accuracy" in shown.err
     best = json.loads((out / "metrics.json").read_text())["best"]
     assert {"mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy"} <= set(best)
-    assert best["loss"] == pytest.approx(best["mlm_loss"] + best["sop_loss"])
+    parts = [best[f"{name}_loss"] for name in ("mlm", "sop", "span")]
+    assert best["loss"] == pytest.approx(sum(parts)) and 0 <= best["span_accuracy"] < 100
     assert not (out / "predictions.json").exists()
     folder = checkpoint(out)
 
-    # The encoder that fine-tuning starts from is the pretrained one, its tokenizer beside it.
+    # Fine-tuning starts from the pretrained encoder and span head, the tokenizer beside them.
     values = {"model": str(folder), "max_seq_length": 64, "max_query_length": 16, "doc_stride": 8}
     hparams = parse_hparams({**values, "max_tokens_per_forward": 512})
     model = build_model(hparams, named_tokenizer(str(folder)))
     saved = read_weights(folder / "state_dict.pth")
-    loaded = {k: v for k, v in model.state_dict().items() if k.startswith("albert.")}
-    assert loaded and all(torch.equal(value, saved[name]) for name, value in loaded.items())
+    state = torch.load(folder / "state_dict.pth", weights_only=True)
+    assert state["optimizers_state_dict"][0]["param_groups"][0]["betas"] == (0.9, 0.98)
+    loaded = model.state_dict()
+    assert "qa_outputs.weight" in loaded
+    assert all(torch.equal(value, saved[name]) for name, value in loaded.items())
+    again = {"model": str(folder), "max_seq_length": 64, "span_fraction": 0.5}
+    on = pretrain_model(parse_pretrain_hparams(again), named_tokenizer(str(folder)))
+    assert all(torch.equal(value, saved[name]) for name, value in on.state_dict().items())
 
     words = settings(model=str(folder), max_seq_length=64, doc_stride=16, max_query_length=24)
     text = tiny_config.read_text()
@@ -90,7 +100,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout, a loader worker, several micro-batches a step, more than one epoch's end."""
-    change(config, max_steps=24, num_workers=1, max_tokens_per_forward=128)
+    change(config, max_steps=24, num_workers=1, max_tokens_per_forward=128, span_fraction=0.4)
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=11)
     assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
@@ -109,12 +119,12 @@ def test_without_the_position_it_would_be_another_run(
 
 
 def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_path: Path) -> None:
-    """The loss is the mean over all hidden tokens of the global batch, however it is dealt."""
+    """The loss is a mean over the global batch's hidden tokens, pairs and spans, however dealt."""
     values = yaml.safe_load(config.read_text())
     values["hyperparameters"]["model_config"].update(
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0
     )
-    values["hyperparameters"].update(max_steps=6, optimizer="adamw")
+    values["hyperparameters"].update(max_steps=6, optimizer="adamw", span_fraction=0.4)
     config.write_text(yaml.safe_dump(values))
     assert run(config, tmp_path / "one") == 0
     small = settings(max_tokens_per_forward=64)
@@ -135,6 +145,7 @@ BAD: Dict[str, Any] = {
     "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
     "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
+    "spans alone": (["hyperparameters.span_fraction=1"], "leaves no window for the masked"),
     "no mask": (["hyperparameters.masked_fraction=1.5"], "leaves nothing to read"),
     "metric": (["searcher.metric=f1"], "validation gives no 'f1'"),
     "too long": (["hyperparameters.model_config={max_position_embeddings: 32}"], "32 positions"),

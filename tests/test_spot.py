@@ -95,6 +95,6 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
     assert time.monotonic() - began < 120  # the two minutes
     said = capsys.readouterr().out
     assert "stopped by spot/instance-action" in said and NOTICE in said
-    (steps, folder), = list_checkpoints(tmp_path / "out" / "checkpoints")
+    ((steps, folder),) = list_checkpoints(tmp_path / "out" / "checkpoints")
     assert 0 < steps < 5000
     assert json.loads((folder / "manifest.json").read_text())["steps"] == steps

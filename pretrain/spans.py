@@ -1,0 +1,102 @@
+"""Span selection: a query with a hole, and a passage to point into, laid out as a SQuAD example.
+
+Masked words and sentence order alone do not teach a small model to find in one text what another
+asks for. So some windows become reading exercises (after Glass et al. 2020, arXiv:1909.04120, and
+Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, one to three words of it taken out,
+asks for these words in the window. The harder the exercise, the more further words are left out of
+the query and the more often its halves change places, so that it reads less like the passage and
+more like a question, or the sentence is left out of the passage, and [CLS] is to be pointed at.
+Most are easy: with none of them easy a small model found no answer in 4,000 steps, with these it
+does after some hundred.
+"""
+
+from typing import NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from pretrain.masking import Vocabulary, find_words
+
+# How often, or how much, in the hardest exercise; as u * u of that in others, u even in 0..1.
+_UNANSWERABLE, _SWAPPED, _DROPPED = 0.3, 0.4, 0.5
+_MARKED = 0.5  # how often the hole is a [MASK]
+_HOLES = (1, 1, 2, 3)  # words, drawn evenly from these
+_REACH = 2, 8  # words on each side of the hole, from and to
+_SHORTEST = 3  # words of a query
+_TRIES = 4  # sentences that are looked at
+_OFTEN = 2  # a word all of whose pieces occur more often than this in the window is not asked for
+
+
+class Cloze(NamedTuple):
+    """A query and a passage, token ids int64; the answer's first and last token in the passage,
+    both -1 where it does not say."""
+
+    query: np.ndarray
+    passage: np.ndarray
+    first: int
+    last: int
+
+
+def make_cloze(
+    tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+) -> Optional[Cloze]:
+    """An exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
+
+    Query and passage have T tokens together, or fewer where the passage lacks a sentence. None
+    where no sentence that was drawn has words enough.
+    """
+    hard = rng.random() ** 2
+    ends = np.cumsum(sentences)
+    counts = np.bincount(tokens, minlength=len(vocabulary.starts_word))
+    for number in rng.integers(len(sentences), size=_TRIES).tolist():
+        begin, end = int(ends[number] - sentences[number]), int(ends[number])
+        asked = _ask(tokens[begin:end], counts, hard, vocabulary, rng)
+        if asked is None:
+            continue
+        query, first, last = asked
+        if rng.random() < _UNANSWERABLE * hard:
+            return Cloze(query, np.concatenate([tokens[:begin], tokens[end:]]), -1, -1)
+        # The query's room is taken from the end of the window that is farther from the sentence.
+        room, before = len(query), begin + end > len(tokens)
+        if len(tokens) - room < end if not before else begin < room:
+            continue
+        cut = room if before else 0
+        passage = tokens[room:] if before else tokens[: len(tokens) - room]
+        return Cloze(query, passage, begin + first - cut, begin + last - cut)
+    return None
+
+
+def _ask(
+    sentence: np.ndarray,
+    counts: np.ndarray,
+    hard: float,
+    vocabulary: Vocabulary,
+    rng: np.random.Generator,
+) -> Optional[Tuple[np.ndarray, int, int]]:
+    """A query on one sentence, and the first and last token of its answer there; or None."""
+    begins, ends, _ = find_words([sentence], vocabulary)
+    hole = _HOLES[rng.integers(len(_HOLES))]
+    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], begins)
+    rare = np.minimum.reduceat(counts[sentence], begins) <= _OFTEN
+    # Where a hole can begin: all its words have letters or digits, one of them is rare.
+    places = len(begins) - hole + 1
+    fits = [
+        word for word in range(places)
+        if spelled[word : word + hole].all() and rare[word : word + hole].any()
+    ]  # fmt: skip
+    if not fits:
+        return None
+    word = fits[rng.integers(len(fits))]
+    left, right = rng.integers(_REACH[0], _REACH[1] + 1, size=2).tolist()
+    kept = rng.random(len(begins)) >= _DROPPED * hard * rng.random()
+    sides = [
+        [sentence[begins[w] : ends[w]] for w in side if kept[w]]
+        for side in (range(max(0, word - left), word),
+                     range(word + hole, min(len(begins), word + hole + right)))
+    ]  # fmt: skip
+    if len(sides[0]) + len(sides[1]) < _SHORTEST:
+        return None
+    if rng.random() < _SWAPPED * hard:
+        sides.reverse()
+    mark = [np.array([vocabulary.mask])] if rng.random() < _MARKED else []
+    query = np.concatenate([*sides[0], *mark, *sides[1]])
+    return query, int(begins[word]), int(ends[word + hole - 1]) - 1
