@@ -1,9 +1,9 @@
 """The objectives over packed rows: masked language model, sentence order, span selection.
 
 The sums over a batch, divided by its hidden tokens, its pairs and its spans, are the losses that
-the library's AlbertForPreTraining and AlbertForQuestionAnswering give for the same examples padded;
-but the vocabulary is only scored where a
-token is hidden: [M, V] logits in place of [T, V], a seventh of the work and of the memory.
+the library's AlbertForPreTraining and AlbertForQuestionAnswering give for the same examples
+padded; but the vocabulary is only scored where a token is hidden: [M, V] logits in place of
+[T, V], a seventh of the work and of the memory.
 """
 
 from typing import Any, Dict, Mapping, Tuple

@@ -131,6 +131,8 @@ def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_pa
     done = train_process("--config", config, "--output-dir", tmp_path / "two", *small, processes=2)
     assert done.returncode == 0, done.stderr
     one, two = (read_weights(checkpoint(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
+    # A constant on all start logits changes no loss: this bias has rounding for a gradient.
+    del one["qa_outputs.bias"]
     for name, value in one.items():
         torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-5)
     scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
