@@ -56,12 +56,10 @@ def make_cloze(
         if rng.random() < _UNANSWERABLE * hard:
             return Cloze(query, np.concatenate([tokens[:begin], tokens[end:]]), -1, -1)
         # The query's room is taken from the end of the window that is farther from the sentence.
-        room, before = len(query), begin + end > len(tokens)
-        if len(tokens) - room < end if not before else begin < room:
-            continue
-        cut = room if before else 0
-        passage = tokens[room:] if before else tokens[: len(tokens) - room]
-        return Cloze(query, passage, begin + first - cut, begin + last - cut)
+        cut = len(query) if begin + end > len(tokens) else 0
+        passage = tokens[cut : len(tokens) - len(query) + cut]
+        if begin >= cut and end <= cut + len(passage):
+            return Cloze(query, passage, begin + first - cut, begin + last - cut)
     return None
 
 

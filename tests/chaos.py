@@ -58,6 +58,8 @@ class Soak:
             max_tokens_per_forward=256,  # several micro-batches a step
             spot_notice=True,
         )
+        if pretraining:
+            config["hyperparameters"]["span_fraction"] = 0.3
         config["data"]["cache_dir"] = str(folder / "cache")
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
