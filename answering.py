@@ -11,10 +11,11 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import numpy as np
 import torch
 
-from batches import CHUNK, Row, pack_rows, validation_rows
+from batches import CHUNK, pack_rows, validation_rows
 from budget import ON_A_CPU
 from decoding import Answers, Candidates, merge_answers, n_best_list
 from evaluation import evaluate_row
+from rows import Row
 from squad_utils import Example, Windows, build_windows
 from trained import Trained
 

@@ -9,17 +9,17 @@ windows of epoch 0 and the first 42 of epoch 1.
 import heapq
 import os
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List
+from typing import Iterator, List
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from hparams import UserError
+from rows import Row, RowLoader
 from squad_utils import Windows
 
 CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
-Row = Dict[str, Any]  # Windows.pack as tensors, and "max_length" (tokens, a Python int)
 
 
 class TrainOrder:
@@ -147,7 +147,7 @@ class _Packed(Dataset):
         return pack_rows(self.windows, share, self.max_tokens)
 
 
-class _Steps(Sampler):
+class Steps(Sampler):
     """One slot's shares from `first_step` on, without end; its length is one epoch's steps."""
 
     def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
@@ -182,29 +182,10 @@ def train_loader(
     max_tokens: int,
     num_workers: int,
     pin_memory: bool,
-) -> DataLoader:
+) -> RowLoader:
     """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
     packed = _Packed(windows, max_tokens)
-    return step_loader(packed, order, slot, first_step, num_workers, pin_memory)
-
-
-def step_loader(
-    packed: Dataset,
-    order: TrainOrder,
-    slot: int,
-    first_step: int,
-    num_workers: int,
-    pin_memory: bool,
-) -> DataLoader:
-    """As `train_loader`, of any data set that gives the rows of a share."""
-    return DataLoader(
-        packed,
-        sampler=_Steps(order, slot, first_step),
-        batch_size=None,  # a share comes as one array; the data set packs it
-        num_workers=num_workers,
-        pin_memory=pin_memory,
-        prefetch_factor=4 if num_workers else None,
-    )
+    return RowLoader(packed, Steps(order, slot, first_step), num_workers, pin_memory)
 
 
 def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
@@ -237,11 +218,11 @@ def rows_of_like_lengths(
     return rows
 
 
-def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> DataLoader:
+def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> RowLoader:
     """The validation rows of `slot`: row i goes to slot i mod slots.
 
     The rows are the same at every number of slots, so the logits are too. A slot without a row
     gets one empty batch, since Determined refuses an empty loader.
     """
     mine = validation_rows(windows, max_tokens)[slot::slots] or [np.empty(0, np.int64)]
-    return DataLoader(_Packed(windows, max_tokens), sampler=mine, batch_size=None)
+    return RowLoader(_Packed(windows, max_tokens), mine)

@@ -6,11 +6,11 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
-from batches import Row
 from decoding import Candidates, best_spans
 from forward import Forward
 from hparams import HParams
 from packing import window_losses
+from rows import Row
 
 
 def to_device(row: Row, device: torch.device) -> Row:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 import budget
 import optim
 import resume
-from batches import Row, default_workers
+from batches import default_workers
 from evaluation import to_device
 from forward import Forward, Read, read_answers
 from gradients import FlatGradients
@@ -24,6 +24,7 @@ from hparams import StepHParams, UserError
 from hub import PRETRAINED
 from modeling import resolve_precision
 from profiling import WARM_UP, StepProfile
+from rows import Row
 
 
 class StepTrial(pytorch.PyTorchTrial):

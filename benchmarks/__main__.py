@@ -68,7 +68,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=Options.windows, help="of a step")
     parser.add_argument("--steps", type=int, default=Options.steps, help="of parity")
     parser.add_argument("--parity-windows", type=int, default=Options.parity_windows)
-    parser.add_argument("--shape", default=Options.shape, help="auto, tiny, small, base or xxlarge")
+    parser.add_argument("--shape", default=Options.shape, help=f"auto, {', '.join(shapes.SHAPES)}")
     parser.add_argument("--sizes", default=Options.sizes, help="numbers in allreduce's gradients")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--readme", type=Path, help="render: put the table between its markers")

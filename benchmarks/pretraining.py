@@ -17,11 +17,10 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import numpy as np
 import torch
 
-from batches import Row
 from benchmarks.measure import Different, Options, interleave, now, rates, spread_of
 from benchmarks.scaling import throughput_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
-from benchmarks.sharding import LENGTH, data_of, write_text
+from benchmarks.sharding import data_of, write_text
 from benchmarks.trial import context_of, train_step
 from data import named_tokenizer
 from pretrain.data import PretrainText
@@ -29,8 +28,10 @@ from pretrain.examples import ExampleOrder, train_loader
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.sharding import write_corpus
 from pretrain.trial import PretrainTrial, flops_of_row
+from rows import Row
 
 WORKERS = (0, 1, 2, 4, 8, 12, 16)
+JOINED = 32  # documents of the text in one, so that most sequences are full
 PARTS = 4  # micro-batches of an accumulated step
 SCALED_PARTS = 2  # of a step of the scaling runs, as the published ones of the base model
 LOADER_STEPS = 40
@@ -52,13 +53,22 @@ def pretrain(options: Options) -> Dict[str, Any]:
         }
 
 
+def _length(options: Options) -> int:
+    """Tokens of a sequence: those of the published figures, but for models that a CPU takes."""
+    return 128 if shape_of(options, "base") in ("tiny", "small") else 512
+
+
 def _write_shards(options: Options, folder: Path) -> Path:
     """Of all the text, and of a little of it again for a validation that nobody looks at."""
     few = dataclasses.replace(options, examples=min(40, options.examples or 40))
     validation = str(write_text(few, folder / "few.txt"))
-    data = data_of(write_text(options, folder / "text.txt"), folder, options)
-    data = dataclasses.replace(data, validation=validation)
-    return write_corpus(data, named_tokenizer(options.tokenizer), LENGTH, folder / "shards")
+    text = write_text(options, folder / "text.txt")
+    lines = text.read_text(encoding="utf-8").splitlines()
+    articles = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
+    text.write_text("\n".join(articles), encoding="utf-8")
+    data = dataclasses.replace(data_of(text, folder, options), validation=validation)
+    tokenizer = named_tokenizer(options.tokenizer)
+    return write_corpus(data, tokenizer, _length(options), folder / "shards")
 
 
 def _config(options: Options, shards: Path, **hyperparameters: Any) -> Dict[str, Any]:
@@ -69,7 +79,7 @@ def _config(options: Options, shards: Path, **hyperparameters: Any) -> Dict[str,
             "model_config": {**SHAPES[shape_of(options, "base")], "classifier_dropout_prob": 0.0},
             "global_batch_size": options.windows,
             "base_batch_size": options.windows,
-            "max_seq_length": LENGTH,
+            "max_seq_length": _length(options),
             "max_steps": RUN_STEPS,
             "seed": 42,
             "num_workers": 0,
@@ -91,7 +101,7 @@ def _config(options: Options, shards: Path, **hyperparameters: Any) -> Dict[str,
 @contextlib.contextmanager
 def _trial(options: Options, folder: Path, shards: Path, parts: int) -> Iterator[PretrainTrial]:
     """A trial whose steps are cut into about `parts` micro-batches."""
-    tokens = max(LENGTH, options.windows * LENGTH // parts)
+    tokens = max(1, options.windows // parts) * _length(options)
     config = _config(options, shards, max_tokens_per_forward=tokens)
     hparams = parse_pretrain_hparams(config["hyperparameters"])
     with context_of(config, folder / f"run-{parts}") as context:
@@ -141,7 +151,7 @@ def _steps(options: Options, folder: Path, shards: Path) -> Tuple[Dict[str, Any]
         settings = {
             "shape": shape_of(options, "base"),
             "windows": options.windows,
-            "max_seq_length": LENGTH,
+            "max_seq_length": _length(options),
             "tokens_per_window": float(lengths.mean()),
             "precision": str(whole.dtype),
             "peak_flops": {"value": peak, "from": source},
@@ -192,7 +202,7 @@ def _scaling(options: Options, folder: Path, shards: Path) -> Dict[str, Any]:
             windows = options.windows * parts * processes
             config = _config(
                 options, shards, global_batch_size=windows, reporting_period=1,
-                max_tokens_per_forward=max(LENGTH, options.windows * LENGTH),
+                max_tokens_per_forward=options.windows * _length(options),
             )  # fmt: skip
             speeds = []
             for _ in range(max(1, options.repeats // 2)):

@@ -19,7 +19,6 @@ from determined import core, pytorch
 from transformers import AutoModelForQuestionAnswering
 
 import optim
-from batches import Row
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from checkpoints import LocalCheckpoints
@@ -27,6 +26,7 @@ from hparams import UserError, parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
 from packing import training_flops
+from rows import Row
 from run_folder import RunFolder
 from step_trial import StepTrial
 from stopping import StopRequest

@@ -9,13 +9,14 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from batches import CHUNK, Row, TrainOrder, deal, micro_batches, rows_of_like_lengths, step_loader
+from batches import CHUNK, Steps, TrainOrder, deal, micro_batches, rows_of_like_lengths
 from pretrain.corpus import Corpus
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
+from rows import Row, RowLoader
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # in the place of an epoch: held-out examples are masked alike every time
@@ -201,10 +202,10 @@ def train_loader(
     max_tokens: int,
     num_workers: int,
     pin_memory: bool,
-) -> DataLoader:
+) -> RowLoader:
     """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
     rows = _Rows(examples, max_tokens, order)
-    return step_loader(rows, order, slot, first_step, num_workers, pin_memory)
+    return RowLoader(rows, Steps(order, slot, first_step), num_workers, pin_memory)
 
 
 class _Held(Dataset):
@@ -222,11 +223,11 @@ class _Held(Dataset):
 
 def validation_loader(
     examples: Examples, count: int, slots: int, slot: int, max_tokens: int, num_workers: int
-) -> DataLoader:
+) -> RowLoader:
     """The first `count` examples as rows, row i to slot i mod slots, alike at every slot count."""
     mine = list(_validation_rows(examples.lengths[:count], max_tokens))[slot::slots]
     mine = mine or [np.empty(0, np.int64)]  # Determined refuses an empty loader
-    return DataLoader(_Held(examples), sampler=mine, batch_size=None, num_workers=num_workers)
+    return RowLoader(_Held(examples), mine, num_workers)
 
 
 def _validation_rows(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

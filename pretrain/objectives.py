@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AlbertForPreTraining
 
-from batches import Row
 from evaluation import row_losses
 from packing import model_inputs, window_grid
 from pretrain.examples import NO_LABEL
+from rows import Row
 
 _UNKNOWN_EVERY = 7  # a made-up row has every 7th token hidden, about 15 %
 

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from determined import pytorch
 from transformers import AlbertForPreTraining
 
-from batches import Row
 from display import Progress
 from evaluation import to_device
 from hparams import UserError
@@ -31,6 +30,7 @@ from pretrain.objectives import (
     span_losses,
     token_losses,
 )
+from rows import Row
 from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 
 METRICS = (
