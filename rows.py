@@ -31,7 +31,7 @@ class Parcel:
                 places[name] = value
                 if isinstance(value, Tensor):
                     places[name] = size, value.dtype, value.shape
-                    raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+                    raw = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8)
                     parts += [raw, np.zeros(-len(raw) % _ALIGNED, np.uint8)]
                     size += len(raw) + len(parts[-1])
             self.contents.append(places)

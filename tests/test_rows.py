@@ -41,8 +41,15 @@ def test_rows_come_back_as_they_were(rows: List[Dict[str, Any]]) -> None:
     assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
 
 
-def test_a_column_that_is_not_contiguous() -> None:
-    column = torch.arange(12).reshape(3, 4).t()
+@pytest.mark.parametrize(
+    "column",
+    [
+        torch.arange(12).reshape(3, 4).t(),
+        torch.from_numpy(np.zeros(0, np.int64)),  # its stride is 0
+        torch.tensor(7),
+    ],
+)
+def test_columns_of_unusual_layout(column: torch.Tensor) -> None:
     assert_same(Parcel([{"x": column}]).rows(), [{"x": column}])
 
 
