@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 import tokenizers
@@ -115,16 +115,21 @@ def _growth(prepare: Callable[..., Callable[[], Any]], arguments: Any) -> int:
 def growth(call: Callable[[], Any]) -> int:
     """Bytes by which this process grows at most while it runs `call()`. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts over
-    before = _status("VmRSS")
+    before = memory_of_process("VmRSS")
     kept = call()
-    grown = _status("VmHWM") - before
+    grown = memory_of_process("VmHWM") - before
     del kept
     return grown
 
 
-def _status(name: str) -> int:
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
-    return int(line.split()[1]) * 1024
+def memory_of_process(name: str, process: Union[int, str] = "self") -> int:
+    """VmRSS, or VmHWM, its greatest since the program began, in bytes; 0 after its end. Linux only.
+
+    `ru_maxrss` of a child will not do: it counts the memory of the parent that it was forked from.
+    """
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(name)]
+    return sizes[0] if sizes else 0
 
 
 def environment(device: torch.device) -> Dict[str, Any]:

@@ -9,7 +9,6 @@ alone on the same packed rows, made beforehand; medians over turns taken alterna
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,12 +24,13 @@ import answering
 import exporting
 import predictions
 import trained
-from benchmarks.measure import ROOT, Options
+from benchmarks.measure import ROOT, Options, memory_of_process
 from embedded import world
 from question_files import read_questions
 
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
 QUESTIONS_A_PARAGRAPH = 6
+_LOOK = 0.02  # seconds between looks at a process's memory
 
 
 def write_questions(path: Path, count: int) -> Path:
@@ -72,12 +72,14 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     """Greatest resident memory of a process that answers `questions`."""
     command = [sys.executable, str(ROOT / "predict.py"), "--model", str(model)]
     command += ["--data", str(questions), "--output-dir", str(folder)]
+    greatest = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        while process.poll() is None:
+            greatest = max(greatest, memory_of_process("VmHWM", process.pid))
+            time.sleep(_LOOK)
     if process.returncode:
         raise RuntimeError(f"predict.py ended with status {process.returncode}")
-    return usage.ru_maxrss / 1024
+    return greatest / 2**20
 
 
 def predict(options: Options) -> Dict[str, Any]:

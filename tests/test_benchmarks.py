@@ -4,6 +4,8 @@
 """
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Tuple
 
@@ -12,7 +14,7 @@ import pytest
 
 from benchmarks import loader, parity, peer, pretraining, render, sharding, trial
 from benchmarks.__main__ import main
-from benchmarks.measure import Options
+from benchmarks.measure import Options, memory_of_process
 from embedded import world
 from squad_files import _world
 
@@ -206,3 +208,16 @@ def test_render_fills_the_page_between_its_markers(tiny: Tuple[str, ...], tmp_pa
     lines = page.read_text().splitlines()
     assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
     assert plot.read_bytes()[1:4] == b"PNG"
+
+
+def test_memory_of_a_child_is_its_own() -> None:
+    mebibyte = 1 << 20
+    ballast = np.ones(200 * mebibyte, np.uint8)  # of the parent, which a forked child starts with
+    code = f"x = b'x' * {64 * mebibyte}; print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+        peak = memory_of_process("VmHWM", child.pid)
+    assert memory_of_process("VmHWM") > len(ballast)
+    assert 64 * mebibyte < peak < 150 * mebibyte
