@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from hparams import UserError
+from detalbert.errors import UserError
 from rows import Row, RowLoader
 from squad_utils import Windows
 

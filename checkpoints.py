@@ -9,9 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -19,7 +17,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from determined import core
 from determined.common import storage
 
-from hparams import UserError
+from detalbert.atomic import whole_folder
+from detalbert.errors import UserError, first_line
 from run_folder import RunFolder, step_name
 
 FORMAT = 1
@@ -60,21 +59,17 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         steps = int((metadata or {})["steps_completed"])
         name = step_name(steps)
         began = time.monotonic()
-        aside = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{name}.writing-"))
         try:
-            yield aside, name
-            (aside / "metadata.json").write_text(json.dumps(metadata, indent=2))
-            facts = {"steps": steps, "run": self.run, "validations": self.output.validations}
-            write_manifest(aside, facts)
-            _replace_folder(aside, self.folder / name)
+            with whole_folder(self.folder / name) as folder:
+                yield folder, name
+                (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
+                facts = {"steps": steps, "run": self.run, "validations": self.output.validations}
+                write_manifest(folder, facts)
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise UserError(
-                f"{self.folder}: cannot write checkpoint {name} ({reason}); "
+                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); "
                 "free space there, then run the same command to go on from the one before"
             ) from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
         self._prune()
         self.output.checkpoint_seconds.append(time.monotonic() - began)
 
@@ -132,36 +127,11 @@ def find_fault(path: Path) -> Optional[str]:
 
 
 def write_manifest(folder: Path, facts: Dict[str, Any]) -> None:
-    """List and flush every file of `folder`, so that a rename publishes the whole of it."""
+    """List every file of `folder` with its size and SHA-256, beside `facts`."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         content = path.read_bytes()
         name = path.relative_to(folder).as_posix()
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        _flush(path)
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"format": FORMAT, **facts, "files": files}, indent=1))
-    _flush(manifest)
-    for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
-        _flush(path)
-
-
-def _replace_folder(aside: Path, target: Path) -> None:
-    """Rename `aside` to `target`; a checkpoint of the same step gives way only then."""
-    old = None
-    if target.exists():
-        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
-        os.replace(target, old)
-    os.chmod(aside, 0o755)
-    os.replace(aside, target)
-    _flush(target.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    manifest = json.dumps({"format": FORMAT, **facts, "files": files}, indent=1)
+    (folder / MANIFEST).write_text(manifest)

@@ -14,8 +14,9 @@ import filelock
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hparams import DataConfig, HParams, UserError
-from hub import find_local, hub_error
+from detalbert.errors import UserError
+from detalbert.hub import find_local, hub_error
+from detalbert.settings.hparams import DataConfig, HParams
 from squad_files import Source, open_source, read_examples
 from squad_utils import Example, Windows, build_windows, check_tokenizers_version
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from decoding import Candidates, best_spans
+from detalbert.settings.hparams import HParams
 from forward import Forward
-from hparams import HParams
 from packing import window_losses
 from rows import Row
 

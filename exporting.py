@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Optional
 
 import yaml
 
-from hparams import UserError
-from hub import hub_error
-from run_folder import write_json
+from detalbert.atomic import write_json
+from detalbert.errors import UserError
+from detalbert.hub import hub_error
 from squad_files import OFFICIAL_SHA256
 from trained import SETTINGS, Trained
 

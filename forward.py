@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
-from hparams import UserError
+from detalbert.errors import UserError
 from linears import StepLinear, take_over_layers
 from modeling import resolve_precision
 from packing import answer_logits

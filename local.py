@@ -20,7 +20,7 @@ from determined import core, pytorch, util
 
 import resume
 from checkpoints import LocalCheckpoints
-from hparams import UserError
+from detalbert.errors import UserError
 from run_folder import RunFolder
 from stopping import StopRequest
 
@@ -59,7 +59,7 @@ class LocalController(pytorch._PyTorchTrialController):
 
 def _copy_modules(path: Path, on_cluster: bool) -> None:
     code = path / "code"
-    for package in ("embedded", "pretrain"):
+    for package in ("detalbert", "embedded", "pretrain"):
         shutil.copytree(HERE / package, code / package, ignore=shutil.ignore_patterns("__py*"))
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)

@@ -16,12 +16,13 @@ from transformers import PreTrainedTokenizerBase
 from batches import TrainOrder, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
 from decoding import Answers, Candidates, merge_answers
+from detalbert.atomic import write_json
+from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from display import DataSummary, Progress, split_line
 from evaluation import evaluate_row, row_losses
-from hparams import HParams, parse_data_config, parse_hparams
 from modeling import build_model
 from rows import Row
-from run_folder import SCORES, write_json, write_predictions
+from run_folder import SCORES, write_predictions
 from squad_metrics import score
 from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter, plan_steps  # noqa: F401
 

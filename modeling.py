@@ -15,8 +15,9 @@ from transformers import (
 )
 
 import resume
-from hparams import HParams, UserError, unknown_key
-from hub import WEIGHTS, find_local, hub_error, is_checkpoint
+from detalbert.errors import UserError, unknown_key
+from detalbert.hub import WEIGHTS, find_local, hub_error, is_checkpoint
+from detalbert.settings.hparams import HParams
 from packing import PACKED, check_model, first_position
 
 

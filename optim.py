@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from hparams import UserError
+from detalbert.errors import UserError
 from radam import RAdam
 
 

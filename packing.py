@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 try:
     from torch.nn.attention.varlen import varlen_attn

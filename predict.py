@@ -25,8 +25,8 @@ import torch
 import asking
 import predictions
 import trained
+from detalbert.errors import UserError
 from display import quiet_libraries
-from hparams import UserError
 from question_files import MAX_CONTEXT, check_text
 
 MODES = ("data", "question", "interactive", "export", "serve")

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 import squad_files
 from answering import Answered, answer
-from hparams import UserError
+from detalbert.atomic import whole_file, write_json
+from detalbert.errors import UserError
 from question_files import read_questions
-from run_folder import write_json, write_whole
 from squad_metrics import Tally
 from squad_utils import Example
 from trained import Trained
@@ -100,7 +100,7 @@ class _JsonMapping:
     @classmethod
     @contextlib.contextmanager
     def at(cls, path: Path) -> Iterator["_JsonMapping"]:
-        with write_whole(path) as file:
+        with whole_file(path) as file:
             mapping = cls(file)
             yield mapping
             file.write("\n}")

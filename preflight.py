@@ -22,8 +22,9 @@ from determined.common import constants
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
 import squad_files
-from hparams import DataConfig, HParams, Unavailable, UserError, parse_data_config
-from hub import find_local, hub_error, is_checkpoint
+from detalbert.errors import Unavailable, UserError
+from detalbert.hub import find_local, hub_error, is_checkpoint
+from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 
 GIB = 2**30
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

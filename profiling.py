@@ -19,7 +19,7 @@ import torch
 from determined import pytorch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 WARM_UP = 3  # steps before it: loaders start, buffers are made
 _LOADER = "enumerate(DataLoader)"  # torch's own mark

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, TextIO
 
-from hparams import UserError
+from detalbert.errors import UserError
 from squad_files import Question, article_questions, checked_examples, row_question
 from squad_utils import Example
 

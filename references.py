@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
-from hparams import HParams, UserError
+from detalbert.errors import UserError
+from detalbert.settings.hparams import HParams
 
 # These change how a run is carried out, or at most its rounding, not what it computes.
 FREE = {

@@ -1,8 +1,6 @@
 """The output directory of a local run, and the reports that fill it."""
 
 import contextlib
-import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,37 +13,17 @@ from determined import core
 from torch.utils.tensorboard import SummaryWriter
 
 from decoding import Answers
-from hparams import UserError
-from hub import PRETRAINED  # noqa: F401 (for others)
+from detalbert.atomic import whole_file, write_json
+from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED  # noqa: F401 (for others)
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included
 
 
-@contextlib.contextmanager
-def write_whole(path: Path) -> Iterator[Any]:
-    """A text file that appears at `path` complete or not at all, also after a power cut."""
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
-
-
 def step_name(steps: int) -> str:
     """The folder of the checkpoint after `steps`: 120 -> step-00000120."""
     return f"step-{steps:08d}"
-
-
-def write_json(path: Path, value: Any) -> None:
-    with write_whole(path) as file:
-        json.dump(value, file, indent=1, ensure_ascii=False)
 
 
 def write_predictions(folder: Path, answers: Answers) -> None:
@@ -145,7 +123,7 @@ class RunFolder(core.DummyTrainContext):
 
     def write_config(self, config: Dict[str, Any]) -> None:
         """The resolved experiment config, as `config.yaml`."""
-        with write_whole(self.path / "config.yaml") as file:
+        with whole_file(self.path / "config.yaml") as file:
             yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True)
 
     def best(self) -> Optional[Dict[str, float]]:

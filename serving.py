@@ -18,7 +18,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional
 
 from answering import Stopped
 from asking import ask
-from hparams import UserError
+from detalbert.errors import UserError
 from question_files import check_text
 from trained import Trained
 

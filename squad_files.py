@@ -17,9 +17,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from tqdm import tqdm
 
+from detalbert.errors import Unavailable, UserError
+from detalbert.hub import hub_error
 from embedded import world
-from hparams import Unavailable, UserError
-from hub import hub_error
 from squad_utils import Example
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"

@@ -11,8 +11,8 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 import numpy as np
 import tokenizers
 
+from detalbert.errors import UserError
 from encoding import encode, ranges
-from hparams import UserError
 
 # These releases drop overflow windows without a word: 39 % of a long context was covered.
 BAD_TOKENIZERS = ("0.23.1", "0.23.2")

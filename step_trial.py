@@ -17,11 +17,12 @@ import budget
 import optim
 import resume
 from batches import default_workers
+from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED
+from detalbert.settings.hparams import StepHParams
 from evaluation import to_device
 from forward import Forward, Read, read_answers
 from gradients import FlatGradients
-from hparams import StepHParams, UserError
-from hub import PRETRAINED
 from modeling import resolve_precision
 from profiling import WARM_UP, StepProfile
 from rows import Row

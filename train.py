@@ -32,9 +32,15 @@ import preflight
 import resume
 import spot
 from checkpoints import LocalCheckpoints
+from detalbert.errors import UserError
+from detalbert.settings.experiment import (
+    apply_overrides,
+    check_sections,
+    load_config,
+    single_values,
+)
+from detalbert.settings.hparams import StepHParams
 from display import describe, quiet_libraries, summarize
-from experiment import apply_overrides, check_sections, load_config, single_values
-from hparams import StepHParams, UserError
 from local import HERE, LocalController, process_group, trial_context
 from run_folder import RunFolder
 from step_trial import plan_steps

@@ -19,9 +19,10 @@ from transformers import (
 
 import references
 from checkpoints import MANIFEST, find_fault, list_checkpoints
+from detalbert.errors import UserError
+from detalbert.hub import WEIGHTS
+from detalbert.settings.hparams import HParams, parse_hparams
 from forward import Forward
-from hparams import HParams, UserError, parse_hparams
-from hub import WEIGHTS
 from modeling import read_weights
 from packing import PACKED, check_model, first_position
 from run_folder import PRETRAINED, SCORES, step_name

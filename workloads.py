@@ -6,7 +6,7 @@ A config whose data has `text` or `shards` pretrains; any other fine-tunes on SQ
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import preflight
-from hparams import HParams, StepHParams, parse_data_config, parse_hparams
+from detalbert.settings.hparams import HParams, StepHParams, parse_data_config, parse_hparams
 from model_def import SquadData, SquadTrial
 from squad_metrics import METRICS
 from step_trial import StepTrial

@@ -19,7 +19,7 @@ from benchmarks import (
     trial,
 )
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
-from hparams import UserError
+from detalbert.errors import UserError
 
 STAGES: Dict[str, Callable[[Options], Dict[str, Any]]] = {
     "featurize": text.featurize,

@@ -16,7 +16,7 @@ import tokenizers
 import torch
 import transformers
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 

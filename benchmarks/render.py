@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 # Per stage: the figure shown, its unit, and what to divide it by.

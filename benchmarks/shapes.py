@@ -5,7 +5,7 @@ from typing import Any, Dict
 import torch
 
 from benchmarks.measure import Options, now
-from hparams import UserError
+from detalbert.errors import UserError
 
 SHAPES: Dict[str, Dict[str, int]] = {
     name: dict(

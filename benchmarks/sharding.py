@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.measure import Different, Options, growth, interleave, rates, ratio_of
 from data import named_tokenizer
-from hparams import UserError
+from detalbert.errors import UserError
 from pretrain import api_text
 from pretrain.corpus import Corpus
 from pretrain.hparams import PretrainData, parse_pretrain_data

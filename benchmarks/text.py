@@ -14,7 +14,8 @@ from benchmarks.measure import Different, Options, interleave, peak_memory, rate
 from benchmarks.parity import validation_seconds
 from data import load_tokenizer
 from decoding import Candidates, best_spans, merge_answers
-from hparams import DataConfig, HParams, UserError
+from detalbert.errors import UserError
+from detalbert.settings.hparams import DataConfig, HParams
 from squad_files import open_source, read_examples
 from squad_utils import Example, Windows, build_windows
 

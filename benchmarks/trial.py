@@ -22,7 +22,8 @@ import optim
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from checkpoints import LocalCheckpoints
-from hparams import UserError, parse_hparams
+from detalbert.errors import UserError
+from detalbert.settings.hparams import parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
 from packing import training_flops

@@ -21,8 +21,8 @@ from cluster.expconf import check_experiment
 from cluster.jobs import check_job
 from cluster.masterconf import Pool, check_master, pools
 from cluster.schema import Finding, mapping, placeholders
-from experiment import load_config
-from hparams import UserError
+from detalbert.errors import UserError
+from detalbert.settings.experiment import load_config
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 

@@ -20,7 +20,7 @@ from cluster.schema import (
     check,
     mapping,
 )
-from experiment import UNREAD
+from detalbert.settings.experiment import UNREAD
 
 _SAVE: Dict[str, Any] = {
     "save_experiment_best": COUNT,

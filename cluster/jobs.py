@@ -11,7 +11,8 @@ from cluster.expconf import RANGES
 from cluster.machines import Gpu
 from cluster.masterconf import Pool
 from cluster.schema import Finding, check, mapping, nearest
-from hparams import StepHParams, UserError
+from detalbert.errors import UserError
+from detalbert.settings.hparams import StepHParams
 from pretrain.hparams import PretrainHParams
 from workloads import Workload, choose
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from experiment import apply_overrides, load_config
-from hparams import UserError
+from detalbert.errors import UserError
+from detalbert.settings.experiment import apply_overrides, load_config
 from pretrain.corpus import Corpus
 from pretrain.data import load_tokenizer
 from pretrain.hparams import parse_pretrain_data, parse_pretrain_hparams

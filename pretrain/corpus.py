@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Tuple
 import filelock
 import numpy as np
 
-from hparams import UserError
+from detalbert.errors import UserError
 from pretrain import storage
 from pretrain.hparams import PretrainData
 from pretrain.shards import FORMAT

@@ -6,8 +6,8 @@ from typing import Any, Dict, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from data import named_tokenizer
+from detalbert.errors import UserError
 from display import DataSummary
-from hparams import UserError
 from pretrain.corpus import Corpus
 from pretrain.examples import Examples
 from pretrain.hparams import PretrainData, PretrainHParams, parse_pretrain_data

@@ -7,7 +7,9 @@ tokens with LAMB at 0.00176, 3,125 steps of warm-up.
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
-from hparams import StepHParams, UserError, check_step, parse_section
+from detalbert.errors import UserError
+from detalbert.settings.hparams import StepHParams, check_step
+from detalbert.settings.sections import parse_section
 
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
 _SIZES = {

@@ -16,7 +16,8 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hparams import Unavailable, UserError
+from detalbert.atomic import write_json
+from detalbert.errors import Unavailable, UserError
 from pretrain.hparams import PretrainData
 from pretrain.pieces import (
     SPLITS,
@@ -32,7 +33,6 @@ from pretrain.pieces import (
 from pretrain.shards import FORMAT, is_done, join_pieces, record_path, sweep
 from pretrain.sources import Text, open_text
 from pretrain.words import WordEncoder
-from run_folder import write_json
 
 _EXAMPLES = 1 << 16  # whose lengths are read at a time
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters a piece, which takes two bytes

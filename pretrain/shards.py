@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List
 
 import numpy as np
 
+from detalbert.atomic import write_json
 from pretrain.pieces import SPLITS, Plan, piece_path
-from run_folder import write_json
 
 FORMAT = 1  # raise it when the columns or their meaning change
 

@@ -18,9 +18,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import botocore
 
+from detalbert.errors import UserError
+from detalbert.hub import hub_error
 from embedded import world
-from hparams import UserError
-from hub import hub_error
 from pretrain import api_text, storage
 from pretrain.storage import File
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
 
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # without a single byte between them, before it is given up

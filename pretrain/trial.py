@@ -13,9 +13,9 @@ import torch.distributed as dist
 from determined import pytorch
 from transformers import AlbertForPreTraining
 
+from detalbert.errors import UserError
 from display import Progress
 from evaluation import to_device
-from hparams import UserError
 from modeling import config_from_keys, load_weights, model_error, random_model
 from packing import check_model, training_flops
 from pretrain.data import PretrainText

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from hparams import UserError
+from detalbert.errors import UserError
 from pretrain.hparams import PretrainData
 from pretrain.pieces import is_held_out
 from pretrain.sources import Text, documents, open_text

@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
-        from hparams import UserError
+        from detalbert.errors import UserError
         from reports import commands
     except ModuleNotFoundError as error:
         return _missing(error)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports import bills, live, plan, prices, records
 from reports.cost import cost_report
 from reports.page import to_html, write_whole

@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Sequence
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports import prices as price_file
 from reports.plots import cost_plot
 from reports.prices import Price

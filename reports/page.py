@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.tables import Report
 
 _TEMPLATES = Path(__file__).parent

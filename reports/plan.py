@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.closed_form import Expected, break_even_hazard, daly_period, expected
 from reports.prices import Price, find
 from reports.reclaims import Constant, Reclaims

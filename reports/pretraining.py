@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.published import Point
 from reports.runs import read_json, read_number
 from reports.tables import Table, frame

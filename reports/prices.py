@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
-from hparams import UserError, unknown_key
+from detalbert.errors import UserError, unknown_key
 
 PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
 STALE_DAYS = 90

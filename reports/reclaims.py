@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 
 class Reclaims(ABC):

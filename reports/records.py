@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hparams import UserError
+from detalbert.errors import UserError
 
 Moment = datetime.datetime
 FINISHED = {"STATE_COMPLETED"}

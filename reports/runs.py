@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.prices import Price, find
 from reports.published import EPOCHS, WINDOWS
 from reports.rows import Run

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.plots import scaling_plot
 from reports.pretraining import Pretraining
 from reports.pretraining import tables as pretraining_tables

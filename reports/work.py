@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.machines import gpu_of
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.published import FINE_TUNING
 
 
 def count_windows(train: str, config: Path) -> int:
     """Windows of a SQuAD-shaped file, cut as the experiment config says (tokenizer, lengths)."""
     from data import load_split, load_tokenizer
-    from experiment import load_config, single_values
-    from hparams import parse_data_config, parse_hparams
+    from detalbert.settings.experiment import load_config, single_values
+    from detalbert.settings.hparams import parse_data_config, parse_hparams
 
     loaded = load_config(config)
     hparams = parse_hparams(single_values(loaded.get("hyperparameters") or {}))

@@ -16,7 +16,7 @@ import asking
 import batches
 from batches import pack_rows, validation_rows
 from decoding import merge_answers, n_best_list
-from hparams import UserError
+from detalbert.errors import UserError
 from question_files import read_questions
 from squad_metrics import Tally, score
 from squad_utils import Example, build_windows

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batches import TrainOrder, deal, micro_batches, train_loader, validation_loader
-from hparams import UserError
+from detalbert.errors import UserError
 from squad_utils import Windows
 
 

@@ -14,8 +14,8 @@ from batches import TrainOrder
 from cluster import expconf
 from cluster.jobs import samples
 from cluster.schema import Map, Seq, Union_
-from experiment import check_sections, single_values
-from hparams import HParams, parse_hparams
+from detalbert.settings.experiment import check_sections, single_values
+from detalbert.settings.hparams import HParams, parse_hparams
 from optim import lr_factor
 from pretrain.hparams import parse_pretrain_hparams
 from step_trial import plan_steps

@@ -15,7 +15,8 @@ import pytest
 
 import data
 from data import load_split, load_tokenizer
-from hparams import DataConfig, HParams, UserError
+from detalbert.errors import UserError
+from detalbert.settings.hparams import DataConfig, HParams
 from tests.conftest import ROOT
 
 HPARAMS = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)

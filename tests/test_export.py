@@ -14,7 +14,7 @@ import answering
 import exporting
 import predict
 import trained
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 from question_files import read_questions
 from tests.conftest import LocalRun
 from trained import Trained

@@ -19,8 +19,9 @@ import budget
 import forward
 import packing
 import trained
+from detalbert.errors import UserError
+from detalbert.settings.hparams import HParams
 from forward import Forward, encoder_layers, made_up_row, pad_row
-from hparams import HParams, UserError
 from linears import Fp8Linear, StepLinear
 from packing import PACKED
 

@@ -7,8 +7,8 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from hparams import Unavailable, UserError
-from hub import hub_error
+from detalbert.errors import Unavailable, UserError
+from detalbert.hub import hub_error
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from determined import core
 import train
 from checkpoints import LocalCheckpoints
 from data import load_tokenizer
-from hparams import DataConfig, HParams, UserError, parse_hparams
+from detalbert.errors import UserError
+from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
 from modeling import build_model, resolve_precision, starts_from_scratch

@@ -12,7 +12,8 @@ from transformers import (
 )
 
 import optim
-from hparams import HParams, UserError
+from detalbert.errors import UserError
+from detalbert.settings.hparams import HParams
 
 
 def tiny_albert():

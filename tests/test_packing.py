@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 import packing
-from hparams import UserError
+from detalbert.errors import UserError
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
 SHAPE = {

@@ -17,7 +17,7 @@ import answering
 import predict
 import trained
 from batches import CHUNK
-from hparams import UserError
+from detalbert.errors import UserError
 from question_files import read_questions
 from tests.conftest import ROOT, LocalRun
 

@@ -15,7 +15,8 @@ import torch
 
 import preflight
 import squad_files
-from hparams import DataConfig, HParams, UserError, parse_hparams
+from detalbert.errors import UserError
+from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from tests.conftest import ROOT, TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.

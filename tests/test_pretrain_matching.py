@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForPreTraining
 
-from hparams import UserError
+from detalbert.errors import UserError
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.matching import start_matching
 

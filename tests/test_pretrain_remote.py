@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from data import named_tokenizer
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 from pretrain import corpus as corpus_module
 from pretrain import storage
 from pretrain.corpus import Corpus

@@ -20,8 +20,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from data import named_tokenizer
+from detalbert.errors import UserError
 from embedded import world
-from hparams import UserError
 from pretrain import pieces, words
 from pretrain.corpus import Corpus
 from pretrain.examples import ExampleOrder, Examples

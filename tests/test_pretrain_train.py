@@ -12,7 +12,8 @@ import yaml
 import resume  # noqa: F401 (lets torch.load read checkpoints)
 import train
 from data import named_tokenizer
-from hparams import UserError, parse_hparams
+from detalbert.errors import UserError
+from detalbert.settings.hparams import parse_hparams
 from modeling import build_model, read_weights
 from pretrain import api_text
 from pretrain.hparams import parse_pretrain_hparams

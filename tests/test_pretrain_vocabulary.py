@@ -8,8 +8,8 @@ import botocore
 import pytest
 
 from data import named_tokenizer
+from detalbert.errors import UserError
 from encoding import treats_words_apart
-from hparams import UserError
 from pretrain import api_text, vocabulary
 from pretrain.hparams import parse_pretrain_data
 from pretrain.masking import read_vocabulary

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import question_files
+from detalbert.errors import UserError
 from embedded import world
-from hparams import UserError
 from question_files import MAX_CONTEXT, read_questions
 from squad_files import open_source, read_examples
 

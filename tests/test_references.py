@@ -10,7 +10,7 @@ import pytest
 import predict
 import references
 import trained
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 from tests.conftest import LocalRun
 from tests.fake_checkpoints import TOKEN, CheckpointMaster, Stored
 from tests.test_predict import refused

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from data import load_split, load_tokenizer
-from hparams import parse_data_config, parse_hparams
+from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
 from reports.work import count_windows, parse_speed
 from tests.conftest import TINY

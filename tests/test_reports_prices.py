@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
-from hparams import UserError
+from detalbert.errors import UserError
 from reports import prices
 
 ENTRY: Dict[str, Any] = {

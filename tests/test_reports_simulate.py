@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hparams import UserError
+from detalbert.errors import UserError
 from reports.closed_form import break_even_hazard, daly_period, expected, young_period
 from reports.plan import best_period, within
 from reports.reclaims import Constant, Trace, load_trace

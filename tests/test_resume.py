@@ -21,7 +21,7 @@ import model_def
 import resume
 import train
 from checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
-from hparams import UserError
+from detalbert.errors import UserError
 from tests import chaos
 from tests.conftest import TINY, settings
 from tests.conftest import train as train_process

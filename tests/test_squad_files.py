@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 import squad_files
-from hparams import UserError
+from detalbert.errors import UserError
 from squad_files import open_source, read_examples
 
 DOCUMENT = {

@@ -12,7 +12,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import encoding
-from hparams import UserError
+from detalbert.errors import UserError
 from squad_utils import Example, Windows, build_windows
 from tests.fake_questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
 

@@ -7,8 +7,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiment import apply_overrides, check_sections, load_config, single_values
-from hparams import DataConfig, HParams, UserError, parse_data_config, parse_hparams
+from detalbert.errors import UserError
+from detalbert.settings.experiment import (
+    apply_overrides,
+    check_sections,
+    load_config,
+    single_values,
+)
+from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from tests.conftest import ROOT
 
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, List
 
 import yaml
 
-from hparams import UserError, unknown_key
+from detalbert.errors import UserError, unknown_key
 
 # The top-level keys of Determined 0.38.1's experiment config, version 0.
 KNOWN_KEYS = """

@@ -5,7 +5,7 @@ from typing import Type
 
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from hparams import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
@@ -15,7 +15,7 @@ WEIGHTS = "state_dict.pth"
 def find_local(name: str) -> str:
     """`name` as it is, or its place in this repository where only that exists; of a checkpoint of
     this package the library's files in it, without the weights."""
-    shipped = Path(__file__).parent / name
+    shipped = Path(__file__).parents[1] / name
     found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 

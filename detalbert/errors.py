@@ -1,0 +1,40 @@
+"""The errors that a user reads: one line, what is wrong, where, what to do."""
+
+import difflib
+from typing import List
+
+
+class UserError(Exception):
+    """A mistake the user can mend. The text is one line: what is wrong, where, what to do.
+
+    `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
+    """
+
+    kind = "error"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))
+
+
+class Unavailable(UserError):
+    """Something outside that another try may find: a network, a hub, room on another machine.
+
+    Printed as `train.py: unavailable: ...`, so that the experiments' log policies tell it from a
+    mistake: Determined starts such a trial again, up to `max_restarts` times.
+    """
+
+    kind = "unavailable"
+
+
+def unknown_key(key: str, section: str, known: List[str]) -> UserError:
+    """The error for a key that nobody reads, with the nearest known one."""
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+    return UserError(f"{section}.{key}: unknown key; {hint}")
+
+
+def first_line(error: BaseException) -> str:
+    """Why something failed, on one line: the system's word, the message's first line or the name
+    of the error's class."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0]
