@@ -13,10 +13,11 @@ import torch
 
 from batches import CHUNK, pack_rows, validation_rows
 from budget import ON_A_CPU
-from decoding import Answers, Candidates, merge_answers, n_best_list
+from detalbert.squad.answers import Answers, merge_answers, n_best_list
+from detalbert.squad.decoding import Candidates
+from detalbert.squad.windows import Example, Windows, build_windows
 from evaluation import evaluate_row
 from rows import Row
-from squad_utils import Example, Windows, build_windows
 from trained import Trained
 
 

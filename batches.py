@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from detalbert.errors import UserError
+from detalbert.squad.windows import Windows
 from rows import Row, RowLoader
-from squad_utils import Windows
 
 CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
 

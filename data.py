@@ -2,23 +2,21 @@
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 import filelock
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from detalbert.errors import UserError
-from detalbert.hub import find_local, hub_error
+from detalbert.atomic import whole_folder
+from detalbert.errors import UserError, first_line
 from detalbert.settings.hparams import DataConfig, HParams
-from squad_files import Source, open_source, read_examples
-from squad_utils import Example, Windows, build_windows, check_tokenizers_version
+from detalbert.squad.sources import Source, open_source, read_examples
+from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
+from detalbert.squad.windows import Example, Windows, build_windows
 
 FORMAT = 1  # raise it when the columns or their meaning change
 
@@ -50,20 +48,6 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
     return named_tokenizer(name)
 
 
-def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """As `load_tokenizer`, of a folder, a checkpoint of this package, or a hub name."""
-    check_tokenizers_version()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(find_local(name))
-    except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
-        raise hub_error(error)(
-            f"data.tokenizer: {name!r} does not load as a tokenizer: {_first_line(error)}"
-        ) from None
-    if not tokenizer.is_fast:
-        raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
-    return tokenizer
-
-
 def load_split(
     config: DataConfig, split: str, tokenizer: PreTrainedTokenizerBase, hparams: HParams
 ) -> Split:
@@ -84,7 +68,7 @@ def load_split(
                     _featurise(folder, source, config, tokenizer, hparams)
         except OSError as error:
             raise UserError(
-                f"{cache_dir}: cannot write the feature cache: {error.strerror or error}; "
+                f"{cache_dir}: cannot write the feature cache: {first_line(error)}; "
                 "free space or set data.cache_dir"
             ) from None
     meta = json.loads((folder / "meta.json").read_text())
@@ -114,18 +98,11 @@ def _featurise(
         "tokens": int(windows.lengths.sum(dtype=np.int64)),
     }
     columns = windows.columns()
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.writing-"))
-    try:
+    with whole_folder(folder) as aside:
         for name, column in columns.items():
-            with (aside / f"{name}.npy").open("wb") as file:
-                np.save(file, column)
-                _flush(file)
-        with (aside / "meta.json").open("w") as file:
-            json.dump({"columns": list(columns), "counts": counts, "faults": faults}, file)
-            _flush(file)
-        os.replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            np.save(aside / f"{name}.npy", column)
+        meta = {"columns": list(columns), "counts": counts, "faults": faults}
+        (aside / "meta.json").write_text(json.dumps(meta))
 
 
 def _examples(source: Source, config: DataConfig) -> Tuple[List[Example], Dict[str, int]]:
@@ -136,11 +113,10 @@ def _examples(source: Source, config: DataConfig) -> Tuple[List[Example], Dict[s
 def _cache_key(
     source: Source, config: DataConfig, tokenizer: PreTrainedTokenizerBase, hparams: HParams
 ) -> str:
-    vocabulary = tokenizer.backend_tokenizer.to_str()
     parts = [
         FORMAT,
         source.fingerprint,
-        hashlib.sha256(vocabulary.encode()).hexdigest(),
+        tokenizer_sum(tokenizer),
         hparams.max_seq_length,
         hparams.doc_stride,
         hparams.max_query_length,
@@ -148,12 +124,3 @@ def _cache_key(
         getattr(config, f"max_{source.split}_examples"),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

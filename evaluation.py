@@ -6,8 +6,8 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
-from decoding import Candidates, best_spans
 from detalbert.settings.hparams import HParams
+from detalbert.squad.decoding import Candidates, best_spans
 from forward import Forward
 from packing import window_losses
 from rows import Row

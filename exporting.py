@@ -14,7 +14,7 @@ import yaml
 from detalbert.atomic import write_json
 from detalbert.errors import UserError
 from detalbert.hub import hub_error
-from squad_files import OFFICIAL_SHA256
+from detalbert.squad.sources import OFFICIAL_SHA256
 from trained import SETTINGS, Trained
 
 PACKAGES = ("torch", "transformers", "tokenizers", "determined")

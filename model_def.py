@@ -4,7 +4,6 @@
 candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -15,15 +14,17 @@ from transformers import PreTrainedTokenizerBase
 
 from batches import TrainOrder, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
-from decoding import Answers, Candidates, merge_answers
 from detalbert.atomic import write_json
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
+from detalbert.squad.answers import Answers, merge_answers
+from detalbert.squad.decoding import Candidates
+from detalbert.squad.metrics import score
+from detalbert.squad.tokenizer import tokenizer_sum
 from display import DataSummary, Progress, split_line
 from evaluation import evaluate_row, row_losses
 from modeling import build_model
 from rows import Row
 from run_folder import SCORES, write_predictions
-from squad_metrics import score
 from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter, plan_steps  # noqa: F401
 
 
@@ -48,12 +49,11 @@ class SquadData(NamedTuple):
 
     def fingerprints(self) -> Dict[str, Any]:
         """What the questions and the tokenizer are, by config key: hashes in place of names."""
-        vocabulary = self.tokenizer.backend_tokenizer.to_str().encode()
         config = self.train.config
         return {
             "data.train": self.train.source.fingerprint,
             "data.validation": self.validation.source.fingerprint,
-            "data.tokenizer": hashlib.sha256(vocabulary).hexdigest(),
+            "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.max_train_examples": config.max_train_examples,
             "data.max_validation_examples": config.max_validation_examples,
             "data.skip_invalid": config.skip_invalid,

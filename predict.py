@@ -26,8 +26,8 @@ import asking
 import predictions
 import trained
 from detalbert.errors import UserError
+from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from display import quiet_libraries
-from question_files import MAX_CONTEXT, check_text
 
 MODES = ("data", "question", "interactive", "export", "serve")
 

@@ -8,13 +8,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Tuple
 import numpy as np
 from tqdm import tqdm
 
-import squad_files
 from answering import Answered, answer
 from detalbert.atomic import whole_file, write_json
 from detalbert.errors import UserError
-from question_files import read_questions
-from squad_metrics import Tally
-from squad_utils import Example
+from detalbert.squad import sources as squad_files
+from detalbert.squad.metrics import Tally
+from detalbert.squad.question_stream import read_questions
+from detalbert.squad.windows import Example
 from trained import Trained
 
 METRICS = "metrics.json"

@@ -21,10 +21,10 @@ import torch
 from determined.common import constants
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
-import squad_files
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
+from detalbert.squad import sources as squad_files
 
 GIB = 2**30
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

@@ -12,10 +12,10 @@ import yaml
 from determined import core
 from torch.utils.tensorboard import SummaryWriter
 
-from decoding import Answers
 from detalbert.atomic import whole_file, write_json
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED  # noqa: F401 (for others)
+from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included

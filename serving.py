@@ -19,7 +19,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional
 from answering import Stopped
 from asking import ask
 from detalbert.errors import UserError
-from question_files import check_text
+from detalbert.squad.question_stream import check_text
 from trained import Trained
 
 try:

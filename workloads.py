@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import preflight
 from detalbert.settings.hparams import HParams, StepHParams, parse_data_config, parse_hparams
+from detalbert.squad.metrics import METRICS
 from model_def import SquadData, SquadTrial
-from squad_metrics import METRICS
 from step_trial import StepTrial
 
 

@@ -14,7 +14,7 @@ from batches import TrainOrder, train_loader
 from benchmarks import peer
 from benchmarks.measure import Different, Options, rates, ratio_of
 from benchmarks.text import LIMITS, examples_of, tokenizer_of
-from squad_utils import Windows, build_windows
+from detalbert.squad.windows import Windows, build_windows
 
 MAX_TOKENS = 4096
 COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "start_positions", "end_positions")

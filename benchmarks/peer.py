@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tup
 
 import numpy as np
 
-from squad_utils import Example
+from detalbert.squad.windows import Example
 
 BATCH = 1000  # questions in one tokenizer call, as `datasets.map` hands them out
 

@@ -25,8 +25,8 @@ import exporting
 import predictions
 import trained
 from benchmarks.measure import ROOT, Options, memory_of_process
-from embedded import world
-from question_files import read_questions
+from detalbert.squad import world
+from detalbert.squad.question_stream import read_questions
 
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
 QUESTIONS_A_PARAGRAPH = 6

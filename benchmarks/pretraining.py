@@ -22,11 +22,11 @@ from benchmarks.scaling import throughput_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from benchmarks.sharding import data_of, write_text
 from benchmarks.trial import context_of, train_step
-from data import named_tokenizer
+from detalbert.corpus.writer import write_corpus
+from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder, train_loader
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.sharding import write_corpus
 from pretrain.trial import PretrainTrial, flops_of_row
 from rows import Row
 

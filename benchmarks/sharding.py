@@ -19,12 +19,12 @@ from typing import Any, Dict, Iterator, List
 import numpy as np
 
 from benchmarks.measure import Different, Options, growth, interleave, rates, ratio_of
-from data import named_tokenizer
+from detalbert.corpus import api_text
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
-from pretrain import api_text
-from pretrain.corpus import Corpus
-from pretrain.hparams import PretrainData, parse_pretrain_data
-from pretrain.sharding import write_corpus
+from detalbert.settings.text import TextConfig, parse_text_config
+from detalbert.squad.tokenizer import named_tokenizer
 
 PROCESSES = len(os.sched_getaffinity(0))
 LENGTH = 128
@@ -59,8 +59,8 @@ def write_text(options: Options, path: Path, times: int = 1) -> Path:
     return path
 
 
-def data_of(path: Path, cache: Path, options: Options) -> PretrainData:
-    return parse_pretrain_data(
+def data_of(path: Path, cache: Path, options: Options) -> TextConfig:
+    return parse_text_config(
         {"text": str(path), "tokenizer": options.tokenizer, "cache_dir": str(cache),
          "validation_fraction": 0.0}
     )  # fmt: skip
@@ -142,7 +142,7 @@ def memory_of(options: Options, times: int) -> Dict[str, float]:
         return {"text_megabytes": path.stat().st_size / 1e6, **found}
 
 
-def _memory(data: PretrainData) -> Dict[str, float]:
+def _memory(data: TextConfig) -> Dict[str, float]:
     grown = growth(partial(write_corpus, data, named_tokenizer(data.tokenizer), LENGTH))
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return {"process_grows_mib": grown / 2**20, "worker_peak_mib": worker / 2**10}

@@ -8,16 +8,17 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 import torch
 
-import squad_metrics
 from benchmarks import peer
 from benchmarks.measure import Different, Options, interleave, peak_memory, rates, ratio_of
 from benchmarks.parity import validation_seconds
 from data import load_tokenizer
-from decoding import Candidates, best_spans, merge_answers
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams
-from squad_files import open_source, read_examples
-from squad_utils import Example, Windows, build_windows
+from detalbert.squad import metrics as squad_metrics
+from detalbert.squad.answers import merge_answers
+from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.windows import Example, Windows, build_windows
 
 LIMITS = peer.Limits()
 SCALE = 3.0  # of the random logits

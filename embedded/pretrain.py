@@ -22,11 +22,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
 
+from detalbert.corpus.learn_tokenizer import train_pieces, wrap
+from detalbert.squad.world import generate
 from embedded.corpus import make_example, make_filler
 from embedded.prune import prune
-from embedded.world import generate
 from pretrain.matching import start_matching
-from pretrain.vocabulary import train_pieces, wrap
 
 RELEASE = Path(__file__).parent / "albert-tiny"
 VOCAB_SIZE = 1600

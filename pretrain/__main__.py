@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
 from detalbert.settings.experiment import apply_overrides, load_config
-from pretrain.corpus import Corpus
+from detalbert.settings.text import parse_text_config
 from pretrain.data import load_tokenizer
-from pretrain.hparams import parse_pretrain_data, parse_pretrain_hparams
-from pretrain.sharding import write_corpus
+from pretrain.hparams import parse_pretrain_hparams
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -30,7 +31,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         config = load_config(args.config)
         apply_overrides(config, args.set)
         hparams = parse_pretrain_hparams(config.get("hyperparameters"))
-        data = parse_pretrain_data(config.get("data"))
+        data = parse_text_config(config.get("data"))
         if data.text is None:
             raise UserError("data.text: missing; these shards are made of text")
         tokenizer = load_tokenizer(data, hparams)

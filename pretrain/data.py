@@ -5,15 +5,16 @@ from typing import Any, Dict, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from data import named_tokenizer
+from detalbert.corpus.learn_tokenizer import own_tokenizer
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
+from detalbert.settings.text import TextConfig, parse_text_config
+from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from display import DataSummary
-from pretrain.corpus import Corpus
 from pretrain.examples import Examples
-from pretrain.hparams import PretrainData, PretrainHParams, parse_pretrain_data
+from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
-from pretrain.sharding import tokenizer_sum, write_corpus
-from pretrain.vocabulary import own_tokenizer
 
 
 class PretrainText(NamedTuple):
@@ -31,7 +32,7 @@ class PretrainText(NamedTuple):
         The processes of a machine share them: the first takes a lock and writes, the others wait.
         Raises UserError for anything wrong with it.
         """
-        data = parse_pretrain_data(config)
+        data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
         address = data.shards
         if address is None:
@@ -63,7 +64,7 @@ class PretrainText(NamedTuple):
         }
 
 
-def load_tokenizer(data: PretrainData, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
+def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
     """The fast tokenizer of `data.tokenizer`, or one learned from the text.
 
     Raises UserError for one that masks nothing.

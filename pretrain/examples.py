@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from batches import CHUNK, Steps, TrainOrder, deal, micro_batches, rows_of_like_lengths
-from pretrain.corpus import Corpus
+from detalbert.corpus.reader import Corpus
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze

@@ -23,23 +23,6 @@ _CHOICES = {"optimizer": ("lamb", "adamw", "radam"), "size": tuple(_SIZES)}
 
 
 @dataclass(frozen=True)
-class PretrainData:
-    """Where text comes from: `text`, made into token shards here, or `shards` made before."""
-
-    text: Optional[str] = None  # see sources.py for what it may name
-    tokenizer: Optional[str] = None  # a folder or hub name
-    vocab_size: Optional[int] = None  # or: pieces of a tokenizer that is learned from `text`
-    validation: Optional[str] = None  # held-out text; default: a fraction of the documents
-    validation_fraction: float = 0.01  # which ones, a hash of their text decides
-    shards: Optional[str] = None  # a folder or address that `python -m pretrain` wrote
-    shard_mib: float = 1024  # of tokens in a shard, about
-    shuffle_shards: int = 8  # read at the same time, their windows mixed
-    cache_dir: str = ".cache"
-    cache_gib: float = 64  # for shards fetched from afar
-    max_validation_examples: Optional[int] = 10_000
-
-
-@dataclass(frozen=True)
 class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
@@ -106,28 +89,3 @@ def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
         )
     check_step(hparams)
     return hparams
-
-
-def parse_pretrain_data(values: Any) -> PretrainData:
-    """`data:` of a pretraining experiment. Raises UserError as `parse_data_config` does."""
-    data = parse_section(PretrainData, "data", values)
-    if (data.text is None) == (data.shards is None):
-        raise UserError("data.text: set exactly one of 'text' and 'shards'")
-    if (data.tokenizer is None) == (data.vocab_size is None):
-        raise UserError(
-            "data.tokenizer: set either 'tokenizer' (a folder or hub name) or 'vocab_size' (pieces "
-            "of one that is learned from the text)"
-        )
-    if data.vocab_size is not None and data.text is None:
-        raise UserError(
-            "data.vocab_size: shards have a tokenizer already; give its folder as data.tokenizer"
-        )
-    if data.vocab_size is not None and not 300 <= data.vocab_size <= 65_536:
-        raise UserError(f"data.vocab_size: {data.vocab_size} is not between 300 and 65536")
-    if not 0 <= data.validation_fraction < 1:
-        raise UserError(
-            f"data.validation_fraction: {data.validation_fraction} is not from 0 to below 1"
-        )
-    if data.shuffle_shards < 1:
-        raise UserError(f"data.shuffle_shards: {data.shuffle_shards} must be greater than 0")
-    return data

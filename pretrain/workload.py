@@ -7,8 +7,9 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining
 
 import preflight
+from detalbert.settings.text import parse_text_config
 from pretrain.data import PretrainText
-from pretrain.hparams import PretrainHParams, parse_pretrain_data, parse_pretrain_hparams
+from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.trial import METRICS, PretrainTrial
 from workloads import Workload
 
@@ -18,7 +19,7 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
 
     Text is not looked at: making shards of it reads it, and says what is wrong.
     """
-    data = parse_pretrain_data(config["data"])
+    data = parse_text_config(config["data"])
     preflight.check_gpus(gpu_uuids)
     parameters = 0
     if hparams.model is None:
@@ -29,7 +30,7 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
 
 
 PRETRAINING = Workload(
-    parse_data=parse_pretrain_data,
+    parse_data=parse_text_config,
     parse=parse_pretrain_hparams,
     hparams=PretrainHParams,
     load=PretrainText.load,

@@ -32,7 +32,7 @@ import yaml
 import resume  # noqa: F401 (lets torch.load read checkpoints)
 from checkpoints import list_checkpoints
 from tests.conftest import ROOT, TINY, TINY_PRETRAINING
-from tests.fake_metadata import MetadataServer
+from tests.fakes.metadata import MetadataServer
 
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
 

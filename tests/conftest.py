@@ -17,9 +17,9 @@ import yaml
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import trained
-from embedded import world
-from squad_utils import Example, Windows, build_windows
-from tests.fake_questions import read_squad
+from detalbert.squad import world
+from detalbert.squad.windows import Example, Windows, build_windows
+from tests.fakes.questions import read_squad
 from trained import Trained
 
 # How long an example takes says how busy the machine is, not whether the code is right.

@@ -15,11 +15,11 @@ import answering
 import asking
 import batches
 from batches import pack_rows, validation_rows
-from decoding import merge_answers, n_best_list
 from detalbert.errors import UserError
-from question_files import read_questions
-from squad_metrics import Tally, score
-from squad_utils import Example, build_windows
+from detalbert.squad.answers import merge_answers, n_best_list
+from detalbert.squad.metrics import Tally, score
+from detalbert.squad.question_stream import read_questions
+from detalbert.squad.windows import Example, build_windows
 from tests.conftest import LocalRun
 from trained import Trained
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batches import TrainOrder, deal, micro_batches, train_loader, validation_loader
 from detalbert.errors import UserError
-from squad_utils import Windows
+from detalbert.squad.windows import Windows
 
 
 def make_windows(lengths: np.ndarray) -> Windows:

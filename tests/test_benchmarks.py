@@ -15,8 +15,8 @@ import pytest
 from benchmarks import loader, parity, peer, pretraining, render, sharding, trial
 from benchmarks.__main__ import main
 from benchmarks.measure import Options, memory_of_process
-from embedded import world
-from squad_files import _world
+from detalbert.squad import world
+from detalbert.squad.sources import _world
 
 FIELDS = {
     "stage",

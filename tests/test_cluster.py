@@ -24,8 +24,8 @@ from determined.common import api, context, v1file_utils
 
 import resume
 from tests.conftest import ROOT, TINY
-from tests.fake_master import TOKEN, FakeMaster
-from tests.fake_metadata import MetadataServer
+from tests.fakes.master import TOKEN, FakeMaster
+from tests.fakes.metadata import MetadataServer
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
 

@@ -11,10 +11,10 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
+from detalbert.squad.relations import FIELDS, GOODS, TIMBERS
+from detalbert.squad.world import generate
 from embedded.pretrain import build_model, train_tokenizer
 from embedded.prune import prune
-from embedded.relations import FIELDS, GOODS, TIMBERS
-from embedded.world import generate
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "embedded" / "albert-tiny"

@@ -15,7 +15,7 @@ import exporting
 import predict
 import trained
 from detalbert.errors import Unavailable, UserError
-from question_files import read_questions
+from detalbert.squad.question_stream import read_questions
 from tests.conftest import LocalRun
 from trained import Trained
 

@@ -9,8 +9,8 @@ from typing import Any, Iterator, Tuple
 import pytest
 
 import asking
-from question_files import read_questions
-from squad_utils import Example
+from detalbert.squad.question_stream import read_questions
+from detalbert.squad.windows import Example
 from tests.conftest import LocalRun
 from tests.test_serving import serving_here
 from trained import Trained

@@ -18,7 +18,7 @@ import predict
 import trained
 from batches import CHUNK
 from detalbert.errors import UserError
-from question_files import read_questions
+from detalbert.squad.question_stream import read_questions
 from tests.conftest import ROOT, LocalRun
 
 OUTPUTS = ("predictions.json", "null_odds.json", "nbest.json", "metrics.json")

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import preflight
-import squad_files
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
+from detalbert.squad import sources as squad_files
 from tests.conftest import ROOT, TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.

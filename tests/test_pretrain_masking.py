@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import named_tokenizer
-from pretrain.corpus import Corpus
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.writer import write_corpus
+from detalbert.settings.text import TextConfig
+from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL, Examples
-from pretrain.hparams import PretrainData, parse_pretrain_hparams
+from pretrain.hparams import parse_pretrain_hparams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words, read_vocabulary
-from pretrain.sharding import write_corpus
 
 # Pieces 0..4 are special, 5..14 start a word, 15..24 go on with one.
 VOCABULARY = Vocabulary(
@@ -91,7 +92,7 @@ def make_examples(folder: Path, text: Optional[str] = None, **more: Any) -> Exam
         for x in letters
     ]
     (folder / "text.txt").write_text("\n".join(lines))
-    data = PretrainData(
+    data = TextConfig(
         tokenizer="embedded/albert-tiny",
         text=text or str(folder / "text.txt"),
         validation="generated",

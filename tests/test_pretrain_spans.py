@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AlbertForQuestionAnswering
 
-from data import named_tokenizer
+from detalbert.squad.tokenizer import named_tokenizer
 from forward import Forward
 from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams

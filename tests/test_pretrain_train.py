@@ -11,11 +11,11 @@ import yaml
 
 import resume  # noqa: F401 (lets torch.load read checkpoints)
 import train
-from data import named_tokenizer
+from detalbert.corpus import api_text
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
+from detalbert.squad.tokenizer import named_tokenizer
 from modeling import build_model, read_weights
-from pretrain import api_text
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos

@@ -12,7 +12,7 @@ import references
 import trained
 from detalbert.errors import Unavailable, UserError
 from tests.conftest import LocalRun
-from tests.fake_checkpoints import TOKEN, CheckpointMaster, Stored
+from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
 from tests.test_predict import refused
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reports import bills, records
 from reports.__main__ import main
-from tests.fake_records import SPOT, TOKEN, FakeRecords
+from tests.fakes.records import SPOT, TOKEN, FakeRecords
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48

@@ -13,7 +13,7 @@ import spot
 import train
 from checkpoints import list_checkpoints
 from tests.conftest import settings
-from tests.fake_metadata import MetadataServer
+from tests.fakes.metadata import MetadataServer
 
 NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 

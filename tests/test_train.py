@@ -19,9 +19,9 @@ import torch
 import yaml
 
 import resume  # noqa: F401 (lets torch.load read checkpoints)
-import squad_metrics
-from embedded import world
-from squad_files import open_source, read_examples
+from detalbert.squad import metrics as squad_metrics
+from detalbert.squad import world
+from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import ROOT, TINY, settings, train
 
 

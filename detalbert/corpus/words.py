@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-from encoding import ODD, encode_distinct, marks_words, ranges, treats_words_apart
+from detalbert.squad.encoding import ODD, encode_distinct, marks_words, ranges, treats_words_apart
 
 _MOST_WORDS = 1 << 17  # some 26 MB; then the memory starts over, so that it stays flat
 

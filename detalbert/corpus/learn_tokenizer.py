@@ -18,10 +18,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
+from detalbert.corpus.pieces import is_held_out
+from detalbert.corpus.sources import Text, documents, open_text
 from detalbert.errors import UserError
-from pretrain.hparams import PretrainData
-from pretrain.pieces import is_held_out
-from pretrain.sources import Text, documents, open_text
+from detalbert.settings.text import TextConfig
 
 SPECIALS = {
     "pad_token": "<pad>",
@@ -75,7 +75,7 @@ def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
     )
 
 
-def own_tokenizer(data: PretrainData, positions: int) -> Path:
+def own_tokenizer(data: TextConfig, positions: int) -> Path:
     """The folder of a tokenizer with `data.vocab_size` pieces of the text that is trained on.
 
     Made once and kept below `data.cache_dir`; the processes of a machine wait for the first.

@@ -12,16 +12,16 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
-from data import named_tokenizer
+from detalbert.corpus import reader as corpus_module
+from detalbert.corpus import storage
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.sources import documents, open_text
 from detalbert.errors import Unavailable, UserError
-from pretrain import corpus as corpus_module
-from pretrain import storage
-from pretrain.corpus import Corpus
+from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import ExampleOrder, Examples, train_loader
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.masking import read_vocabulary
-from pretrain.sources import documents, open_text
-from tests.test_pretrain_shards import TOKENIZER, contexts, data, write
+from tests.corpus.test_writer import TOKENIZER, contexts, data, write
 
 moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
 boto3 = pytest.importorskip("boto3")

@@ -17,10 +17,10 @@ from typing import Any, Dict, List, Tuple
 import filelock
 import numpy as np
 
+from detalbert.corpus import storage
+from detalbert.corpus.shards import FORMAT
 from detalbert.errors import UserError
-from pretrain import storage
-from pretrain.hparams import PretrainData
-from pretrain.shards import FORMAT
+from detalbert.settings.text import TextConfig
 
 _FETCHES = 3  # of a shard whose bytes are not those that were written
 
@@ -32,7 +32,7 @@ class Corpus:
     Raises UserError for what is no corpus, is damaged, or is of another format.
     """
 
-    def __init__(self, address: str, split: str, data: PretrainData) -> None:
+    def __init__(self, address: str, split: str, data: TextConfig) -> None:
         self.address, self.split, self.data = address, split, data
         self.index = read_index(address)
         facts = self.index["splits"][split]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squad_metrics import exact_match, f1, normalize_answer, score
-from squad_utils import Example
+from detalbert.squad.metrics import exact_match, f1, normalize_answer, score
+from detalbert.squad.windows import Example
 
 
 def question(id_: str, *answers: str) -> Example:

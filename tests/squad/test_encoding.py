@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
-import encoding
-from encoding import Tokens, encode, encode_whole, treats_words_apart
-from tests.fake_questions import TOKENIZERS, read_squad
+from detalbert.squad import encoding
+from detalbert.squad.encoding import Tokens, encode, encode_whole, treats_words_apart
+from tests.fakes.questions import TOKENIZERS, read_squad
 
 
 def albert_like(*parts: Any, splitter: Any = None) -> tokenizers.Tokenizer:

@@ -11,9 +11,9 @@ from typing import Any, Iterator
 import datasets
 import pytest
 
-import squad_files
 from detalbert.errors import UserError
-from squad_files import open_source, read_examples
+from detalbert.squad import sources as squad_files
+from detalbert.squad.sources import open_source, read_examples
 
 DOCUMENT = {
     "version": "v2.0",

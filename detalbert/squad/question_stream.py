@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, TextIO
 
 from detalbert.errors import UserError
-from squad_files import Question, article_questions, checked_examples, row_question
-from squad_utils import Example
+from detalbert.squad.sources import Question, article_questions, checked_examples, row_question
+from detalbert.squad.windows import Example
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 MAX_QUESTION = 10_000

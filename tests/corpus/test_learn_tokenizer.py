@@ -7,22 +7,23 @@ from typing import Any, List
 import botocore
 import pytest
 
-from data import named_tokenizer
+from detalbert.corpus import api_text
+from detalbert.corpus import learn_tokenizer as vocabulary
+from detalbert.corpus.learn_tokenizer import own_tokenizer
+from detalbert.corpus.pieces import is_held_out
+from detalbert.corpus.sources import documents, open_text
 from detalbert.errors import UserError
-from encoding import treats_words_apart
-from pretrain import api_text, vocabulary
-from pretrain.hparams import parse_pretrain_data
+from detalbert.settings.text import parse_text_config
+from detalbert.squad.encoding import treats_words_apart
+from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import read_vocabulary
-from pretrain.pieces import is_held_out
-from pretrain.sources import documents, open_text
-from pretrain.vocabulary import own_tokenizer
 
 SERVICE = "sts"
 
 
 def learn(text: Path, cache: Path, **more: Any) -> Path:
     values = {"text": str(text), "vocab_size": 400, "cache_dir": str(cache), **more}
-    return own_tokenizer(parse_pretrain_data(values), positions=128)
+    return own_tokenizer(parse_text_config(values), positions=128)
 
 
 def sentences(count: int) -> List[str]:
@@ -94,7 +95,7 @@ def test_of_much_text_parts_from_all_over_are_looked_at(
 )
 def test_bad_values_name_their_key(values: Any, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
-        parse_pretrain_data(values)
+        parse_text_config(values)
 
 
 def test_a_folder_that_cannot_be_written(text: Path, tmp_path: Path) -> None:

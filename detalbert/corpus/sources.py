@@ -18,14 +18,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import botocore
 
+from detalbert.corpus import api_text, storage
+from detalbert.corpus.storage import File
 from detalbert.errors import UserError
 from detalbert.hub import hub_error
-from embedded import world
-from pretrain import api_text, storage
-from pretrain.storage import File
+from detalbert.squad import world
 
 SUFFIXES = (".txt", ".jsonl", ".json")
-_ROWS = 4_000  # characters of a hub document, on average, when its rows are shared out
+ROW_CHARACTERS = 4_000  # characters of a hub document, on average, when its rows are shared out
 
 
 class Span(NamedTuple):
@@ -174,7 +174,7 @@ def _hub(address: str, key: str) -> Any:
 
 def _hub_text(address: str, key: str, part_bytes: int) -> Text:
     rows = _hub(address, key)
-    each = max(1, part_bytes // _ROWS)
+    each = max(1, part_bytes // ROW_CHARACTERS)
     spans = [
         Span(f"hub:{address}", begin, min(len(rows), begin + each), len(rows))
         for begin in range(0, len(rows), each)

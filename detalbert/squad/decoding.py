@@ -1,14 +1,12 @@
 """Span decoding: logits -> the best spans of a window, on the device -> one answer per question."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Tuple
 
 import numpy as np
 import torch
 
-from encoding import ranges
-from squad_utils import Example, Windows
+from detalbert.squad.encoding import ranges
 
-_INF = float("inf")
 _WINDOWS = 256  # that the host looks at together; bounds the memory that this takes
 
 
@@ -77,21 +75,21 @@ def _spans_on_device(
     pad = column >= lengths[:, None]  # [n, width]
     token = (cu_seqlens[:-1, None] + column).masked_fill(pad, 0)
 
-    start, start_at = _top(start_logits[token].masked_fill(pad, -_INF), k)  # [n, K]
-    end, end_at = _top(end_logits[token].masked_fill(pad, -_INF), k)
+    start, start_at = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
+    end, end_at = _top(end_logits[token].masked_fill(pad, -np.inf), k)
     low, high = row["context_start"][:, None], row["context_end"][:, None]
     span = end_at[:, None, :] - start_at[:, :, None]  # [n, K starts, K ends], tokens less one
     wrong = (span < 0) | (span >= reach)
     wrong |= (start_at < low)[:, :, None] | (end_at >= high)[:, None, :]
-    pairs = (start[:, :, None] + end[:, None, :]).masked_fill(wrong, -_INF)
+    pairs = (start[:, :, None] + end[:, None, :]).masked_fill(wrong, -np.inf)
     score, best = _top(pairs.view(n, k * k), k)  # pair i * K + j is start rank i, end rank j
-    none = score == -_INF
+    none = score == -np.inf
     by_start, by_end = best // k, best % k
     return (
         start_at.gather(1, by_start).masked_fill(none, 0).int(),
         end_at.gather(1, by_end).masked_fill(none, 0).int(),
-        start.gather(1, by_start).masked_fill(none, -_INF),
-        end.gather(1, by_end).masked_fill(none, -_INF),
+        start.gather(1, by_start).masked_fill(none, -np.inf),
+        end.gather(1, by_end).masked_fill(none, -np.inf),
     )
 
 
@@ -115,7 +113,7 @@ def _spans_on_host(
     rank = np.arange(len(window)) - np.searchsorted(window, np.arange(n))[window]
     order, window, rank = (x[rank < k] for x in (order, window, rank))
     place, begin = window * k + rank, cu_seqlens[window]
-    positions, scores = np.zeros((2, n * k), np.int32), np.full((2, n * k), -_INF, np.float32)
+    positions, scores = np.zeros((2, n * k), np.int32), np.full((2, n * k), -np.inf, np.float32)
     for side, token in enumerate((i[order], j[order])):
         positions[side][place] = token - begin
         scores[side][place] = logits[side][token]
@@ -135,7 +133,7 @@ def _top_in_context(
         begin, count = cu_seqlens[:-1][chunk], lengths[chunk]
         grid = logits[begin[0] : begin[-1] + count[-1]]  # copied only to pad it
         if len(grid) < len(begin) * width:
-            padded = np.full((len(begin), width), -_INF, np.float32)
+            padded = np.full((len(begin), width), -np.inf, np.float32)
             padded[column < count[:, None]] = grid
             grid = padded
         top = _greatest(grid.reshape(-1, width), k)
@@ -146,7 +144,7 @@ def _top_in_context(
         inside &= token < (begin + high[chunk])[window]
         found.append(token[inside])
     found = np.concatenate(found)
-    return found[logits[found] > -_INF]
+    return found[logits[found] > -np.inf]
 
 
 def _greatest(grid: np.ndarray, k: int) -> np.ndarray:
@@ -176,126 +174,3 @@ def _best_first(
     if (np.diff(key[order]) > 0).all():
         return order
     return np.lexsort((tokens[1], -end, tokens[0], -start, key))  # equal scores: ranks decide
-
-
-class Answers(NamedTuple):
-    """What the windows of every question say together, by question id."""
-
-    predictions: Dict[str, str]  # "" is "no answer"
-    null_odds: Dict[str, float]  # null score less best span's score: how unanswerable
-
-
-def _best_with_text(windows: Windows, candidates: Candidates) -> Tuple[np.ndarray, ...]:
-    """Of every window: its number, the characters (begin, end) and the logits (start, end) of its
-    best span that has any, the logits -inf where none has, and the null score; [n] each."""
-    number, starts, ends, start_logits, end_logits, null = candidates
-    shift = windows.context_begin[number] - windows.context_starts(number)
-    begin, end = np.zeros((2, len(number)), np.int32)
-    start_logit, end_logit = np.full((2, len(number)), -_INF, np.float32)
-    left = np.arange(len(number))  # windows whose best spans so far are without text
-    for rank in range(starts.shape[1]):
-        left = left[start_logits[left, rank] > -_INF]
-        if not len(left):
-            break
-        begin[left] = windows.context_offsets[shift[left] + starts[left, rank], 0]
-        end[left] = windows.context_offsets[shift[left] + ends[left, rank], 1]
-        text = end[left] > begin[left]
-        there, left = left[text], left[~text]
-        start_logit[there] = start_logits[there, rank]
-        end_logit[there] = end_logits[there, rank]
-    return number, begin, end, start_logit, end_logit, null
-
-
-class _Pool(NamedTuple):
-    """The candidates of all windows, in window order and so by question."""
-
-    question: np.ndarray  # int32 [n], example number
-    begin: np.ndarray  # int32 [n, K], first character of the span in the context
-    end: np.ndarray  # int32 [n, K], the character after it
-    scores: np.ndarray  # float32 [n, K]; -inf where there is no span or its text is empty
-    null_scores: np.ndarray  # float32 [n]
-
-
-def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
-    """Sorts by window and drops repeats, so that arrival order and batching cannot matter."""
-    columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
-    number, keep = np.unique(columns[0], return_index=True)
-    every = Candidates(*(column[keep] for column in columns))
-    shift = windows.context_begin[number] - windows.context_starts(number)
-    found = every.scores > -_INF
-    begin, end = np.zeros((2, *found.shape), np.int32)
-    begin[found] = windows.context_offsets[(every.starts + shift[:, None])[found], 0]
-    end[found] = windows.context_offsets[(every.ends + shift[:, None])[found], 1]
-    scores = np.where(end > begin, every.scores, np.float32(-_INF))
-    return _Pool(windows.example_index[number], begin, end, scores, every.null_scores)
-
-
-def merge_answers(
-    examples: Sequence[Example],
-    windows: Windows,
-    candidates: Sequence[Candidates],
-    null_score_diff_threshold: float = 0.0,
-) -> Answers:
-    """One answer per question from the candidates of its windows, in any order and batching.
-
-    As in the reference decoding of SQuAD 2.0 (`run_squad.py` of BERT, `utils_qa.py` of
-    transformers): the null score is the lowest over the question's windows, null_odds is
-    null - start logit - end logit of the best span with text, in fp32, and the answer is ""
-    where null_odds is above the threshold. A question without any such span gets the
-    reference's placeholder: the text "empty" with both logits 0, so null_odds is the null score.
-    Questions of which no window is among the candidates are left out.
-    """
-    if not sum(len(batch.windows) for batch in candidates):
-        return Answers({}, {})
-    parts = zip(*(_best_with_text(windows, batch) for batch in candidates), strict=True)
-    number, *columns = (np.concatenate(part) for part in parts)
-    number, keep = np.unique(number, return_index=True)  # by window, without repeats
-    begin, end, start_logit, end_logit, null = (column[keep] for column in columns)
-    score, question = start_logit + end_logit, windows.example_index[number]
-    order = np.lexsort((-score, question))  # stable: the earlier window of equals
-    question, first = np.unique(question[order], return_index=True)
-    best = order[first]  # [questions], the window that has the question's best span
-    null = np.minimum.reduceat(null, first)
-    none = np.isneginf(score[best])
-    odds = null - np.where(none, 0, start_logit[best]) - np.where(none, 0, end_logit[best])
-    answers = Answers({}, {})
-    rows = (column.tolist() for column in (question, begin[best], end[best], odds))
-    for e, b, t, x in zip(*rows, strict=True):
-        example = examples[e]
-        text = example.context[b:t] or "empty"
-        answers.predictions[example.id] = "" if x > null_score_diff_threshold else text
-        answers.null_odds[example.id] = x
-    return answers
-
-
-def n_best_list(
-    examples: Sequence[Example],
-    windows: Windows,
-    candidates: Sequence[Candidates],
-    n_best_size: int = 20,
-) -> Dict[str, List[Dict[str, Any]]]:
-    """The n_best_size best of every question, best first, "no answer" always among them.
-
-    Each is text, start and end (characters of the context, end exclusive), score (sum of two
-    logits) and probability (softmax over the list). Slower than `merge_answers`: ask once.
-    """
-    if not sum(len(batch.windows) for batch in candidates):
-        return {}
-    pool = _pool(windows, candidates)
-    question, first = np.unique(pool.question, return_index=True)
-    result = {}
-    for e, rows in zip(question, np.split(np.arange(len(pool.question)), first[1:]), strict=True):
-        null = pool.null_scores[rows].min()
-        scores = np.append(pool.scores[rows].ravel(), null)
-        begin, end = (np.append(c[rows].ravel(), 0) for c in (pool.begin, pool.end))
-        order = np.argsort(-scores, kind="stable")[:n_best_size]
-        order = order[scores[order] > -_INF]
-        if len(scores) - 1 not in order:
-            order = np.append(order, len(scores) - 1)
-        weight = np.exp(scores[order] - scores[order].max())
-        columns = (begin[order], end[order], scores[order], weight / weight.sum())
-        result[examples[e].id] = [
-            {"text": examples[e].context[b:t], "start": b, "end": t, "score": s, "probability": p}
-            for b, t, s, p in zip(*(column.tolist() for column in columns), strict=True)
-        ]
-    return result

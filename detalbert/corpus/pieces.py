@@ -12,9 +12,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
-from pretrain.sentences import split_sentences
-from pretrain.sources import _ROWS, Span, documents
-from pretrain.words import WordEncoder
+from detalbert.corpus.sentences import split_sentences
+from detalbert.corpus.sources import ROW_CHARACTERS, Span, documents
+from detalbert.corpus.words import WordEncoder
 
 SPLITS = ("train", "validation")
 _SHARE = 32  # a shard's text is shared out in about so many pieces,
@@ -63,7 +63,7 @@ def size_of(spans: Tuple[Span, ...]) -> int:
 
 def _unit(span: Span) -> int:
     """Bytes of what a span counts: hub text is counted in rows."""
-    return _ROWS if span.address.startswith("hub:") else 1
+    return ROW_CHARACTERS if span.address.startswith("hub:") else 1
 
 
 def group_spans(spans: List[Span], part_bytes: int) -> List[Tuple[Span, ...]]:

@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import hub_error
-from embedded import world
-from squad_utils import Example
+from detalbert.squad import world
+from detalbert.squad.windows import Example
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
 OFFICIAL_SHA256 = {

@@ -19,26 +19,27 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from data import named_tokenizer
+from detalbert.corpus import pieces, words
+from detalbert.corpus.pieces import Job, cut_examples, cut_job, group_spans, size_of
+from detalbert.corpus.reader import Corpus
+from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
+from detalbert.corpus.sources import Span, documents, open_text
+from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
-from embedded import world
-from pretrain import pieces, words
-from pretrain.corpus import Corpus
+from detalbert.settings.text import TextConfig, parse_text_config
+from detalbert.squad import world
+from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import ExampleOrder, Examples
-from pretrain.hparams import PretrainData, parse_pretrain_data, parse_pretrain_hparams
+from pretrain.hparams import parse_pretrain_hparams
 from pretrain.masking import read_vocabulary
-from pretrain.pieces import Job, cut_examples, cut_job, group_spans, size_of
-from pretrain.sentences import _ABBREVIATION, split_sentences
-from pretrain.sharding import write_corpus
-from pretrain.sources import Span, documents, open_text
 from tests.conftest import ROOT
 
 TOKENIZER = "embedded/albert-tiny"
 
 
-def data(text: Any, folder: Path, **more: Any) -> PretrainData:
+def data(text: Any, folder: Path, **more: Any) -> TextConfig:
     values = {"text": str(text), "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **more}
-    return parse_pretrain_data(values)
+    return parse_text_config(values)
 
 
 def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
@@ -197,14 +198,15 @@ def test_one_shard_has_pieces_for_many_processes() -> None:
 
 SLOW = """
 import sys, time
-from pretrain import pieces, sharding, __main__
+from detalbert.corpus import pieces, writer
+from pretrain import __main__
 if sys.argv[1] != "0":  # give a cut time to fall anywhere; the pieces are others, too
-    write = sharding.write_piece
+    write = writer.write_piece
     pieces._LEAST = 5_000
     def slow(*a):
         time.sleep(float(sys.argv[1]))
         write(*a)
-    sharding.write_piece = slow
+    writer.write_piece = slow
 sys.exit(__main__.main(sys.argv[2:]))
 """
 
@@ -247,7 +249,7 @@ def test_cut_at_random_moments_the_shards_are_the_same(corpus_text: Path, tmp_pa
     assert not [*cut.glob(".*.bin.*"), *cut.glob(".piece*")]
 
 
-def make_examples(folder: Path, config: PretrainData) -> Examples:
+def make_examples(folder: Path, config: TextConfig) -> Examples:
     hparams = parse_pretrain_hparams({"size": "tiny", "max_seq_length": 96})
     vocabulary = read_vocabulary(named_tokenizer(TOKENIZER))
     return Examples(Corpus(str(folder), "train", config), vocabulary, hparams)
@@ -293,7 +295,7 @@ def test_damaged_shards_are_refused(damage: str, tmp_path: Path) -> None:
     else:
         table = np.load(folder / "train-lengths.npy")
         np.save(folder / "train-lengths.npy", table + 1)
-    from pretrain import corpus
+    from detalbert.corpus import reader as corpus
 
     corpus.read_index.cache_clear()
     with pytest.raises(UserError, match=str(folder)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from embedded.relations import KINDS, Kind, Relation
+from detalbert.squad.relations import KINDS, Kind, Relation
 
 PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10

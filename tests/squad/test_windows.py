@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-import encoding
 from detalbert.errors import UserError
-from squad_utils import Example, Windows, build_windows
-from tests.fake_questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
-
-# ---- plain loops, to be equal to ------------------------------------------------------------
+from detalbert.squad import encoding
+from detalbert.squad.windows import Example, Windows, build_windows
+from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
 
 
 def pairwise_windows(
@@ -80,9 +78,6 @@ def assert_windows_equal(windows: Windows, expected: List[Dict[str, Any]]) -> No
         assert offsets.tolist() == [list(pair) for pair in want["offsets"]]
         if want["context"]:
             assert (row["context_start"][i], row["context_end"][i]) == want["context"]
-
-
-# ---- made-up questions ----------------------------------------------------------------------
 
 
 @given(cut_lists())
@@ -192,9 +187,6 @@ def test_columns_can_be_saved_mapped_and_pickled(tmp_path: Any) -> None:
             assert np.array_equal(column, windows.pack(chosen)[name]), name
 
 
-# ---- mistakes ------------------------------------------------------------------------------
-
-
 def test_a_question_that_leaves_too_little_room() -> None:
     examples = [Example("fine", "t", "x", "x", ()), Example("q7", "t", "x " * 40, "the x", ())]
     with pytest.raises(UserError, match="q7.*max_seq_length 13.*doc_stride 8") as error:
@@ -229,9 +221,6 @@ def test_pairs_that_do_not_start_with_cls_are_refused() -> None:
     )
     with pytest.raises(UserError, match="lay a pair out"):
         build_windows([], PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
-
-
-# ---- the real files -------------------------------------------------------------------------
 
 
 def assert_golden(examples: List[Example], windows: Windows, path: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List
 import numpy as np
 
 from detalbert.atomic import write_json
-from pretrain.pieces import SPLITS, Plan, piece_path
+from detalbert.corpus.pieces import SPLITS, Plan, piece_path
 
 FORMAT = 1  # raise it when the columns or their meaning change
 

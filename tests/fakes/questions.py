@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from squad_utils import Example
+from detalbert.squad.windows import Example
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import question_files
 from detalbert.errors import UserError
-from embedded import world
-from question_files import MAX_CONTEXT, read_questions
-from squad_files import open_source, read_examples
+from detalbert.squad import question_stream as question_files
+from detalbert.squad import world
+from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
+from detalbert.squad.sources import open_source, read_examples
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
 NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}

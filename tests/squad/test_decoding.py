@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding
-from decoding import Candidates, best_spans, merge_answers, n_best_list
-from squad_utils import Example, Windows, build_windows
-from tests.fake_questions import TOKENIZERS, WORDS, cut_lists, tensors
-
-# ---- plain loops, to be equal to ------------------------------------------------------------
+from detalbert.squad import decoding
+from detalbert.squad.answers import merge_answers, n_best_list
+from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.windows import Example, Windows, build_windows
+from tests.fakes.questions import TOKENIZERS, WORDS, cut_lists, tensors
 
 
 def plain_n_best(start: Any, end: Any, low: int, high: int, k: int, longest: int) -> List[Tuple]:
@@ -51,9 +50,6 @@ def plain_answers(
         score, text = spans[0] if spans else (0.0, "empty")
         result[examples[e].id] = ("" if null - score > 0 else text, null - score)
     return result
-
-
-# ---- made-up questions ----------------------------------------------------------------------
 
 
 @st.composite
@@ -205,9 +201,6 @@ def test_no_windows_at_all() -> None:
     assert found.starts.shape == (0, 20)
     assert merge_answers([], windows, [found]) == ({}, {})
     assert n_best_list([], windows, []) == {}
-
-
-# ---- the real files -------------------------------------------------------------------------
 
 
 def test_golden_predictions(shared: Any, dev: Any) -> None:

@@ -17,9 +17,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import write_json
-from detalbert.errors import Unavailable, UserError
-from pretrain.hparams import PretrainData
-from pretrain.pieces import (
+from detalbert.corpus.pieces import (
     SPLITS,
     Job,
     Piece,
@@ -30,21 +28,19 @@ from pretrain.pieces import (
     size_of,
     write_piece,
 )
-from pretrain.shards import FORMAT, is_done, join_pieces, record_path, sweep
-from pretrain.sources import Text, open_text
-from pretrain.words import WordEncoder
+from detalbert.corpus.shards import FORMAT, is_done, join_pieces, record_path, sweep
+from detalbert.corpus.sources import Text, open_text
+from detalbert.corpus.words import WordEncoder
+from detalbert.errors import Unavailable, UserError
+from detalbert.settings.text import TextConfig
+from detalbert.squad.tokenizer import tokenizer_sum
 
 _EXAMPLES = 1 << 16  # whose lengths are read at a time
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters a piece, which takes two bytes
 
 
-def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of the fast tokenizer: pieces, merges, normalizer."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-
-
 def write_corpus(
-    data: PretrainData,
+    data: TextConfig,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     folder: Optional[Path] = None,
@@ -85,7 +81,7 @@ def write_corpus(
     return folder
 
 
-def _open_texts(data: PretrainData, part: int) -> Dict[str, Text]:
+def _open_texts(data: TextConfig, part: int) -> Dict[str, Text]:
     """Text by what it is for. Without "validation" a part of "text" is held out."""
     texts = {"text": open_text(data.text, "data.text", part, "train")}
     if data.validation is not None or data.text == "generated":

@@ -1,0 +1,40 @@
+"""Fast tokenizers: found by name, checked, told apart by a hash."""
+
+import hashlib
+
+import tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from detalbert.errors import UserError, first_line
+from detalbert.hub import find_local, hub_error
+
+# These releases drop overflow windows without a word: 39 % of a long context was covered.
+BAD_TOKENIZERS = ("0.23.1", "0.23.2")
+
+
+def check_tokenizers_version() -> None:
+    """Raises UserError where the installed `tokenizers` is one that loses windows."""
+    if tokenizers.__version__ in BAD_TOKENIZERS:
+        raise UserError(
+            f"tokenizers {tokenizers.__version__} silently drops overflow windows of long "
+            "contexts; install 0.23.3: pip install tokenizers==0.23.3"
+        )
+
+
+def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of the fast tokenizer: pieces, merges, normalizer."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """As `load_tokenizer`, of a folder, a checkpoint of this package, or a hub name."""
+    check_tokenizers_version()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(find_local(name))
+    except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
+        raise hub_error(error)(
+            f"data.tokenizer: {name!r} does not load as a tokenizer: {first_line(error)}"
+        ) from None
+    if not tokenizer.is_fast:
+        raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
+    return tokenizer

@@ -1,0 +1,291 @@
+"""The windows of question and context, exactly those of the pair-wise fast-tokenizer call.
+
+No files and no trainer. Arrays are flat ("columns"), so that they can be saved one by one and
+memory-mapped; position t of a window counts from its first token, [CLS], which is 0.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from detalbert.errors import UserError
+from detalbert.squad.encoding import encode, ranges
+from detalbert.squad.tokenizer import check_tokenizers_version
+
+
+class Example(NamedTuple):
+    """One question. `answers` holds (text, character start in `context`); (): unanswerable, None:
+    nobody says (only in prediction)."""
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: Tuple[Tuple[str, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """W windows of at most max_seq_length tokens: prefix, question, middle, context part, suffix.
+
+    E examples, C tokens over all distinct contexts, Q over all questions.
+    """
+
+    context_ids: np.ndarray  # int32 [C], every distinct context once
+    context_offsets: np.ndarray  # int32 [C, 2], characters of the context, half open
+    question_ids: np.ndarray  # int32 [Q]
+    question_ptr: np.ndarray  # int64 [E + 1], question e is question_ids[ptr[e]:ptr[e + 1]]
+    example_index: np.ndarray  # int32 [W]
+    context_begin: np.ndarray  # int64 [W], of the window's first context token in context_ids
+    context_length: np.ndarray  # int32 [W]
+    start_positions: np.ndarray  # int32 [W], first token of the answer; 0 when it is not inside
+    end_positions: np.ndarray  # int32 [W], its last token
+    prefix_ids: np.ndarray  # int32, special tokens before the question
+    middle_ids: np.ndarray  # int32, between
+    suffix_ids: np.ndarray  # int32, after the context
+    segments: np.ndarray  # int32 [5], token type of prefix, question, middle, context, suffix
+
+    def __len__(self) -> int:
+        return len(self.example_index)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every window, int32 [W]."""
+        before = self.context_starts(np.arange(len(self)))
+        return (before + self.context_length + len(self.suffix_ids)).astype(np.int32)
+
+    def context_starts(self, indices: np.ndarray) -> np.ndarray:
+        """Position of the first context token in each chosen window, int64 [n]."""
+        e = self.example_index[indices]
+        question = self.question_ptr[e + 1] - self.question_ptr[e]
+        return len(self.prefix_ids) + question + len(self.middle_ids)
+
+    def columns(self) -> Dict[str, np.ndarray]:
+        """Every array by name; `Windows(**columns)` gives the windows back."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def pack(self, indices: np.ndarray) -> Dict[str, np.ndarray]:
+        """The chosen windows one after another in a row of T real tokens, no padding.
+
+        Args: indices: window numbers, [n], in any order; n may be 0.
+        Returns: input_ids, token_type_ids, position_ids (from 0 in every window): int64 [T];
+            cu_seqlens: int32 [n + 1], window i is tokens cu_seqlens[i]:cu_seqlens[i + 1];
+            start_positions, end_positions: int64 [n]; context_start, context_end: int64 [n],
+            the half-open range of positions that is context; windows: int64 [n], `indices`.
+        """
+        indices = np.asarray(indices, dtype=np.int64)
+        context_start = self.context_starts(indices)
+        context_end = context_start + self.context_length[indices]
+        lengths = context_end + len(self.suffix_ids)
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        input_ids, token_type_ids = self._tokens(indices, cu_seqlens)
+        return {
+            "input_ids": input_ids,
+            "token_type_ids": token_type_ids,
+            "position_ids": ranges(np.zeros_like(lengths), lengths),
+            "cu_seqlens": cu_seqlens.astype(np.int32),
+            "start_positions": self.start_positions[indices].astype(np.int64),
+            "end_positions": self.end_positions[indices].astype(np.int64),
+            "context_start": context_start,
+            "context_end": context_end,
+            "windows": indices,
+        }
+
+    def _tokens(self, indices: np.ndarray, cu_seqlens: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        """Ids and token types of the row, int64 [T] each, part by part over all windows."""
+        total = int(cu_seqlens[-1])
+        input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
+        example = self.example_index[indices]
+        question = self.question_ptr[example]
+        parts = (
+            (self.prefix_ids, 0, len(self.prefix_ids)),
+            (self.question_ids, question, self.question_ptr[example + 1] - question),
+            (self.middle_ids, 0, len(self.middle_ids)),
+            (self.context_ids, self.context_begin[indices], self.context_length[indices]),
+            (self.suffix_ids, 0, len(self.suffix_ids)),
+        )
+        to = cu_seqlens[:-1]  # [n], where the part goes in the row
+        for (ids, begin, count), segment in zip(parts, self.segments, strict=True):
+            begin, count = np.broadcast_arrays(begin, count, to)[:2]
+            row = ranges(to, count)
+            input_ids[row] = ids[ranges(begin, count)]
+            token_type_ids[row] = segment
+            to = to + count
+        return input_ids, token_type_ids
+
+
+def build_windows(
+    examples: Sequence[Example],
+    tokenizer: Any,
+    max_seq_length: int = 384,
+    doc_stride: int = 128,
+    max_query_length: int = 64,
+) -> Windows:
+    """Cuts every (question, context) pair into windows and labels them with the first answer.
+
+    The windows of the pair-wise call `tokenizer(question.lstrip(), context, max_length=...,
+    truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
+    transformers, with questions cut at max_query_length tokens; but every distinct context
+    and every question is encoded once and windows are index arithmetic over the results.
+    One known difference: byte-level tokenizers with add_prefix_space=True give the first token
+    of each later window an offset that takes in the space before it; here it never does.
+
+    Args: tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
+        max_seq_length, max_query_length: tokens; doc_stride: tokens two neighbours SHARE.
+    Raises: UserError for a slow tokenizer, one of BAD_TOKENIZERS, or a question that leaves no
+        more than doc_stride tokens to a context that does not fit in one window.
+    """
+    check_tokenizers_version()
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"tokenizer {type(tokenizer).__name__} is not a fast one, so it has no character "
+            "offsets; use a folder or hub name that has a tokenizer.json"
+        )
+    layout = _pair_layout(tokenizer, examples)  # leaves truncation and padding off, for `encode`
+    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
+    room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))
+    example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
+    return _assemble(examples, texts, layout, room, example, skip)
+
+
+class _Texts(NamedTuple):
+    """The tokens of C distinct contexts and E questions, cut; as in `Windows`, and:"""
+
+    context: np.ndarray  # int64 [E], number of each example's context
+    context_ptr: np.ndarray  # int64 [C + 1], context c is context_ids[ptr[c]:ptr[c + 1]]
+    context_ids: np.ndarray
+    offsets: np.ndarray
+    question_ids: np.ndarray
+    question_ptr: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example's context, [E]."""
+        return np.diff(self.context_ptr)[self.context]
+
+
+def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
+    number: Dict[str, int] = {}  # distinct context -> its number
+    context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
+    tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
+    context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
+    cut = np.minimum(np.diff(question_ptr), max_query_length)
+    return _Texts(
+        context,
+        context_ptr,
+        tokens.ids[: context_ptr[-1]],
+        tokens.offsets[: context_ptr[-1]],
+        tokens.ids[ranges(question_ptr[:-1], cut)],
+        np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]),
+    )
+
+
+def _assemble(
+    examples: Sequence[Example],
+    texts: _Texts,
+    layout: Tuple[np.ndarray, ...],
+    room: np.ndarray,
+    example: np.ndarray,
+    skip: np.ndarray,
+) -> Windows:
+    """Args: layout: of `_pair_layout`; room: tokens for context, [E]; the others of `_cover`."""
+    prefix, middle, suffix, segments = layout
+    begin = texts.context_ptr[texts.context[example]] + skip
+    count = np.minimum(room[example], texts.lengths[example] - skip)
+    shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
+    answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
+    start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
+    return Windows(
+        context_ids=texts.context_ids,
+        context_offsets=texts.offsets,
+        question_ids=texts.question_ids,
+        question_ptr=texts.question_ptr,
+        example_index=example.astype(np.int32),
+        context_begin=begin,
+        context_length=count.astype(np.int32),
+        start_positions=start,
+        end_positions=end,
+        prefix_ids=prefix,
+        middle_ids=middle,
+        suffix_ids=suffix,
+        segments=segments,
+    )
+
+
+def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> Tuple[np.ndarray, ...]:
+    """Prefix, middle and suffix ids and the 5 token types, read off one real pair call."""
+    pairs = ((e.question, e.context) for e in examples if e.question.strip() and e.context.strip())
+    pair = next(pairs, ("a", "a"))
+    encoded = tokenizer(*pair, return_token_type_ids=True, truncation=False, padding=False)
+    ids, types = np.array(encoded["input_ids"]), np.array(encoded["token_type_ids"])
+    sequence = np.array([-1 if s is None else s for s in encoded.sequence_ids(0)])
+    question, context = np.flatnonzero(sequence == 0), np.flatnonzero(sequence == 1)
+    if not len(question) or not len(context) or not 0 < question[0] < context[0]:
+        raise UserError(
+            f"tokenizer {type(tokenizer).__name__} does not lay a pair out as [CLS] question "
+            "context; use one of the ALBERT, BERT or RoBERTa kind"
+        )
+    bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(ids)]
+    parts = [slice(*bound) for bound in zip(bounds, bounds[1:], strict=False)]
+    segments = [types[part][0] if len(types[part]) else 0 for part in parts]
+    special = (ids[parts[i]].astype(np.int32) for i in (0, 2, 4))
+    return (*special, np.array(segments, np.int32))
+
+
+def _cover(
+    examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Example number and tokens of its context skipped, of every window, int64 [W] each.
+
+    A context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.
+    """
+    short = np.flatnonzero((length > room) & (room <= overlap))
+    if len(short):
+        e = short[0]
+        raise UserError(
+            f"question {examples[e].id}: max_seq_length {limit} leaves {max(room[e], 0)} tokens "
+            f"to a context of {length[e]}, and windows sharing doc_stride {overlap} cannot cover "
+            "it; raise max_seq_length, or lower doc_stride or max_query_length"
+        )
+    step = np.maximum(room - overlap, 1)
+    count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
+    example = np.repeat(np.arange(len(length)), count)
+    return example, ranges(np.zeros_like(count), count) * step[example]
+
+
+def _answer_tokens(
+    examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
+    """First answers as [E, 4]: first and last character (end exclusive), first and last token.
+
+    Tokens index the flat context; characters are -1 where there is no answer. One searchsorted
+    serves all contexts: context 3, character 17 is the key 3 * 2**32 + 17, which only grows.
+    """
+    firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
+    chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
+    token_key = np.repeat(np.arange(len(ptr) - 1) << 32, np.diff(ptr))[:, None] + offsets
+    first, last = (context << 32) + chars.T
+    first_token = np.searchsorted(token_key[:, 0], first, side="right") - 1
+    last_token = np.searchsorted(token_key[:, 1], last, side="left")
+    return np.stack([*chars.T, first_token, last_token], axis=1)
+
+
+def _labels(
+    answers: np.ndarray, offsets: np.ndarray, begin: np.ndarray, last: np.ndarray, shift: np.ndarray
+) -> np.ndarray:
+    """Start and end positions, int32 [2, W]: the last token that starts no later than the answer
+    and the first that ends no earlier; 0 unless the window's context holds the answer whole.
+
+    Windows hold tokens begin to last of the flat context, at positions token + shift.
+    """
+    start_char, end_char, start_token, end_token = answers.T
+    held = np.flatnonzero((start_char >= 0) & (begin <= last))
+    whole = offsets[begin[held], 0] <= start_char[held]
+    whole &= offsets[last[held], 1] >= end_char[held]
+    held = held[whole]
+    labels = np.zeros((2, len(begin)), np.int32)
+    labels[0, held] = (shift + np.minimum(start_token, last))[held]
+    labels[1, held] = (shift + np.maximum(end_token, begin))[held]
+    return labels
