@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import numpy as np
 import torch
 
-from batches import CHUNK, pack_rows, validation_rows
-from budget import ON_A_CPU
+from detalbert.engine.batches import CHUNK, pack_rows, validation_rows
+from detalbert.engine.evaluation import evaluate_row
+from detalbert.engine.rows import Row
+from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
-from evaluation import evaluate_row
-from rows import Row
 from trained import Trained
 
 

@@ -12,7 +12,7 @@ from determined import pytorch
 from tqdm import tqdm
 
 from data import Split
-from modeling import starts_from_scratch
+from detalbert.engine.models import starts_from_scratch
 
 
 def quiet_libraries() -> None:

@@ -18,8 +18,8 @@ from typing import Any, Dict, Iterator, Optional
 import torch
 from determined import core, pytorch, util
 
-import resume
 from checkpoints import LocalCheckpoints
+from detalbert.engine import safe_load
 from detalbert.errors import UserError
 from run_folder import RunFolder
 from stopping import StopRequest
@@ -35,7 +35,7 @@ class LocalController(pytorch._PyTorchTrialController):
     """
 
     def _load(self, load_path: Path) -> None:
-        resume.check_trial_state(load_path)
+        safe_load.check_trial_state(load_path)
         try:
             super()._load(load_path)
         except pickle.UnpicklingError as error:

@@ -12,20 +12,22 @@ import torch
 from determined import pytorch
 from transformers import PreTrainedTokenizerBase
 
-from batches import TrainOrder, train_loader, validation_loader
 from data import Split, load_split, load_tokenizer
 from detalbert.atomic import write_json
+from detalbert.engine.batches import train_loader, validation_loader
+from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.models import build_model
+from detalbert.engine.optim import plan_steps  # noqa: F401
+from detalbert.engine.order import TrainOrder
+from detalbert.engine.rows import Row
+from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import score
 from detalbert.squad.tokenizer import tokenizer_sum
 from display import DataSummary, Progress, split_line
-from evaluation import evaluate_row, row_losses
-from modeling import build_model
-from rows import Row
 from run_folder import SCORES, write_predictions
-from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter, plan_steps  # noqa: F401
 
 
 class SquadData(NamedTuple):

@@ -7,14 +7,9 @@
 """
 
 import dataclasses
-import hashlib
 import json
-import pickle
 from pathlib import Path
 from typing import Any, Dict, Optional
-
-import numpy as np
-import torch
 
 from checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
 from detalbert.errors import UserError
@@ -33,41 +28,6 @@ FREE = {
     "spot_notice",
     "validation_period",
 }
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make every random draw of this optimizer step a function of (seed, step, rank).
-
-    Determined starts all ranks with one seed, so they would draw the same dropout masks, and its
-    checkpoints hold rank 0's generator state alone.
-    """
-    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little"))
-
-
-def choose_exact_kernels() -> None:
-    """Have CUDA add up in one order where it has a choice, as gradients of attention and embedding
-    look-ups do not by default. cuBLAS also wants CUBLAS_WORKSPACE_CONFIG, which train.py sets."""
-    if torch.cuda.is_available():
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit
-
-
-def allow_checkpoint_globals() -> None:
-    """Let `torch.load(weights_only=True)` read Determined's checkpoints (torch >= 2.6).
-
-    They hold NumPy's generator state, an array, which safe loading refuses by default. Only
-    NumPy's own array constructors are allowed, nothing that runs code.
-    """
-    state = np.random.get_state()[1]
-    rebuild = state.__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
-    dtype = type(np.dtype(np.uint32))
-    torch.serialization.add_safe_globals([rebuild, np.ndarray, np.dtype, dtype])
-
-
-# On import, because `determined.pytorch.load_trial_from_checkpoint_path` imports the trial's
-# module (and so this one) just before it loads.
-allow_checkpoint_globals()
 
 
 def identity(hparams: HParams, fingerprints: Dict[str, Any]) -> Dict[str, Any]:
@@ -114,21 +74,3 @@ def find_checkpoint(resume: str, output_dir: Path, run: Dict[str, Any]) -> Optio
 def read_manifest(checkpoint: Path) -> Dict[str, Any]:
     """The manifest of a checkpoint that `find_fault` finds whole."""
     return json.loads((checkpoint / MANIFEST).read_text())
-
-
-def check_trial_state(checkpoint: Path) -> None:
-    """Refuse a `trial_state.pkl` that holds more than numbers: Determined unpickles it as it is.
-
-    Raises UserError when it names any class or function.
-    """
-
-    class Plain(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            raise pickle.UnpicklingError(f"it holds {module}.{name}")
-
-    path = checkpoint / "trial_state.pkl"
-    try:
-        with path.open("rb") as file:
-            Plain(file).load()
-    except (pickle.UnpicklingError, EOFError, ValueError) as error:
-        raise UserError(f"{path}: not the numbers it should hold ({error}); not loaded") from None

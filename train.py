@@ -32,6 +32,8 @@ import preflight
 import resume
 import spot
 from checkpoints import LocalCheckpoints
+from detalbert.engine import determinism
+from detalbert.engine.optim import plan_steps
 from detalbert.errors import UserError
 from detalbert.settings.experiment import (
     apply_overrides,
@@ -43,7 +45,6 @@ from detalbert.settings.hparams import StepHParams
 from display import describe, quiet_libraries, summarize
 from local import HERE, LocalController, process_group, trial_context
 from run_folder import RunFolder
-from step_trial import plan_steps
 from stopping import EveryOrStop, StopRequest
 from workloads import Workload, choose
 
@@ -65,7 +66,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
     quiet_libraries()
-    resume.choose_exact_kernels()
+    determinism.choose_exact_kernels()
     try:
         info = determined.get_cluster_info()
         if info is not None and info.task_type == "TRIAL":

@@ -6,10 +6,10 @@ A config whose data has `text` or `shards` pretrains; any other fine-tunes on SQ
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import preflight
+from detalbert.engine.trial import StepTrial
 from detalbert.settings.hparams import HParams, StepHParams, parse_data_config, parse_hparams
 from detalbert.squad.metrics import METRICS
 from model_def import SquadData, SquadTrial
-from step_trial import StepTrial
 
 
 class Workload(NamedTuple):

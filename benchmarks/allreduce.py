@@ -13,8 +13,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks.measure import Different, Options, spread_of
+from detalbert.engine.gradients import WIRES, all_reduce
 from detalbert.errors import UserError
-from gradients import WIRES, all_reduce
 
 BUCKET = 25 * 2**20 // 4  # numbers
 

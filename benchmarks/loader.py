@@ -10,10 +10,11 @@ import numpy as np
 from torch.utils.data import DataLoader
 from transformers import default_data_collator
 
-from batches import TrainOrder, train_loader
 from benchmarks import peer
 from benchmarks.measure import Different, Options, rates, ratio_of
 from benchmarks.text import LIMITS, examples_of, tokenizer_of
+from detalbert.engine.batches import train_loader
+from detalbert.engine.order import TrainOrder
 from detalbert.squad.windows import Windows, build_windows
 
 MAX_TOKENS = 4096

@@ -9,7 +9,7 @@ import torch
 from benchmarks.measure import Different, Options, now, spread_of
 from benchmarks.shapes import shape_of
 from benchmarks.trial import Padded, last_loss, train_step, trial_of
-from evaluation import to_device
+from detalbert.engine.rows import to_device
 
 
 def parity(options: Options) -> Dict[str, Any]:

@@ -23,12 +23,13 @@ from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from benchmarks.sharding import data_of, write_text
 from benchmarks.trial import context_of, train_step
 from detalbert.corpus.writer import write_corpus
+from detalbert.engine.flops import flops_of_row
+from detalbert.engine.rows import Row
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder, train_loader
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.trial import PretrainTrial, flops_of_row
-from rows import Row
+from pretrain.trial import PretrainTrial
 
 WORKERS = (0, 1, 2, 4, 8, 12, 16)
 JOINED = 32  # documents of the text in one, so that most sequences are full

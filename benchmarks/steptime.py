@@ -12,7 +12,7 @@ from typing import Dict, NamedTuple, Sequence
 
 import numpy as np
 
-from batches import TrainOrder
+from detalbert.engine.order import TrainOrder
 
 
 class Network(NamedTuple):

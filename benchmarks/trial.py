@@ -18,18 +18,18 @@ import torch.nn.functional as F
 from determined import core, pytorch
 from transformers import AutoModelForQuestionAnswering
 
-import optim
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from checkpoints import LocalCheckpoints
+from detalbert.engine import optim
+from detalbert.engine.flops import training_flops
+from detalbert.engine.rows import Row
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
-from packing import training_flops
-from rows import Row
 from run_folder import RunFolder
-from step_trial import StepTrial
 from stopping import StopRequest
 
 MICRO = 12  # padded windows in one forward of the peer

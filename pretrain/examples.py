@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from batches import CHUNK, Steps, TrainOrder, deal, micro_batches, rows_of_like_lengths
 from detalbert.corpus.reader import Corpus
+from detalbert.engine.batches import CHUNK, micro_batches, rows_of_like_lengths
+from detalbert.engine.order import Steps, TrainOrder, deal
+from detalbert.engine.rows import Row, RowLoader
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
-from rows import Row, RowLoader
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # in the place of an epoch: held-out examples are masked alike every time

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AlbertForPreTraining
 
-from evaluation import row_losses
-from packing import model_inputs, window_grid
+from detalbert.engine.attention import model_inputs
+from detalbert.engine.evaluation import row_losses, window_grid
+from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL
-from rows import Row
 
 _UNKNOWN_EVERY = 7  # a made-up row has every 7th token hidden, about 15 %
 

@@ -13,11 +13,12 @@ import torch.distributed as dist
 from determined import pytorch
 from transformers import AlbertForPreTraining
 
+from detalbert.engine.attention import check_model
+from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
+from detalbert.engine.rows import Row, to_device
+from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 from detalbert.errors import UserError
 from display import Progress
-from evaluation import to_device
-from modeling import config_from_keys, load_weights, model_error, random_model
-from packing import check_model, training_flops
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
@@ -30,8 +31,6 @@ from pretrain.objectives import (
     span_losses,
     token_losses,
 )
-from rows import Row
-from step_trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 
 METRICS = (
     "mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy", "span_loss",
@@ -211,14 +210,3 @@ def _pretrained(kind: Type[AlbertForPreTraining], name: str) -> AlbertForPreTrai
         return load_weights(kind, name)[0]
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise model_error(name, error) from None
-
-
-def flops_of_row(config: Any, row: Row) -> float:
-    """Of one forward and backward: `packing.training_flops`, and the head on the hidden tokens.
-
-    A product costs 2 per weight and token and backward two for each of forward: the head's are
-    h x e and e x V.
-    """
-    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
-    lengths = np.diff(row["cu_seqlens"].numpy())
-    return training_flops(config, lengths) + 3 * head * len(row["masked"])

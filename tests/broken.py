@@ -11,22 +11,21 @@ import sys
 
 import numpy as np
 
-import batches
 import model_def
-import resume
 import train
+from detalbert.engine import determinism, order
 from pretrain import examples, trial
 
 
 def switch_off(part: str) -> None:
     """Undo one part: `rng`, `order`, `position`, or `all` that costs time at every step."""
     if part in ("rng", "all"):  # Determined's own restore gives every rank the chief's generator
-        resume.seed_step = lambda *_: None
+        determinism.seed_step = lambda *_: None
         if part == "all":
             train.EveryOrStop = lambda period, should_stop: period
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
-        batches._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
+        order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
         examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
     elif part == "position":  # the data starts over
         loader = model_def.train_loader

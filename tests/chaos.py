@@ -29,8 +29,8 @@ from typing import Any, Dict, List, Optional
 import torch
 import yaml
 
-import resume  # noqa: F401 (lets torch.load read checkpoints)
 from checkpoints import list_checkpoints
+from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from tests.conftest import ROOT, TINY, TINY_PRETRAINING
 from tests.fakes.metadata import MetadataServer
 

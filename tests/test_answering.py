@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import answering
 import asking
-import batches
-from batches import pack_rows, validation_rows
+from detalbert.engine import batches
+from detalbert.engine.batches import pack_rows, validation_rows
 from detalbert.errors import UserError
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score

@@ -22,7 +22,7 @@ import pytest
 import torch
 from determined.common import api, context, v1file_utils
 
-import resume
+from detalbert.engine import safe_load
 from tests.conftest import ROOT, TINY
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.metadata import MetadataServer
@@ -162,7 +162,7 @@ class Trial:
         )
 
     def weights(self, checkpoint: Any) -> Dict[str, torch.Tensor]:
-        resume.allow_checkpoint_globals()
+        safe_load.allow_checkpoint_globals()
         path = self.storage / checkpoint.uuid / "state_dict.pth"
         state = torch.load(path, weights_only=True)["models_state_dict"][0]
         return dict(state)

@@ -10,15 +10,14 @@ import pytest
 import referencing.jsonschema
 import yaml
 
-from batches import TrainOrder
 from cluster import expconf
 from cluster.jobs import samples
 from cluster.schema import Map, Seq, Union_
+from detalbert.engine.optim import lr_factor, plan_steps
+from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
-from optim import lr_factor
 from pretrain.hparams import parse_pretrain_hparams
-from step_trial import plan_steps
 from tests.conftest import ROOT, SHARED
 from workloads import FINE_TUNING, choose
 

@@ -15,11 +15,12 @@ from determined import core
 import train
 from checkpoints import LocalCheckpoints
 from data import load_tokenizer
+from detalbert.engine.models import build_model, starts_from_scratch
+from detalbert.engine.precision import resolve_precision
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from local import trial_context
 from model_def import SquadData, SquadTrial
-from modeling import build_model, resolve_precision, starts_from_scratch
 from run_folder import RunFolder
 from stopping import StopRequest
 from tests.conftest import ROOT

@@ -16,7 +16,7 @@ import torch
 import answering
 import predict
 import trained
-from batches import CHUNK
+from detalbert.engine.batches import CHUNK
 from detalbert.errors import UserError
 from detalbert.squad.question_stream import read_questions
 from tests.conftest import ROOT, LocalRun

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AlbertForPreTraining
 
+from detalbert.engine.forward import Forward, made_up_row
 from detalbert.squad.tokenizer import named_tokenizer
-from forward import Forward, made_up_row
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
 from pretrain.trial import build_model

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AlbertForQuestionAnswering
 
+from detalbert.engine.forward import Forward
 from detalbert.squad.tokenizer import named_tokenizer
-from forward import Forward
 from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import AlbertForSpanPreTraining, read_pretraining, score_row, span_losses

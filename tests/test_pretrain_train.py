@@ -9,13 +9,14 @@ import pytest
 import torch
 import yaml
 
-import resume  # noqa: F401 (lets torch.load read checkpoints)
 import train
 from detalbert.corpus import api_text
+from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.engine.models import build_model
+from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
-from modeling import build_model, read_weights
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos

@@ -14,13 +14,12 @@ import yaml
 from determined import core
 from determined.pytorch import load_trial_from_checkpoint_path
 
-import batches
 import checkpoints
 import display
 import model_def
-import resume
 import train
 from checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
+from detalbert.engine import determinism, order
 from detalbert.errors import UserError
 from tests import chaos
 from tests.conftest import TINY, settings
@@ -79,9 +78,9 @@ def test_without_its_parts_it_would_be_another_run(
     """The comparison is not vacuous. (Randomness needs two ranks: see `test_chaos`.)"""
     assert run(exact_config, tmp_path / "uncut") == 0
     if part == "order":
-        original = batches._permutation
+        original = order._permutation
         monkeypatch.setattr(
-            batches, "_permutation", lambda seed, epoch, n: original(seed + os.getpid(), epoch, n)
+            order, "_permutation", lambda seed, epoch, n: original(seed + os.getpid(), epoch, n)
         )
     else:
         loader = model_def.train_loader
@@ -306,6 +305,6 @@ def test_seeds_of_steps_and_ranks_differ() -> None:
     for seed in (0, 1):
         for step in (0, 1, 10):
             for rank in (0, 1, 63):
-                resume.seed_step(seed, step, rank)
+                determinism.seed_step(seed, step, rank)
                 drawn.add(float(torch.rand(())))
     assert len(drawn) == 18

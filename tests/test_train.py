@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 
-import resume  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.squad import metrics as squad_metrics
 from detalbert.squad import world
 from detalbert.squad.sources import open_source, read_examples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from rows import Parcel, RowLoader
+from detalbert.engine.rows import Parcel, RowLoader
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 

@@ -13,19 +13,18 @@ from determined import pytorch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-import budget
-import optim
-import resume
-from batches import default_workers
+from detalbert.engine import determinism, optim
+from detalbert.engine import token_budget as budget
+from detalbert.engine.batches import default_workers
+from detalbert.engine.forward import Forward, Read, read_answers
+from detalbert.engine.gradients import FlatGradients
+from detalbert.engine.optim import plan_steps
+from detalbert.engine.precision import resolve_precision
+from detalbert.engine.profiling import WARM_UP, StepProfile
+from detalbert.engine.rows import Row, to_device
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import StepHParams
-from evaluation import to_device
-from forward import Forward, Read, read_answers
-from gradients import FlatGradients
-from modeling import resolve_precision
-from profiling import WARM_UP, StepProfile
-from rows import Row
 
 
 class StepTrial(pytorch.PyTorchTrial):
@@ -103,7 +102,7 @@ class StepTrial(pytorch.PyTorchTrial):
             return self._step(batch, batch_idx)
 
     def _step(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
-        resume.seed_step(self.hparams.seed, batch_idx, self.rank)
+        determinism.seed_step(self.hparams.seed, batch_idx, self.rank)
         self.begin_step(batch)
         self.gradients.zero()
         self.forward.refresh()
@@ -179,9 +178,3 @@ class ModelBesideCheckpoint(pytorch.PyTorchCallback):
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         self.config.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
         self.tokenizer.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
-
-
-def plan_steps(hparams: StepHParams, windows: int) -> Tuple[int, int]:
-    """Optimizer steps of the whole run, and how many of them warm up."""
-    steps = optim.total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
-    return steps, optim.warmup_steps(steps, hparams.warmup_fraction)

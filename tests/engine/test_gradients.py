@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from gradients import FlatGradients, all_reduce
+from detalbert.engine.gradients import FlatGradients, all_reduce
 
 TINY = (1e-30, 1e-37, 1e-44)  # largest gradients; the last is no normal float32
 

@@ -6,86 +6,19 @@ a seam: with 132,198 windows at 48 a step, step 2,754 holds positions 132,192..1
 windows of epoch 0 and the first 42 of epoch 1.
 """
 
-import heapq
 import os
-from functools import lru_cache
-from typing import Iterator, List
+from typing import List
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
+from detalbert.engine.order import Steps, TrainOrder, spread
+from detalbert.engine.rows import Row, RowLoader
 from detalbert.errors import UserError
 from detalbert.squad.windows import Windows
-from rows import Row, RowLoader
 
 CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
-
-
-class TrainOrder:
-    """The windows of every optimizer step: `epoch` permutations of all windows, end to end.
-
-    Args:
-        lengths: tokens per window, int [W].
-        global_batch_size: windows per step over all slots; must be a multiple of `slots`.
-        slots: processes that share a step.
-        seed: of the permutations.
-    """
-
-    def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
-        if global_batch_size % slots:
-            raise UserError(
-                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
-                f"evenly to {slots} slots; make it a multiple of {slots}"
-            )
-        self.lengths = np.asarray(lengths)
-        self.global_batch_size = global_batch_size
-        self.slots = slots
-        self.seed = seed
-
-    def global_batch(self, step: int) -> np.ndarray:
-        """Window indices of optimizer step `step` (from 0), int64 [global_batch_size]."""
-        first = step * self.global_batch_size
-        positions = np.arange(first, first + self.global_batch_size)
-        epochs, places = np.divmod(positions, len(self.lengths))
-        batch = np.empty(self.global_batch_size, np.int64)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            batch[chosen] = self.permutation(int(epoch))[places[chosen]]
-        return batch
-
-    def permutation(self, epoch: int) -> np.ndarray:
-        """Every window once, in the order of `epoch`, int64 [W]."""
-        return _permutation(self.seed, epoch, len(self.lengths))
-
-    def share(self, step: int, slot: int) -> np.ndarray:
-        """The windows of `step` that `slot` trains on, int64 [global_batch_size / slots]."""
-        batch = self.global_batch(step)
-        return batch[deal(self.lengths[batch], self.slots)[slot]]
-
-
-@lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(size)
-
-
-def deal(lengths: np.ndarray, slots: int) -> List[np.ndarray]:
-    """The windows of a global batch, dealt to slots so that real tokens are even.
-
-    The longest window left goes to the slot with the fewest tokens that still has room (Graham
-    1969, longest processing time first); ties go to the lower index. No two slots differ by more
-    tokens than the longest window and the shortest do.
-
-    Args: lengths: tokens per window, any integer type [B]; slots: how many processes share them.
-    Returns: per slot the positions in `lengths` it gets, ascending, int64 [B / slots].
-    Raises UserError when B is no multiple of `slots`.
-    """
-    if len(lengths) % slots:
-        raise UserError(
-            f"hyperparameters.global_batch_size: {len(lengths)} windows cannot be dealt evenly to "
-            f"{slots} slots; make it a multiple of {slots}"
-        )
-    return _spread(lengths, slots, room=len(lengths) // slots)
 
 
 def micro_batches(lengths: np.ndarray, max_tokens: int) -> List[np.ndarray]:
@@ -107,23 +40,10 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> List[np.ndarray]:
         )
     bins = max(1, -(-int(lengths.sum()) // max_tokens))
     while True:
-        parts = _spread(lengths, bins, room=len(lengths))
+        parts = spread(lengths, bins, room=len(lengths))
         if max(int(lengths[part].sum()) for part in parts) <= max_tokens:
             return parts
         bins += 1
-
-
-def _spread(lengths: np.ndarray, bins: int, room: int) -> List[np.ndarray]:
-    """Longest first, each to the bin with the fewest tokens among those with fewer than `room`."""
-    lengths = np.asarray(lengths, dtype=np.int64)
-    parts: List[List[int]] = [[] for _ in range(bins)]
-    open_bins = [(0, number) for number in range(bins)]
-    for position in np.argsort(-lengths, kind="stable").tolist():
-        tokens, number = heapq.heappop(open_bins)
-        parts[number].append(position)
-        if len(parts[number]) < room:
-            heapq.heappush(open_bins, (tokens + int(lengths[position]), number))
-    return [np.array(sorted(part), dtype=np.int64) for part in parts]
 
 
 def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> List[Row]:
@@ -145,24 +65,6 @@ class _Packed(Dataset):
 
     def __getitem__(self, share: np.ndarray) -> List[Row]:
         return pack_rows(self.windows, share, self.max_tokens)
-
-
-class Steps(Sampler):
-    """One slot's shares from `first_step` on, without end; its length is one epoch's steps."""
-
-    def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
-        self.order = order
-        self.slot = slot
-        self.first_step = first_step
-
-    def __len__(self) -> int:
-        return max(1, len(self.order.lengths) // self.order.global_batch_size)
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        step = self.first_step
-        while True:
-            yield self.order.share(step, self.slot)
-            step += 1
 
 
 def default_workers(processes: int) -> int:

@@ -11,7 +11,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-import optim
+from detalbert.engine import optim
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-import packing
+from detalbert.engine import attention as packing
+from detalbert.engine import evaluation, flops
 from detalbert.errors import UserError
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
@@ -31,9 +32,6 @@ MODELS = {
 }  # fmt: skip
 
 window_lengths = st.lists(st.integers(1, 384), min_size=1, max_size=60)
-
-
-# Packed rows against the library's own padded forward.
 
 
 def make_model(name, attention, seed=0):
@@ -87,7 +85,9 @@ def padded_losses(model, row, lengths):
 
 def packed_losses(model, row):
     positions = row["start_positions"], row["end_positions"]
-    return packing.window_losses(*packing.answer_logits(model, row), row["cu_seqlens"], *positions)
+    return evaluation.window_losses(
+        *packing.answer_logits(model, row), row["cu_seqlens"], *positions
+    )
 
 
 def losses_and_gradients(model, losses):
@@ -170,9 +170,6 @@ def test_window_losses_are_the_librarys_own_span_loss(name):
         first += length
 
 
-# The attention function by itself.
-
-
 @pytest.mark.parametrize("padded", [False, True])
 def test_attention_is_softmax_of_scaled_scores_within_each_window(padded):
     lengths, heads, size = [3, 1, 4], 2, 8
@@ -231,9 +228,6 @@ def test_models_that_would_attend_across_windows_are_refused():
             packing.answer_logits(model, row)
 
 
-# How the model is called.
-
-
 def test_the_call_goes_through_the_ddp_wrapper(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -255,7 +249,7 @@ def test_nothing_is_read_back_from_the_device():
     row = {k: v.to("meta") if k != "max_length" else v for k, v in make_row(LENGTHS).items()}
     start, end = packing.answer_logits(model, row)
     positions = row["start_positions"], row["end_positions"]
-    losses = packing.window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
+    losses = evaluation.window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
     losses.mean().backward()
     assert losses.shape == (len(LENGTHS),)
     assert start.shape == end.shape == (sum(LENGTHS),)
@@ -272,8 +266,8 @@ def test_window_losses_are_fp32_and_do_not_depend_on_the_grid():
     row, draw = make_row(LENGTHS), torch.Generator().manual_seed(1)
     logits = torch.randn(2, sum(LENGTHS), generator=draw).mul(8).bfloat16().requires_grad_()
     rest = row["cu_seqlens"], row["start_positions"], row["end_positions"]
-    wide = packing.window_losses(*logits, *rest)
-    narrow = packing.window_losses(*logits, *rest, max(LENGTHS))
+    wide = evaluation.window_losses(*logits, *rest)
+    narrow = evaluation.window_losses(*logits, *rest, max(LENGTHS))
     assert wide.dtype == torch.float32
     torch.testing.assert_close(wide, narrow, rtol=1e-6, atol=0)
     start, end = (x.float().split(LENGTHS) for x in logits)
@@ -282,9 +276,6 @@ def test_window_losses_are_fp32_and_do_not_depend_on_the_grid():
     torch.testing.assert_close(wide, torch.stack(expected), rtol=1e-5, atol=1e-6)
     wide.sum().backward()
     assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
-
-
-# FLOPs.
 
 
 def test_flops_of_albert_xxlarge_per_real_token():
@@ -296,7 +287,7 @@ def test_flops_of_albert_xxlarge_per_real_token():
     linear = 12 * (4 * 4096**2 + 2 * 4096 * 16384) * 2 * 3  # 14.496e9
     attention = 12 * 4 * 4096 * 173 * 3  # 0.102e9
     mapping_and_head = (128 * 4096 + 4096 * 2) * 2 * 3  # 0.003e9
-    per_token = packing.training_flops(config, lengths) / lengths.sum()
+    per_token = flops.training_flops(config, lengths) / lengths.sum()
     assert per_token == pytest.approx(linear + attention + mapping_and_head, rel=1e-12)
     assert per_token == pytest.approx(14.6e9, rel=2e-3)
 
@@ -310,5 +301,5 @@ def test_flops_are_what_torch_counts(name):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         for length in LENGTHS:
             library(input_ids=torch.full((1, length), 7))
-    counted = packing.training_flops(library.config, np.array(LENGTHS))
+    counted = flops.training_flops(library.config, np.array(LENGTHS))
     assert counted == 3 * counter.get_total_flops()

@@ -84,3 +84,11 @@ class RowLoader(DataLoader):
     def __iter__(self) -> Iterator[List[Row]]:
         batches = super().__iter__()  # here, so that its processes start before the first batch
         return (batch.rows() if isinstance(batch, Parcel) else batch for batch in batches)
+
+
+def to_device(row: Row, device: torch.device) -> Row:
+    """`row` with its tensors on `device`."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in row.items()
+    }

@@ -11,6 +11,8 @@ from typing import Any, List, Tuple
 import torch
 from torch import Tensor, nn
 
+from detalbert.errors import UserError
+
 FP8_FORWARD, FP8_BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2  # finer; wider
 
 
@@ -154,3 +156,23 @@ def take_over_layers(layers: List[nn.Module], half: torch.dtype, fp8: bool) -> L
                 (Fp8Linear if sized else StepLinear).take_over(module, half)
                 taken.append(module)
     return taken
+
+
+def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype to compute in. "auto" is bf16 on Ampere and newer, fp16 on older NVIDIA GPUs
+    and fp32 on a CPU; "fp8" computes in bf16 what is not a matrix product of a layer.
+
+    Raises UserError for a precision that the device cannot do.
+    """
+    cuda = device.type == "cuda"
+    capability = torch.cuda.get_device_capability(device) if cuda else (0, 0)
+    key = "hyperparameters.precision"
+    if precision == "fp16" and not cuda:
+        raise UserError(f"{key}: fp16 needs a GPU; use auto, bf16 or fp32")
+    if precision == "bf16" and cuda and capability < (8, 0):
+        raise UserError(f"{key}: this GPU has no bf16; use auto or fp16")
+    if precision == "fp8" and capability < (8, 9):
+        raise UserError(f"{key}: fp8 needs a GPU of the Ada or Hopper generation; use auto")
+    if precision == "auto":
+        precision = "fp32" if not cuda else "bf16" if capability >= (8, 0) else "fp16"
+    return {"fp16": torch.float16, "fp32": torch.float32}.get(precision, torch.bfloat16)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from linears import Fp8Linear, StepLinear, take_over_layers, to_fp8
+from detalbert.engine.precision import Fp8Linear, StepLinear, take_over_layers, to_fp8
 
 HALF = torch.bfloat16
 

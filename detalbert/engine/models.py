@@ -1,6 +1,5 @@
 """The model and its precision: a hub name, folder or config -> an encoder with a span head."""
 
-import pickle
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
@@ -14,31 +13,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-import resume
+from detalbert.engine.attention import PACKED, check_model, first_position
+from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError, unknown_key
 from detalbert.hub import WEIGHTS, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
-from packing import PACKED, check_model, first_position
-
-
-def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype to compute in. "auto" is bf16 on Ampere and newer, fp16 on older NVIDIA GPUs
-    and fp32 on a CPU; "fp8" computes in bf16 what is not a matrix product of a layer.
-
-    Raises UserError for a precision that the device cannot do.
-    """
-    cuda = device.type == "cuda"
-    capability = torch.cuda.get_device_capability(device) if cuda else (0, 0)
-    key = "hyperparameters.precision"
-    if precision == "fp16" and not cuda:
-        raise UserError(f"{key}: fp16 needs a GPU; use auto, bf16 or fp32")
-    if precision == "bf16" and cuda and capability < (8, 0):
-        raise UserError(f"{key}: this GPU has no bf16; use auto or fp16")
-    if precision == "fp8" and capability < (8, 9):
-        raise UserError(f"{key}: fp8 needs a GPU of the Ada or Hopper generation; use auto")
-    if precision == "auto":
-        precision = "fp32" if not cuda else "bf16" if capability >= (8, 0) else "fp16"
-    return {"fp16": torch.float16, "fp32": torch.float32}.get(precision, torch.bfloat16)
 
 
 def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -104,17 +83,6 @@ def load_weights(model_class: Any, name: str) -> Tuple[PreTrainedModel, set]:
     # A tied parameter has two names, and its weights may be there under either.
     found = {wanted[key].data_ptr() for key in weights}
     return model, {key for key in wanted if wanted[key].data_ptr() not in found}
-
-
-def read_weights(path: Path) -> Dict[str, torch.Tensor]:
-    """The parameters of a checkpoint, by safe loading. Raises UserError for more than numbers."""
-    resume.allow_checkpoint_globals()
-    try:
-        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(f"{path}: not loaded, for it holds more than tensors and numbers") from None
-    state = saved["models_state_dict"][0]
-    return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
 
 
 def model_error(name: str, error: BaseException) -> UserError:

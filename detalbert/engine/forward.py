@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
+from detalbert.engine.attention import answer_logits
+from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
 from detalbert.errors import UserError
-from linears import StepLinear, take_over_layers
-from modeling import resolve_precision
-from packing import answer_logits
 
 # Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
 # on rows of some thousand tokens. Also a multiple of the 16 that fp8 products want.

@@ -15,15 +15,15 @@ from transformers import (
 )
 from transformers.activations import NewGELUActivation
 
-import budget
-import forward
-import packing
 import trained
+from detalbert.engine import attention as packing
+from detalbert.engine import evaluation, forward
+from detalbert.engine import token_budget as budget
+from detalbert.engine.attention import PACKED
+from detalbert.engine.forward import Forward, encoder_layers, made_up_row, pad_row
+from detalbert.engine.precision import Fp8Linear, StepLinear
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
-from forward import Forward, encoder_layers, made_up_row, pad_row
-from linears import Fp8Linear, StepLinear
-from packing import PACKED
 
 CPU = torch.device("cpu")
 SHAPE = {
@@ -187,7 +187,7 @@ def train(precision: str) -> float:
         row = row_of([12, 20, 33], seed=step % 4)
         answers = torch.tensor([step % 4, 5, 2]), torch.tensor([step % 4 + 1, 7, 2])
         run.refresh()
-        loss = packing.window_losses(*run(row), row["cu_seqlens"], *answers, 33).mean()
+        loss = evaluation.window_losses(*run(row), row["cu_seqlens"], *answers, 33).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

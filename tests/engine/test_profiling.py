@@ -8,11 +8,11 @@ from typing import Any, Dict, List, Tuple
 import pytest
 import yaml
 
-from profiling import describe, summarize
+from detalbert.engine.profiling import describe, summarize
 from tests import chaos
 from tests.conftest import TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
-from tests.test_forward import compile_with
+from tests.engine.test_forward import compile_with
 from tests.test_resume import run, stop_after
 
 LINE = re.compile(

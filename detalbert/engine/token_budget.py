@@ -6,7 +6,7 @@ from typing import Callable
 import torch
 import torch.distributed as dist
 
-from forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, made_up_row
 
 ON_A_CPU = 4096
 LARGEST = 32_768  # by then the matrix units are full; more would only cost memory

@@ -8,11 +8,10 @@ registers an attention named "packed" that no token leaves its own window by.
 from functools import cached_property
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from detalbert.errors import UserError
 
@@ -220,63 +219,3 @@ def answer_logits(model: nn.Module, row: Mapping[str, Any]) -> Tuple[Tensor, Ten
     """
     output = model(**model_inputs(model, row))
     return output.start_logits[0], output.end_logits[0]
-
-
-def window_losses(
-    start_logits: Tensor,
-    end_logits: Tensor,
-    cu_seqlens: Tensor,
-    start_positions: Tensor,
-    end_positions: Tensor,
-    max_length: Optional[int] = None,
-) -> Tensor:
-    """Per window the mean of start and end cross-entropy over the window's own tokens.
-
-    What the library's span loss gives for each window alone, without padding; 0 where the
-    positions are -100. Waits for no device.
-
-    Args: start_logits, end_logits: [T], any float type; cu_seqlens: int32 [n + 1];
-        start_positions, end_positions: int64 [n], counted from the window's first token;
-        max_length: tokens of the longest window; without it the grid is [n, T] and larger.
-    Returns: fp32 [n], in nats.
-    """
-
-    def loss(logits: Tensor, target: Tensor) -> Tensor:
-        grid = window_grid(logits.float(), cu_seqlens, max_length)
-        return F.cross_entropy(grid, target, reduction="none")
-
-    return (loss(start_logits, start_positions) + loss(end_logits, end_positions)) / 2
-
-
-def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: Optional[int] = None) -> Tensor:
-    """[T] -> [n, L], a window a line, -inf past its end; L is `max_length`, or T without it."""
-    tokens = len(logits)
-    start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
-    token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
-    return logits[token.clamp(max=tokens - 1)].masked_fill(token >= end, -torch.inf)
-
-
-def training_flops(config: PretrainedConfig, lengths: np.ndarray) -> float:
-    """Floating-point operations of one forward and backward over windows of these lengths.
-
-    Counts matrix products over real tokens from the config, not from the parameters: ALBERT uses
-    one layer's weights in all 12 layers. A product costs 2 per weight and token; backward is two
-    products for each one of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
-    Recomputation, softmax, norms and look-ups are left out.
-
-    albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens a window, per token: layers
-    3 * 12 * 2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 =
-    0.10e9, embedding mapping and head 0.003e9: 14.6e9.
-
-    Args: config: of an ALBERT- or BERT-like encoder; lengths: real tokens per window, [n].
-    """
-    h, layers = config.hidden_size, config.num_hidden_layers
-    layers *= getattr(config, "inner_group_num", 1)
-    f = config.intermediate_size if hasattr(config, "intermediate_size") else config.hidden_dim
-    e = getattr(config, "embedding_size", h)
-    lengths = np.asarray(lengths, dtype=np.float64)
-    per_token = layers * 2 * (4 * h * h + 2 * h * f)  # q, k, v, output; the two of the FFN
-    per_token += 2 * e * h if e != h else 0  # embedding mapping
-    per_token += 2 * h * 2  # start and end logit
-    per_pair = layers * 4 * h  # q k and weights v: 2 * h each, for every pair of tokens
-    return float(3 * (per_token * lengths.sum() + per_pair * np.square(lengths).sum()))

@@ -8,7 +8,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batches import TrainOrder, deal, micro_batches, train_loader, validation_loader
+from detalbert.engine.batches import micro_batches, train_loader, validation_loader
+from detalbert.engine.order import TrainOrder, deal
 from detalbert.errors import UserError
 from detalbert.squad.windows import Windows
 
@@ -111,9 +112,6 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
 longer = st.lists(st.integers(1, 384), min_size=1, max_size=60)
 
 
-# Dealing.
-
-
 @settings(deadline=None, derandomize=True)
 @given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
 def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
@@ -147,9 +145,6 @@ def test_deal_evens_out_what_random_dealing_does_not() -> None:
 def test_deal_refuses_a_batch_that_does_not_divide() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 48 .* 7 slots"):
         deal(np.full(48, 100), 7)
-
-
-# Micro-batches.
 
 
 @settings(deadline=None, derandomize=True)

@@ -1,0 +1,163 @@
+"""Parameter groups, the optimizers, and warm-up with linear decay."""
+
+import functools
+import math
+from fractions import Fraction
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+import torch_optimizer
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from detalbert.errors import UserError
+from detalbert.settings.hparams import StepHParams
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, Any]]:
+    """Trainable parameters in two groups: matrices and embeddings decay, vectors do not.
+
+    By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
+    ALBERT's `full_layer_layer_norm`. A shared parameter is there once; frozen ones are left out.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(
+    name: str, groups: List[Dict[str, Any]], lr: float, beta2: float = 0.999
+) -> Optimizer:
+    """RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
+
+    eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
+    step by |weights| / |step|; torch_optimizer cuts |weights| at 10 by default, which would slow
+    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so it is
+    let be. Its moments are not debiased, as in the paper's last version.
+    Raises UserError for another name.
+    """
+    if name == "radam":
+        return RAdam(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
+    if name == "lamb":
+        from torch_optimizer import Lamb
+
+        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6, clamp_value=1e6)
+    raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
+
+
+def total_steps(
+    windows: int, global_batch_size: int, epochs: float, max_steps: Optional[int]
+) -> int:
+    """Optimizer steps of a run: `max_steps` if given, else enough to see every window `epochs`
+    times. 132,198 windows twice at 48 a step are 5,509 steps (5,508.25 rounded up)."""
+    if max_steps is not None:
+        return max_steps
+    # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10 a step.
+    return math.ceil(windows * Fraction(str(epochs)) / global_batch_size)
+
+
+def warmup_steps(total: int, fraction: float) -> int:
+    """How many of `total` optimizer steps warm up, to the nearest step."""
+    return round(total * fraction)
+
+
+def lr_factor(step: int, total: int, warmup: int) -> float:
+    """What the peak learning rate is multiplied by at optimizer step `step`, counted from 0.
+
+    Rises in a line from 0 at step 0 to 1 at step `warmup`, then falls in a line to 0 at `total`,
+    as the library's `get_linear_schedule_with_warmup`. The first step of a warm-up thus moves
+    nothing. 0 past the end.
+    """
+    if step < warmup:
+        return step / warmup
+    return max(0.0, (total - step) / max(1, total - warmup))
+
+
+def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
+    """`lr_factor` on every group of `optimizer`; step it once per optimizer step."""
+    return LambdaLR(optimizer, functools.partial(lr_factor, total=total, warmup=warmup))
+
+
+class RAdam(torch_optimizer.RAdam):
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as its parent steps, which the published
+    runs used.
+
+    The same operations in the same order, so that the bits are the same, but over lists of
+    tensors: on a GPU a step is a dozen launches and not a dozen for every parameter. Three things
+    differ from torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
+    (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
+    and bias correction is folded into the step size. One thing differs from the parent: step
+    sizes are not kept in a table that all groups share, by which every group would step at the
+    first group's learning rate.
+
+    eps is added to the square root of the uncorrected second moment; parameters are float32.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
+        """Step every parameter that has a gradient; no value is read back from the device."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._step_group(group, parameters)
+        return loss
+
+    def _step_group(self, group: Dict[str, Any], parameters: List[torch.Tensor]) -> None:
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        gradients = [p.grad for p in parameters]
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = 0
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state["step"] += 1
+        states = [self.state[p] for p in parameters]
+        step = states[0]["step"]
+        if any(state["step"] != step for state in states):
+            raise ValueError("the parameters of a group must all have taken the same steps")
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        torch._foreach_mul_(means, beta1)
+        torch._foreach_add_(means, gradients, alpha=1 - beta1)
+        if group["weight_decay"]:
+            torch._foreach_add_(parameters, parameters, alpha=-group["weight_decay"] * lr)
+        rectification = rectify(step, beta2)
+        step_size = lr * (rectification or 1) / (1 - beta1**step)
+        if rectification is None:
+            torch._foreach_add_(parameters, means, alpha=-step_size)
+        else:
+            roots = torch._foreach_sqrt(squares)
+            torch._foreach_add_(roots, group["eps"])
+            torch._foreach_addcdiv_(parameters, means, roots, -step_size)
+
+
+def rectify(step: int, beta2: float) -> Optional[float]:
+    """The paper's r_t times sqrt(1 - beta2^t), or None while the variance cannot be trusted.
+
+    With beta2 0.999 rho stays just below the number of the step, so step 6 is the first rectified
+    one (rho 5.99, value 0.0020); the value grows towards 1 over some thousand steps.
+    """
+    limit = 2 / (1 - beta2) - 1
+    power = beta2**step
+    rho = limit - 2 * step * power / (1 - power)
+    if rho < 5:
+        return None
+    return math.sqrt((1 - power) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2))
+
+
+def plan_steps(hparams: StepHParams, windows: int) -> Tuple[int, int]:
+    """Optimizer steps of the whole run, and how many of them warm up."""
+    steps = total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
+    return steps, warmup_steps(steps, hparams.warmup_fraction)

@@ -1,0 +1,107 @@
+"""Which windows a step trains on, and which slot gets which of them: a function of (seed, step)."""
+
+import heapq
+from functools import lru_cache
+from typing import Iterator, List
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from detalbert.errors import UserError
+
+
+class TrainOrder:
+    """The windows of every optimizer step: `epoch` permutations of all windows, end to end.
+
+    Args:
+        lengths: tokens per window, int [W].
+        global_batch_size: windows per step over all slots; must be a multiple of `slots`.
+        slots: processes that share a step.
+        seed: of the permutations.
+    """
+
+    def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
+        if global_batch_size % slots:
+            raise UserError(
+                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
+                f"evenly to {slots} slots; make it a multiple of {slots}"
+            )
+        self.lengths = np.asarray(lengths)
+        self.global_batch_size = global_batch_size
+        self.slots = slots
+        self.seed = seed
+
+    def global_batch(self, step: int) -> np.ndarray:
+        """Window indices of optimizer step `step` (from 0), int64 [global_batch_size]."""
+        first = step * self.global_batch_size
+        positions = np.arange(first, first + self.global_batch_size)
+        epochs, places = np.divmod(positions, len(self.lengths))
+        batch = np.empty(self.global_batch_size, np.int64)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            batch[chosen] = self.permutation(int(epoch))[places[chosen]]
+        return batch
+
+    def permutation(self, epoch: int) -> np.ndarray:
+        """Every window once, in the order of `epoch`, int64 [W]."""
+        return _permutation(self.seed, epoch, len(self.lengths))
+
+    def share(self, step: int, slot: int) -> np.ndarray:
+        """The windows of `step` that `slot` trains on, int64 [global_batch_size / slots]."""
+        batch = self.global_batch(step)
+        return batch[deal(self.lengths[batch], self.slots)[slot]]
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def deal(lengths: np.ndarray, slots: int) -> List[np.ndarray]:
+    """The windows of a global batch, dealt to slots so that real tokens are even.
+
+    The longest window left goes to the slot with the fewest tokens that still has room (Graham
+    1969, longest processing time first); ties go to the lower index. No two slots differ by more
+    tokens than the longest window and the shortest do.
+
+    Args: lengths: tokens per window, any integer type [B]; slots: how many processes share them.
+    Returns: per slot the positions in `lengths` it gets, ascending, int64 [B / slots].
+    Raises UserError when B is no multiple of `slots`.
+    """
+    if len(lengths) % slots:
+        raise UserError(
+            f"hyperparameters.global_batch_size: {len(lengths)} windows cannot be dealt evenly to "
+            f"{slots} slots; make it a multiple of {slots}"
+        )
+    return spread(lengths, slots, room=len(lengths) // slots)
+
+
+def spread(lengths: np.ndarray, bins: int, room: int) -> List[np.ndarray]:
+    """Longest first, each to the bin with the fewest tokens among those with fewer than `room`."""
+    lengths = np.asarray(lengths, dtype=np.int64)
+    parts: List[List[int]] = [[] for _ in range(bins)]
+    open_bins = [(0, number) for number in range(bins)]
+    for position in np.argsort(-lengths, kind="stable").tolist():
+        tokens, number = heapq.heappop(open_bins)
+        parts[number].append(position)
+        if len(parts[number]) < room:
+            heapq.heappush(open_bins, (tokens + int(lengths[position]), number))
+    return [np.array(sorted(part), dtype=np.int64) for part in parts]
+
+
+class Steps(Sampler):
+    """One slot's shares from `first_step` on, without end; its length is one epoch's steps."""
+
+    def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
+        self.order = order
+        self.slot = slot
+        self.first_step = first_step
+
+    def __len__(self) -> int:
+        return max(1, len(self.order.lengths) // self.order.global_batch_size)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        step = self.first_step
+        while True:
+            yield self.order.share(step, self.slot)
+            step += 1
