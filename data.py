@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import filelock
 import numpy as np
@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
-from detalbert.settings.hparams import DataConfig, HParams
+from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.sources import Source, open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.training.workload import DataSummary
 
 FORMAT = 1  # raise it when the columns or their meaning change
 
@@ -124,3 +125,46 @@ def _cache_key(
         getattr(config, f"max_{source.split}_examples"),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def split_line(split: Split) -> str:
+    """What was read of a split of questions."""
+    counts = split.counts
+    left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
+    return (
+        f"{split.source.name}: {counts['questions']:,} questions "
+        f"({counts['unanswerable']:,} unanswerable), {counts['windows']:,} windows, "
+        f"{counts['tokens']:,} tokens" + (f"; left out: {left_out}" if left_out else "")
+    )
+
+
+class SquadData(NamedTuple):
+    """Everything that a trial reads: both splits, featurised with one tokenizer."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Split
+    validation: Split
+
+    @classmethod
+    def load(cls, config: Dict[str, Any], hparams: HParams) -> "SquadData":
+        """Read `data:` of an experiment config. Raises UserError for anything wrong with it."""
+        data = parse_data_config(config)
+        tokenizer = load_tokenizer(data, hparams)
+        splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
+        return cls(tokenizer, *splits)
+
+    def summary(self) -> DataSummary:
+        lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
+        return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
+
+    def fingerprints(self) -> Dict[str, Any]:
+        """What the questions and the tokenizer are, by config key: hashes in place of names."""
+        config = self.train.config
+        return {
+            "data.train": self.train.source.fingerprint,
+            "data.validation": self.validation.source.fingerprint,
+            "data.tokenizer": tokenizer_sum(self.tokenizer),
+            "data.max_train_examples": config.max_train_examples,
+            "data.max_validation_examples": config.max_validation_examples,
+            "data.skip_invalid": config.skip_invalid,
+        }

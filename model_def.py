@@ -5,61 +5,29 @@ candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
 from determined import pytorch
 from transformers import PreTrainedTokenizerBase
 
-from data import Split, load_split, load_tokenizer
+from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.batches import train_loader, validation_loader
 from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.models import build_model
-from detalbert.engine.optim import plan_steps  # noqa: F401
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import Row
 from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
-from detalbert.squad.metrics import score
-from detalbert.squad.tokenizer import tokenizer_sum
-from display import DataSummary, Progress, split_line
-from run_folder import SCORES, write_predictions
-
-
-class SquadData(NamedTuple):
-    """Everything that a trial reads: both splits, featurised with one tokenizer."""
-
-    tokenizer: PreTrainedTokenizerBase
-    train: Split
-    validation: Split
-
-    @classmethod
-    def load(cls, config: Dict[str, Any], hparams: HParams) -> "SquadData":
-        """Read `data:` of an experiment config. Raises UserError for anything wrong with it."""
-        data = parse_data_config(config)
-        tokenizer = load_tokenizer(data, hparams)
-        splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
-        return cls(tokenizer, *splits)
-
-    def summary(self) -> DataSummary:
-        lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
-        return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
-
-    def fingerprints(self) -> Dict[str, Any]:
-        """What the questions and the tokenizer are, by config key: hashes in place of names."""
-        config = self.train.config
-        return {
-            "data.train": self.train.source.fingerprint,
-            "data.validation": self.validation.source.fingerprint,
-            "data.tokenizer": tokenizer_sum(self.tokenizer),
-            "data.max_train_examples": config.max_train_examples,
-            "data.max_validation_examples": config.max_validation_examples,
-            "data.skip_invalid": config.skip_invalid,
-        }
+from detalbert.squad.metrics import METRICS, score
+from detalbert.training import preflight
+from detalbert.training.display import Progress
+from detalbert.training.folder import SCORES, write_predictions
+from detalbert.training.workload import Workload
 
 
 class SquadTrial(StepTrial):
@@ -183,3 +151,17 @@ class AnswersBesideCheckpoint(ModelBesideCheckpoint):
         if self.reducer.answers is not None:
             write_predictions(folder, self.reducer.answers)
             write_json(folder / SCORES, self.reducer.metrics)
+
+
+FINE_TUNING = Workload(
+    parse_data=parse_data_config,
+    parse=parse_hparams,
+    hparams=HParams,
+    load=SquadData.load,
+    trial=SquadTrial,
+    check=preflight.check,
+    metrics=tuple(METRICS),
+    metric="f1",
+    shown=("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1"),
+    leaves="predictions, metrics and checkpoints",
+)

@@ -27,7 +27,7 @@ import predictions
 import trained
 from detalbert.errors import UserError
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
-from display import quiet_libraries
+from detalbert.training.display import quiet_libraries
 
 MODES = ("data", "question", "interactive", "export", "serve")
 

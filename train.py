@@ -28,10 +28,6 @@ import determined
 import torch
 from determined import core, pytorch
 
-import preflight
-import resume
-import spot
-from checkpoints import LocalCheckpoints
 from detalbert.engine import determinism
 from detalbert.engine.optim import plan_steps
 from detalbert.errors import UserError
@@ -42,11 +38,14 @@ from detalbert.settings.experiment import (
     single_values,
 )
 from detalbert.settings.hparams import StepHParams
-from display import describe, quiet_libraries, summarize
-from local import HERE, LocalController, process_group, trial_context
-from run_folder import RunFolder
-from stopping import EveryOrStop, StopRequest
-from workloads import Workload, choose
+from detalbert.training import preflight, resume, spot
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.display import describe, quiet_libraries, summarize
+from detalbert.training.folder import RunFolder
+from detalbert.training.local import HERE, LocalController, process_group, trial_context
+from detalbert.training.stopping import EveryOrStop, StopRequest
+from detalbert.training.workload import Workload
+from workloads import choose
 
 
 def leave(status: int) -> None:

@@ -18,14 +18,14 @@ from transformers import (
 )
 
 import references
-from checkpoints import MANIFEST, find_fault, list_checkpoints
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.hub import WEIGHTS
 from detalbert.settings.hparams import HParams, parse_hparams
-from run_folder import PRETRAINED, SCORES, step_name
+from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints
+from detalbert.training.folder import PRETRAINED, SCORES, step_name
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 

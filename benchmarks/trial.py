@@ -20,17 +20,18 @@ from transformers import AutoModelForQuestionAnswering
 
 from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
-from checkpoints import LocalCheckpoints
+from data import SquadData
 from detalbert.engine import optim
 from detalbert.engine.flops import training_flops
 from detalbert.engine.rows import Row
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
-from local import trial_context
-from model_def import SquadData, SquadTrial
-from run_folder import RunFolder
-from stopping import StopRequest
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.folder import RunFolder
+from detalbert.training.local import trial_context
+from detalbert.training.stopping import StopRequest
+from model_def import SquadTrial
 
 MICRO = 12  # padded windows in one forward of the peer
 BUDGET = 16e9  # bytes: the memory of a V100

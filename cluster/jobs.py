@@ -13,8 +13,9 @@ from cluster.masterconf import Pool
 from cluster.schema import Finding, check, mapping, nearest
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
+from detalbert.training.workload import Workload
 from pretrain.hparams import PretrainHParams
-from workloads import Workload, choose
+from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
 MAX_LOSS_MINUTES = 15

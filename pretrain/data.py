@@ -11,7 +11,7 @@ from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
-from display import DataSummary
+from detalbert.training.workload import DataSummary
 from pretrain.examples import Examples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary

@@ -18,7 +18,7 @@ from detalbert.engine.models import config_from_keys, load_weights, model_error,
 from detalbert.engine.rows import Row, to_device
 from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
 from detalbert.errors import UserError
-from display import Progress
+from detalbert.training.display import Progress
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams

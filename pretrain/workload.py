@@ -6,12 +6,12 @@ from typing import Any, Mapping, Sequence
 import torch
 from transformers import AlbertConfig, AlbertForPreTraining
 
-import preflight
 from detalbert.settings.text import parse_text_config
+from detalbert.training import preflight
+from detalbert.training.workload import Workload
 from pretrain.data import PretrainText
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.trial import METRICS, PretrainTrial
-from workloads import Workload
 
 
 def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:

@@ -29,8 +29,8 @@ from typing import Any, Dict, List, Optional
 import torch
 import yaml
 
-from checkpoints import list_checkpoints
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, TINY, TINY_PRETRAINING
 from tests.fakes.metadata import MetadataServer
 

@@ -17,9 +17,10 @@ from detalbert.engine.optim import lr_factor, plan_steps
 from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
+from model_def import FINE_TUNING
 from pretrain.hparams import parse_pretrain_hparams
 from tests.conftest import ROOT, SHARED
-from workloads import FINE_TUNING, choose
+from workloads import choose
 
 SCHEMAS = SHARED / "determined-schemas"
 BASE = "http://determined.ai/schemas/expconf/v0/"

@@ -13,16 +13,16 @@ import yaml
 from determined import core
 
 import train
-from checkpoints import LocalCheckpoints
-from data import load_tokenizer
+from data import SquadData, load_tokenizer
 from detalbert.engine.models import build_model, starts_from_scratch
 from detalbert.engine.precision import resolve_precision
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
-from local import trial_context
-from model_def import SquadData, SquadTrial
-from run_folder import RunFolder
-from stopping import StopRequest
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.folder import RunFolder
+from detalbert.training.local import trial_context
+from detalbert.training.stopping import StopRequest
+from model_def import SquadTrial
 from tests.conftest import ROOT
 
 

@@ -22,7 +22,7 @@ from pretrain.trial import build_model as pretrain_model
 from tests import chaos
 from tests.conftest import ROOT, TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
-from tests.test_resume import cut_and_go_on, run
+from tests.training.test_resume import cut_and_go_on, run
 
 
 @pytest.fixture

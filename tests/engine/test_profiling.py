@@ -13,7 +13,7 @@ from tests import chaos
 from tests.conftest import TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
 from tests.engine.test_forward import compile_with
-from tests.test_resume import run, stop_after
+from tests.training.test_resume import run, stop_after
 
 LINE = re.compile(
     r"profile of (\d+) steps: ([\d.]+) ms a step, CPU operators ([\d.]+) ms \(\d+%\), waiting for "

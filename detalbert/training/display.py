@@ -4,14 +4,13 @@ import logging
 import sys
 import time
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import transformers
 from determined import pytorch
 from tqdm import tqdm
 
-from data import Split
 from detalbert.engine.models import starts_from_scratch
 
 
@@ -99,14 +98,6 @@ def _clock(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
-class DataSummary(NamedTuple):
-    """What a run says of its data: a line for each part, and what a training epoch holds."""
-
-    lines: Dict[str, str]
-    windows: int
-    tokens: int
-
-
 def describe(trial: Any) -> str:
     """The lines that open a run: all that was read, counted and computed from the config."""
     hparams, data = trial.hparams, trial.data
@@ -136,17 +127,6 @@ def describe(trial: Any) -> str:
         f"{hparams.checkpoint_period}, report {hparams.reporting_period} steps",
     }
     return "\n".join(f"{name:<14}{text}" for name, text in lines.items())
-
-
-def split_line(split: Split) -> str:
-    """What was read of a split of questions."""
-    counts = split.counts
-    left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
-    return (
-        f"{split.source.name}: {counts['questions']:,} questions "
-        f"({counts['unanswerable']:,} unanswerable), {counts['windows']:,} windows, "
-        f"{counts['tokens']:,} tokens" + (f"; left out: {left_out}" if left_out else "")
-    )
 
 
 def summarize(validation: Dict[str, float], order: Sequence[str]) -> str:

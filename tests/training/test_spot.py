@@ -9,9 +9,9 @@ from typing import Any, Iterator, List
 
 import pytest
 
-import spot
 import train
-from checkpoints import list_checkpoints
+from detalbert.training import spot
+from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import settings
 from tests.fakes.metadata import MetadataServer
 

@@ -13,10 +13,10 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 import torch
 
-import preflight
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources as squad_files
+from detalbert.training import preflight
 from tests.conftest import ROOT, TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.

@@ -18,13 +18,13 @@ from typing import Any, Dict, Iterator, Optional
 import torch
 from determined import core, pytorch, util
 
-from checkpoints import LocalCheckpoints
 from detalbert.engine import safe_load
 from detalbert.errors import UserError
-from run_folder import RunFolder
-from stopping import StopRequest
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.folder import RunFolder
+from detalbert.training.stopping import StopRequest
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[2]
 
 
 class LocalController(pytorch._PyTorchTrialController):

@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
+from detalbert.training.checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
 
 # These change how a run is carried out, or at most its rounding, not what it computes.
 FREE = {

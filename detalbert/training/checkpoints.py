@@ -19,7 +19,7 @@ from determined.common import storage
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
-from run_folder import RunFolder, step_name
+from detalbert.training.folder import RunFolder, step_name
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -14,13 +14,12 @@ import yaml
 from determined import core
 from determined.pytorch import load_trial_from_checkpoint_path
 
-import checkpoints
-import display
 import model_def
 import train
-from checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
 from detalbert.engine import determinism, order
 from detalbert.errors import UserError
+from detalbert.training import checkpoints, display
+from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
 from tests import chaos
 from tests.conftest import TINY, settings
 from tests.conftest import train as train_process
