@@ -22,10 +22,10 @@ from typing import Any, List, Optional
 
 import torch
 
-import asking
-import predictions
-import trained
 from detalbert.errors import UserError
+from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.predict_file import predict, table
+from detalbert.inference.reply import ask, describe
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
 
@@ -88,27 +88,27 @@ def run(args: argparse.Namespace) -> None:
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
     if args.serve:
-        from serving import serve  # not everybody has a web framework
+        from detalbert.inference.server import serve  # not everybody has a web framework
 
-        model = trained.load(args.model)
-        serve(model, trained.threshold(model, args.threshold), args.host, args.port)
+        model = load_model(args.model)
+        serve(model, choose_threshold(model, args.threshold), args.host, args.port)
         return
     context = read_context(args) if args.interactive or args.question is not None else ""
     if args.question is not None:
         check_text("--question", args.question, context)
-    model = trained.load(args.model)
-    threshold = trained.threshold(model, args.threshold)
+    model = load_model(args.model)
+    threshold = choose_threshold(model, args.threshold)
     if args.data is not None:
-        metrics = predictions.predict(model, args.data, args.output_dir, threshold)
+        metrics = predict(model, args.data, args.output_dir, threshold)
         if metrics:
-            print(predictions.table(metrics))
+            print(table(metrics))
         print(f"predictions are in {args.output_dir}")
     elif args.export is not None:
         export(args, model, threshold)
     elif args.interactive:
         converse(args, model, context, threshold)
     else:
-        show(args, asking.ask(model, args.question, context, threshold), context)
+        show(args, ask(model, args.question, context, threshold), context)
 
 
 def read_context(args: argparse.Namespace) -> str:
@@ -132,9 +132,7 @@ def read_context(args: argparse.Namespace) -> str:
     return context
 
 
-def converse(
-    args: argparse.Namespace, model: trained.Trained, context: str, threshold: float
-) -> None:
+def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
     """Questions from standard input, one a line, until it ends."""
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     terminal = sys.stdin.isatty()
@@ -148,7 +146,7 @@ def converse(
             continue
         try:
             check_text("question", question, context)
-            show(args, asking.ask(model, question.strip(), context, threshold), context)
+            show(args, ask(model, question.strip(), context, threshold), context)
         except UserError as error:  # the next one may be better
             print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
 
@@ -158,18 +156,18 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
         print(json.dumps(reply, ensure_ascii=False), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    print(asking.describe(reply, context, marks), flush=True)
+    print(describe(reply, context, marks), flush=True)
 
 
-def export(args: argparse.Namespace, model: trained.Trained, threshold: float) -> None:
+def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:
     """Write the folder, and upload it where wanted."""
-    import exporting
+    from detalbert.inference.export import export, push
 
     hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
-    exporting.export(model._replace(hparams=hparams), args.export, args.license)
+    export(model._replace(hparams=hparams), args.export, args.license)
     print(f"the model is in {args.export}")
     if args.push_to_hub:
-        print(f"uploaded to {exporting.push(args.export, args.push_to_hub)}")
+        print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
 if __name__ == "__main__":

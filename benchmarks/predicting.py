@@ -3,7 +3,7 @@
     python -m benchmarks predict        # minutes on two cores
 
 The embedded model (its span head random, which costs the same) on questions of the embedded world.
-`ratio` is the whole of `predictions.predict`, from the file to the files, over the forward passes
+`ratio` is the whole of `predict`, from the file to the files, over the forward passes
 alone on the same packed rows, made beforehand; medians over turns taken alternately.
 `peak_mib` is the greatest resident memory of a `predict.py` process, by number of questions.
 """
@@ -20,11 +20,11 @@ from typing import Any, Dict, List
 import torch
 import transformers
 
-import answering
-import exporting
-import predictions
-import trained
 from benchmarks.measure import ROOT, Options, memory_of_process
+from detalbert.inference import answering, predict_file
+from detalbert.inference.export import export
+from detalbert.inference.model import Trained, load_model
+from detalbert.settings.hparams import parse_hparams
 from detalbert.squad import world
 from detalbert.squad.question_stream import read_questions
 
@@ -41,30 +41,30 @@ def write_questions(path: Path, count: int) -> Path:
 
 
 def write_model(folder: Path) -> Path:
-    """The embedded encoder with a random span head, as a folder that `trained.load` reads."""
+    """The embedded encoder with a random span head, as a folder that `load_model` reads."""
     source = ROOT / "embedded" / "albert-tiny"
     torch.manual_seed(0)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
-    made = trained.Trained(
-        model, tokenizer, trained.parse_hparams(hparams), run=None, scores={}, data={}, steps=None
+    made = Trained(
+        model, tokenizer, parse_hparams(hparams), run=None, scores={}, data={}, steps=None
     )
-    exporting.export(made, folder)
+    export(made, folder)
     return folder
 
 
 @torch.no_grad()
-def forward_seconds(model: trained.Trained, rows: List[Any]) -> float:
+def forward_seconds(model: Trained, rows: List[Any]) -> float:
     began = time.perf_counter()
     for row in rows:
         model.run(row)
     return time.perf_counter() - began
 
 
-def predict_seconds(model: trained.Trained, questions: Path, folder: Path) -> float:
+def predict_seconds(model: Trained, questions: Path, folder: Path) -> float:
     began = time.perf_counter()
-    predictions.predict(model, str(questions), folder, 0.0)
+    predict_file.predict(model, str(questions), folder, 0.0)
     return time.perf_counter() - began
 
 
@@ -92,10 +92,10 @@ def predict(options: Options) -> Dict[str, Any]:
             count: peak_mib(write_model(folder / f"model-{count}"), path, folder / "out")
             for count, path in ((SMALL, small), (LARGE, large))
         }
-        model = trained.load(str(folder / f"model-{LARGE}"))
+        model = load_model(str(folder / f"model-{LARGE}"))
         examples = list(read_questions(large))
         parts = [examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK)]
-        rows = [row for part in parts for row in answering._featurise(model, part).rows]
+        rows = [row for part in parts for row in answering.featurise(model, part).rows]
         windows = sum(len(row["windows"]) for row in rows)
         forward_seconds(model, rows[:20])  # burn in
         forward, whole = [], []

@@ -14,7 +14,7 @@ from benchmarks.parity import validation_seconds
 from data import load_tokenizer
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams
-from detalbert.squad import metrics as squad_metrics
+from detalbert.squad import metrics
 from detalbert.squad.answers import merge_answers
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.sources import open_source, read_examples
@@ -192,8 +192,8 @@ def _prepare_scoring(options: Options, side: str) -> Callable[[], Any]:
         return partial(peer.score, examples, *answers)
 
     def run() -> Dict[str, float]:
-        squad_metrics._words.cache_clear()
-        return squad_metrics.score(examples, *answers)
+        metrics.answer_words.cache_clear()
+        return metrics.score(examples, *answers)
 
     return run
 

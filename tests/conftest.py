@@ -16,11 +16,10 @@ import torch
 import yaml
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-import trained
+from detalbert.inference.model import Trained, load_model
 from detalbert.squad import world
 from detalbert.squad.windows import Example, Windows, build_windows
 from tests.fakes.questions import read_squad
-from trained import Trained
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile(
@@ -166,7 +165,7 @@ def local_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: pathlib.Path)
 @pytest.fixture(scope="session")
 def model(local_run: LocalRun) -> Trained:
     """The best of `local_run`."""
-    return trained.load(str(local_run.path))
+    return load_model(str(local_run.path))
 
 
 def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:

@@ -13,11 +13,11 @@ from typing import Any, Dict, List
 import pytest
 import torch
 
-import answering
 import predict
-import trained
 from detalbert.engine.batches import CHUNK
 from detalbert.errors import UserError
+from detalbert.inference import answering
+from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
 from tests.conftest import ROOT, LocalRun
 
@@ -83,7 +83,7 @@ def test_the_best_threshold_travels_and_gives_the_best_f1(
     assert best["best_f1"] >= best["f1"]
 
 
-def test_a_higher_threshold_answers_more(model: trained.Trained, local_run: LocalRun) -> None:
+def test_a_higher_threshold_answers_more(model: Trained, local_run: LocalRun) -> None:
     examples = list(read_questions(local_run.questions))[:60]
     odds = next(answering.answer(model, examples, 0.0)).answers.null_odds
     answered: List[set] = []
@@ -102,18 +102,16 @@ def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Pat
     shutil.copytree(local_run.checkpoint, checkpoint)
     (checkpoint / "scores.json").unlink()
     (checkpoint / "manifest.json").unlink()  # as on a cluster
-    model = trained.load(str(checkpoint))
+    model = load_model(str(checkpoint))
     with pytest.raises(UserError, match="--threshold best: no validation is recorded"):
-        trained.threshold(model, "best")
+        choose_threshold(model, "best")
     for text in ("high", "nan", "inf", ""):
         with pytest.raises(UserError, match="give a number or best"):
-            trained.threshold(model, text)
-    assert trained.threshold(model, "-1.5") == -1.5 and trained.threshold(model) == 0.0
+            choose_threshold(model, text)
+    assert choose_threshold(model, "-1.5") == -1.5 and choose_threshold(model) == 0.0
 
 
-def test_the_same_questions_as_rows(
-    local_run: LocalRun, model: trained.Trained, tmp_path: Path
-) -> None:
+def test_the_same_questions_as_rows(local_run: LocalRun, model: Trained, tmp_path: Path) -> None:
     examples = list(read_questions(local_run.questions))[:50]
     rows = [{"id": e.id, "question": e.question, "context": e.context} for e in examples]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -19,8 +19,8 @@ import torch
 import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from detalbert.squad import metrics as squad_metrics
 from detalbert.squad import world
+from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import ROOT, TINY, settings, train
 
@@ -36,7 +36,7 @@ def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> 
     predictions = json.loads((output_dir / "predictions.json").read_text())
     null_odds = json.loads((output_dir / "null_odds.json").read_text())
     assert predictions.keys() == null_odds.keys() == {example.id for example in examples}
-    return squad_metrics.score(examples, predictions, null_odds)
+    return score(examples, predictions, null_odds)
 
 
 def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path) -> None:

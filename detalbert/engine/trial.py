@@ -13,8 +13,7 @@ from determined import pytorch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.engine import determinism, optim
-from detalbert.engine import token_budget as budget
+from detalbert.engine import determinism, optim, token_budget
 from detalbert.engine.batches import default_workers
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
@@ -137,7 +136,7 @@ class StepTrial(pytorch.PyTorchTrial):
         wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
         self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
         if wanted == "auto":
-            wanted = budget.resolve(self.forward, longest, self.slots)
+            wanted = token_budget.resolve(self.forward, longest, self.slots)
         return wanted
 
 

@@ -22,19 +22,19 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
-def _words(text: str) -> Tuple[str, ...]:
+def answer_words(text: str) -> Tuple[str, ...]:
     """Lower case, no ASCII punctuation, no articles, split at white space."""
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def normalize_answer(text: str) -> str:
     """The text as it is compared: "The U.S.  army" -> "us army"."""
-    return " ".join(_words(text))
+    return " ".join(answer_words(text))
 
 
 def exact_match(prediction: str, gold: str) -> int:
     """1 where the two normalised texts are equal, else 0."""
-    return int(_words(prediction) == _words(gold))
+    return int(answer_words(prediction) == answer_words(gold))
 
 
 def f1(prediction: str, gold: str) -> float:
@@ -42,7 +42,7 @@ def f1(prediction: str, gold: str) -> float:
 
     Where either has no words, 1 if both have none, else 0.
     """
-    guess, truth = _words(prediction), _words(gold)
+    guess, truth = answer_words(prediction), answer_words(gold)
     if guess == truth:
         return 1.0
     remaining = list(truth)
@@ -140,7 +140,9 @@ class Tally:
 
 def _best_of_gold(prediction: str, example: Example) -> Tuple[int, float]:
     """Greatest exact match and F1 over the gold answers; [""] where none has any words."""
-    gold: List[str] = list({text: None for text, _ in example.answers if _words(text)}) or [""]
+    gold: List[str] = list({text: None for text, _ in example.answers if answer_words(text)}) or [
+        ""
+    ]
     return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
 
 

@@ -24,11 +24,11 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
-from detalbert.squad import sources as squad_files
+from detalbert.squad import sources
 
 GIB = 2**30
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-OFFICIAL = squad_files.OFFICIAL_SHA256
+OFFICIAL = sources.OFFICIAL_SHA256
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ def check_source(data: DataConfig, split: str) -> None:
         if not os.access(path, os.R_OK):
             raise UserError(f"data.{split}: {path} cannot be read; give this task's user access")
     elif name in OFFICIAL:
-        reach(f"{squad_files.OFFICIAL_URL}/{name}", f"data.{split}")
+        reach(f"{sources.OFFICIAL_URL}/{name}", f"data.{split}")
     elif path.suffix == ".json" or path.is_absolute() or name.startswith("."):
         raise UserError(
             f"data.{split}: {path}: no such file in this container; mount it (bind_mounts), or "

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from detalbert.engine import attention as packing
-from detalbert.engine import evaluation, flops
+from detalbert.engine import attention, evaluation, flops
 from detalbert.errors import UserError
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
@@ -86,7 +85,7 @@ def padded_losses(model, row, lengths):
 def packed_losses(model, row):
     positions = row["start_positions"], row["end_positions"]
     return evaluation.window_losses(
-        *packing.answer_logits(model, row), row["cu_seqlens"], *positions
+        *attention.answer_logits(model, row), row["cu_seqlens"], *positions
     )
 
 
@@ -103,7 +102,7 @@ def relative_distance(ours, reference):
 
 def parity(name, row, attention="eager", lengths=LENGTHS):
     """How far loss and gradients of packed `row` are from the padded forward of make_row's row."""
-    model, library = make_model(name, packing.PACKED), make_model(name, attention)
+    model, library = make_model(name, attention.PACKED), make_model(name, attention)
     ours = losses_and_gradients(model, packed_losses(model, row))
     reference = padded_losses(library, make_row(lengths), lengths)
     return relative_distance(ours, losses_and_gradients(library, reference))
@@ -113,7 +112,7 @@ def parity(name, row, attention="eager", lengths=LENGTHS):
 def both_ways(request, monkeypatch):
     """Window after window (what a CPU does), and the padded grid (what a GPU does)."""
     padded = request.param == "grid"
-    monkeypatch.setattr(packing, "Layout", functools.partial(packing.Layout, padded=padded))
+    monkeypatch.setattr(attention, "Layout", functools.partial(attention.Layout, padded=padded))
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -134,8 +133,8 @@ def test_parity_fails_when_windows_see_each_other(name, monkeypatch):
     def leak(cu_seqlens, tokens, max_length):
         return layout(whole, tokens, tokens)
 
-    layout = packing.Layout
-    monkeypatch.setattr(packing, "Layout", leak)
+    layout = attention.Layout
+    monkeypatch.setattr(attention, "Layout", leak)
     assert parity(name, make_row(LENGTHS)) > 1e-2
 
 
@@ -155,7 +154,7 @@ def test_parity_fails_when_segments_are_lost(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_window_losses_are_the_librarys_own_span_loss(name):
-    model, library = make_model(name, packing.PACKED), make_model(name, "sdpa")
+    model, library = make_model(name, attention.PACKED), make_model(name, "sdpa")
     row, first = make_row(LENGTHS), 0
     for loss, start, end, length in zip(
         packed_losses(model, row), row["start_positions"], row["end_positions"], LENGTHS,
@@ -175,8 +174,8 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(padded):
     lengths, heads, size = [3, 1, 4], 2, 8
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 1, heads, sum(lengths), size)
-    layout = packing.Layout(make_row(lengths)["cu_seqlens"], sum(lengths), 4, padded=padded)
-    out, weights = packing.packed_attention(
+    layout = attention.Layout(make_row(lengths)["cu_seqlens"], sum(lengths), 4, padded=padded)
+    out, weights = attention.packed_attention(
         torch.nn.Module(), query, key, value, None, scaling=0.3, packed_layout=layout
     )
     parts = zip(*(x[0].split(lengths, dim=1) for x in (query, key, value)), strict=True)
@@ -188,10 +187,10 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(padded):
 @pytest.mark.parametrize("padded", [False, True])
 def test_attention_drops_weights_out(padded):
     lengths = [200, 300]
-    layout = packing.Layout(make_row(lengths)["cu_seqlens"], 500, 300, padded=padded)
+    layout = attention.Layout(make_row(lengths)["cu_seqlens"], 500, 300, padded=padded)
     query, value = torch.zeros(1, 1, 500, 4), torch.ones(1, 1, 500, 4)
     torch.manual_seed(0)
-    out, _ = packing.packed_attention(
+    out, _ = attention.packed_attention(
         torch.nn.Module(), query, query, value, None, dropout=0.5, packed_layout=layout
     )
     # Every weight is 1 / length; half of them are dropped and the rest doubled, so 1 on average.
@@ -201,11 +200,11 @@ def test_attention_drops_weights_out(padded):
 
 def test_a_layout_that_cannot_hold_its_tokens_is_refused():
     with pytest.raises(ValueError, match="8 tokens do not fit 2 windows of at most 3"):
-        packing.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
+        attention.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
 
 
 def test_an_ordinary_call_of_a_packed_model_is_refused():
-    model, ids = make_model("albert", packing.PACKED), torch.tensor([[2, 7, 3]])
+    model, ids = make_model("albert", attention.PACKED), torch.tensor([[2, 7, 3]])
     with pytest.raises(ValueError, match=r"packing\.answer_logits"):
         model(input_ids=ids)
     with pytest.raises(ValueError, match="attention_mask"):
@@ -215,27 +214,27 @@ def test_an_ordinary_call_of_a_packed_model_is_refused():
 def test_models_that_would_attend_across_windows_are_refused():
     row = make_row(LENGTHS)
     with pytest.raises(UserError, match=r"hyperparameters\.model: Albert.*'sdpa'"):
-        packing.answer_logits(make_model("albert", "sdpa"), row)
+        attention.answer_logits(make_model("albert", "sdpa"), row)
     own_code = ("mpnet", {})  # would ignore the layout
     local = ("modernbert", {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")})
     causal = ("gpt2", {"n_embd": 32, "n_layer": 1, "n_head": 4})
     for name, keys in (own_code, local, causal):
         config = AutoConfig.for_model(name, **{**SHAPE, **keys})
         model = AutoModelForQuestionAnswering.from_config(
-            config, attn_implementation=packing.PACKED
+            config, attn_implementation=attention.PACKED
         )
         with pytest.raises(UserError, match=r"hyperparameters\.model: .*use an encoder"):
-            packing.answer_logits(model, row)
+            attention.answer_logits(model, row)
 
 
 def test_the_call_goes_through_the_ddp_wrapper(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        wrapped = torch.nn.parallel.DistributedDataParallel(make_model("roberta", packing.PACKED))
+        wrapped = torch.nn.parallel.DistributedDataParallel(make_model("roberta", attention.PACKED))
         forwards = []
         wrapped.register_forward_pre_hook(lambda *_: forwards.append(1))
-        row, bare = make_row(LENGTHS), make_model("roberta", packing.PACKED)
+        row, bare = make_row(LENGTHS), make_model("roberta", attention.PACKED)
         ours = losses_and_gradients(wrapped, packed_losses(wrapped, row))
     finally:
         torch.distributed.destroy_process_group()
@@ -245,9 +244,9 @@ def test_the_call_goes_through_the_ddp_wrapper(tmp_path):
 
 def test_nothing_is_read_back_from_the_device():
     # A meta tensor has no values: any .item(), .tolist() or bool() of one raises.
-    model = make_model("albert", packing.PACKED).to("meta")
+    model = make_model("albert", attention.PACKED).to("meta")
     row = {k: v.to("meta") if k != "max_length" else v for k, v in make_row(LENGTHS).items()}
-    start, end = packing.answer_logits(model, row)
+    start, end = attention.answer_logits(model, row)
     positions = row["start_positions"], row["end_positions"]
     losses = evaluation.window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
     losses.mean().backward()
@@ -256,10 +255,10 @@ def test_nothing_is_read_back_from_the_device():
 
 
 def test_max_length_may_be_left_out():
-    model, row = make_model("albert", packing.PACKED).eval(), make_row(LENGTHS)
-    known = packing.answer_logits(model, row)
+    model, row = make_model("albert", attention.PACKED).eval(), make_row(LENGTHS)
+    known = attention.answer_logits(model, row)
     del row["max_length"]
-    torch.testing.assert_close(packing.answer_logits(model, row), known, rtol=0, atol=0)
+    torch.testing.assert_close(attention.answer_logits(model, row), known, rtol=0, atol=0)
 
 
 def test_window_losses_are_fp32_and_do_not_depend_on_the_grid():

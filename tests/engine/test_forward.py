@@ -15,14 +15,12 @@ from transformers import (
 )
 from transformers.activations import NewGELUActivation
 
-import trained
-from detalbert.engine import attention as packing
-from detalbert.engine import evaluation, forward
-from detalbert.engine import token_budget as budget
+from detalbert.engine import attention, evaluation, forward, token_budget
 from detalbert.engine.attention import PACKED
 from detalbert.engine.forward import Forward, encoder_layers, made_up_row, pad_row
 from detalbert.engine.precision import Fp8Linear, StepLinear
 from detalbert.errors import UserError
+from detalbert.inference.model import prepare
 from detalbert.settings.hparams import HParams
 
 CPU = torch.device("cpu")
@@ -52,11 +50,11 @@ def row_of(lengths: List[int], seed: int = 0) -> Dict[str, Any]:
 def test_a_padded_row_gives_the_windows_the_same_logits() -> None:
     model = albert()
     row = row_of([9, 17, 4])
-    plain = packing.answer_logits(model, row)
+    plain = attention.answer_logits(model, row)
     padded = pad_row(row, 64)
     assert len(padded["input_ids"]) == 64 and padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64]
     assert padded["max_length"] == 34
-    for got, wanted in zip(packing.answer_logits(model, padded), plain, strict=True):
+    for got, wanted in zip(attention.answer_logits(model, padded), plain, strict=True):
         torch.testing.assert_close(got[:30], wanted, rtol=1e-5, atol=1e-6)
     assert pad_row(row, 10) is row
 
@@ -71,7 +69,7 @@ def test_the_layers_are_found_once_each() -> None:
 def test_gelu_is_fused_and_means_the_same() -> None:
     spelled, fused = albert(), albert()
     row = row_of([12, 20])
-    wanted = packing.answer_logits(spelled, row)
+    wanted = attention.answer_logits(spelled, row)
     got = Forward(fused, "auto", CPU)(row)
     assert any(isinstance(m, NewGELUActivation) for m in spelled.modules())
     assert not any(isinstance(m, NewGELUActivation) for m in fused.modules())
@@ -121,16 +119,16 @@ def _kernel_stand_in(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None):
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU with the flash kernel, which has no CPU form: a stand-in keeps its contract."""
-    monkeypatch.setattr(packing, "has_kernel", lambda device: True)
-    monkeypatch.setattr(packing, "KERNEL_DTYPES", (torch.float32,))
-    monkeypatch.setattr(packing, "varlen_attn", _kernel_stand_in)
+    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
+    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(attention, "varlen_attn", _kernel_stand_in)
 
 
 def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
     row = row_of([9, 17, 4])
-    got = packing.answer_logits(albert(), row)
+    got = attention.answer_logits(albert(), row)
     alone = [
-        packing.answer_logits(albert(), {**row_of([n]), **cut(row, a, a + n)})
+        attention.answer_logits(albert(), {**row_of([n]), **cut(row, a, a + n)})
         for a, n in ((0, 9), (9, 17), (26, 4))
     ]
     for side in (0, 1):
@@ -238,7 +236,7 @@ def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPa
         return graph.forward
 
     compile_with(backend, monkeypatch)
-    model = trained._ready(albert(), PIECES, COMPILED, CPU)[0]
+    model = prepare(albert(), PIECES, COMPILED, CPU)[0]
     assert with_gradients and not any(with_gradients)
     assert not model.training and all(p.grad is None for p in model.parameters())
 
@@ -253,7 +251,7 @@ def test_prediction_does_without_a_compiler(
         raise RuntimeError("Failed to find C compiler.")
 
     compile_with(broken, monkeypatch)
-    run = trained._ready(albert(), PIECES, COMPILED, CPU)[-1]
+    run = prepare(albert(), PIECES, COMPILED, CPU)[-1]
     assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
     row = row_of([12, 20])
     wanted = torch.stack(Forward(albert(), "fp32", CPU)(row))
@@ -263,18 +261,18 @@ def test_prediction_does_without_a_compiler(
 def test_a_budget_is_the_end_of_a_line() -> None:
     gigabyte, half = 1e9, 0.5e9
     memory = {768: gigabyte, 1536: gigabyte + half}
-    assert budget.fit(lambda n: memory[n], 10 * int(gigabyte), 384) == 14_336
-    steep = budget.fit(lambda n: n * 10**6, 600 * 10**6, 384)
+    assert token_budget.fit(lambda n: memory[n], 10 * int(gigabyte), 384) == 14_336
+    steep = token_budget.fit(lambda n: n * 10**6, 600 * 10**6, 384)
     assert steep == 384  # whole windows below 1,024 tokens
-    assert budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
-    assert budget.fit(lambda n: n, 10**12, 384) == budget.LARGEST
-    assert budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
+    assert token_budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
+    assert token_budget.fit(lambda n: n, 10**12, 384) == token_budget.LARGEST
+    assert token_budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
 
 
 def test_a_budget_where_the_probes_do_not_fit() -> None:
-    assert budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
-    assert budget.fit(lambda n: math.inf, 10**9, 384) == 384
+    assert token_budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
+    assert token_budget.fit(lambda n: math.inf, 10**9, 384) == 384
 
 
 def test_a_cpu_has_a_budget_of_its_own() -> None:
-    assert budget.resolve(Forward(albert(), "auto", CPU), 64, 1) == budget.ON_A_CPU
+    assert token_budget.resolve(Forward(albert(), "auto", CPU), 64, 1) == token_budget.ON_A_CPU

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.squad import question_stream as question_files
-from detalbert.squad import world
+from detalbert.squad import question_stream, world
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
 
@@ -96,21 +95,21 @@ def test_any_json_is_walked_as_the_library_parses_it(
 ) -> None:
     """However the text is cut into pieces: numbers, escapes and words are never read in part."""
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
-    size, question_files._PIECE = question_files._PIECE, piece
+    size, question_stream._PIECE = question_stream._PIECE, piece
     try:
-        found = list(question_files._JsonText("x", io.StringIO(text)).elements("data"))
-        broken = question_files._JsonText("x", io.StringIO(text[:-1]))
+        found = list(question_stream._JsonText("x", io.StringIO(text)).elements("data"))
+        broken = question_stream._JsonText("x", io.StringIO(text[:-1]))
         with pytest.raises(UserError, match="x: not SQuAD JSON"):
             list(broken.elements("data"))
     finally:
-        question_files._PIECE = size
+        question_stream._PIECE = size
     assert found == data
 
 
 def test_no_more_than_an_article_is_held(tmp_path: Path) -> None:
     article = document(KNOWN, context="Ada " + "x" * 50_000)["data"][0]
     text = json.dumps({"data": [article] * 200})
-    walker = question_files._JsonText("x", io.StringIO(text))
+    walker = question_stream._JsonText("x", io.StringIO(text))
     held = [len(walker.text) for _ in walker.elements("data")]
     assert len(held) == 200 and max(held) < 300_000 < len(text) / 30
 

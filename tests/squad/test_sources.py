@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from detalbert.errors import UserError
-from detalbert.squad import sources as squad_files
+from detalbert.squad import sources
 from detalbert.squad.sources import open_source, read_examples
 
 DOCUMENT = {
@@ -172,9 +172,9 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytear
     server.asked = 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(squad_files, "OFFICIAL_URL", url)
+    monkeypatch.setattr(sources, "OFFICIAL_URL", url)
     digest = hashlib.sha256(body).hexdigest()
-    monkeypatch.setitem(squad_files.OFFICIAL_SHA256, "dev-v2.0.json", digest)
+    monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
     monkeypatch.chdir(tmp_path)
     yield body
     server.shutdown()

@@ -15,7 +15,7 @@ import torch
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
-from detalbert.squad import sources as squad_files
+from detalbert.squad import sources
 from detalbert.training import preflight
 from tests.conftest import ROOT, TINY
 
@@ -114,7 +114,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[str]]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(squad_files, "OFFICIAL_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(sources, "OFFICIAL_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     yield asked
     server.shutdown()

@@ -16,11 +16,11 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 
-from answering import Stopped
-from asking import ask
 from detalbert.errors import UserError
+from detalbert.inference.answering import Stopped
+from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import check_text
-from trained import Trained
 
 try:
     import uvicorn
@@ -34,7 +34,7 @@ except ImportError as missing:
         f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
     ) from None
 
-PAGE = Path(__file__).with_name("serve.html")
+PAGE = Path(__file__).with_name("page.html")
 
 
 @dataclass(frozen=True)

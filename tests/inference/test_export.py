@@ -10,14 +10,13 @@ import torch
 import yaml
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-import answering
-import exporting
 import predict
-import trained
 from detalbert.errors import Unavailable, UserError
+from detalbert.inference import answering, model_card
+from detalbert.inference.export import export, push
+from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
 from tests.conftest import LocalRun
-from trained import Trained
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def test_the_plain_library_gives_the_same_logits(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert not plain.training and plain.dtype is torch.float32
     examples = list(read_questions(local_run.questions))[:30]
-    chunk = answering._featurise(model, examples)
+    chunk = answering.featurise(model, examples)
     compared = 0
     for row in chunk.rows:
         with torch.no_grad():
@@ -69,9 +68,9 @@ def test_weights_config_and_tokenizer_are_the_checkpoint_s(folder: Path, model: 
 def test_it_answers_as_the_checkpoint_did(
     folder: Path, model: Trained, local_run: LocalRun
 ) -> None:
-    again = trained.load(str(folder))
+    again = load_model(str(folder))
     assert again.scores == model.scores and again.steps == model.steps == local_run.best["steps"]
-    assert trained.threshold(again, "best") == local_run.best["best_f1_thresh"]
+    assert choose_threshold(again, "best") == local_run.best["best_f1_thresh"]
     examples = list(read_questions(local_run.questions))[:40]
     one, other = (next(answering.answer(x, examples, 0.0)) for x in (model, again))
     assert one.answers == other.answers and one.n_best == other.n_best
@@ -80,7 +79,7 @@ def test_it_answers_as_the_checkpoint_did(
 def test_it_can_be_exported_again_with_another_threshold(folder: Path, tmp_path: Path) -> None:
     words = ["--model", folder, "--export", tmp_path / "again", "--threshold", "-1.25"]
     assert predict.main([str(word) for word in words]) == 0
-    assert trained.threshold(trained.load(str(tmp_path / "again"))) == -1.25
+    assert choose_threshold(load_model(str(tmp_path / "again"))) == -1.25
 
 
 def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: Path) -> None:
@@ -102,20 +101,20 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: P
 
 def test_squad_brings_its_licence(model: Trained) -> None:
     squad = model._replace(data={"train": "train-v2.0.json", "validation": "/x/dev-v2.0.json"})
-    card = exporting.card(squad._replace(scores={}), "unknown")
+    card = model_card.card(squad._replace(scores={}), "unknown")
     assert "SQuAD: cc-by-sa-4.0" in card and "Not validated" in card and "/x/" not in card
     assert "datasets:\n- rajpurkar/squad_v2" in card
 
 
 def test_a_full_folder_is_not_written_over(folder: Path, model: Trained, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it exists; give a new folder"):
-        exporting.export(model, folder)
+        export(model, folder)
     (tmp_path / "file").write_text("")
     for name in ("file", "file/inside"):
         with pytest.raises(UserError, match="--export"):
-            exporting.export(model, tmp_path / name)
+            export(model, tmp_path / name)
     (tmp_path / "empty").mkdir()
-    exporting.export(model, tmp_path / "empty")
+    export(model, tmp_path / "empty")
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
@@ -127,7 +126,7 @@ def test_an_export_that_fails_leaves_nothing(
 
     monkeypatch.setattr(type(model.tokenizer), "save_pretrained", full)
     with pytest.raises(UserError, match="No space left"):
-        exporting.export(model, tmp_path / "out")
+        export(model, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,15 +155,15 @@ def test_pushing(
 
     monkeypatch.setattr(Hub, "create_repo", fails)
     with pytest.raises(Unavailable, match="--push-to-hub me/mine: not uploaded: no route"):
-        exporting.push(folder, "me/mine")
+        push(folder, "me/mine")
 
 
 def test_a_folder_of_another_make(folder: Path, local_run: LocalRun, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     AutoModelForQuestionAnswering.from_pretrained(folder).save_pretrained(plain)
     AutoTokenizer.from_pretrained(folder).save_pretrained(plain)
-    model = trained.load(str(plain))
+    model = load_model(str(plain))
     assert model.scores == {} and model.hparams.max_seq_length == 384
-    (plain / trained.SETTINGS).write_text(json.dumps({"hyperparameters": {"lr": 1}}))
+    (plain / SETTINGS).write_text(json.dumps({"hyperparameters": {"lr": 1}}))
     with pytest.raises(UserError, match="hyperparameters.lr: unknown key"):
-        trained.load(str(plain))
+        load_model(str(plain))

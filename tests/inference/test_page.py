@@ -8,12 +8,12 @@ from typing import Any, Iterator, Tuple
 
 import pytest
 
-import asking
+from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import LocalRun
-from tests.test_serving import serving_here
-from trained import Trained
+from tests.inference.test_server import serving_here
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run
@@ -42,7 +42,7 @@ def questions(local_run: LocalRun, model: Trained) -> Tuple[Questions, float]:
     """One that the model answers and one on which it abstains, and the threshold between them:
     the margins of a short run's model say which is which."""
     some = list(read_questions(local_run.questions))[:30]
-    margins = {e: asking.ask(model, e.question, e.context, 0.0)["margin"] for e in some}
+    margins = {e: ask(model, e.question, e.context, 0.0)["margin"] for e in some}
     ranked = sorted(some, key=margins.get)
     threshold = -(margins[ranked[-1]] + margins[ranked[0]]) / 2
     return (ranked[-1], ranked[0]), threshold
@@ -84,7 +84,7 @@ class Page:
 def test_an_answer_is_marked_in_place(page: Page, questions: Any, model: Trained) -> None:
     (answerable, _), threshold = questions
     context = f"🚢 {answerable.context}"  # one code point, two of JavaScript's units
-    expected = asking.ask(model, answerable.question, context, threshold)
+    expected = ask(model, answerable.question, context, threshold)
     page.ask(answerable.question, context)
     assert page.text("#error") == ""
     assert page.text("#answer") == expected["answer"] != ""

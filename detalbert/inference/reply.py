@@ -3,8 +3,8 @@
 import re
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from answering import answer_one
-from trained import Trained
+from detalbert.inference.answering import answer_one
+from detalbert.inference.model import Trained
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _SHOWN = 200  # characters of a sentence on either side of the answer

@@ -11,17 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import answering
-import asking
 from detalbert.engine import batches
 from detalbert.engine.batches import pack_rows, validation_rows
 from detalbert.errors import UserError
+from detalbert.inference import answering
+from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask, describe, sentence
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import LocalRun
-from trained import Trained
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
     whole = [row for share in validation_rows(windows, budget)
              for row in pack_rows(windows, share, budget)]  # fmt: skip
     parts = [some[at : at + size] for at in range(0, len(some), size)]
-    rows = [row for part in parts for row in answering._featurise(model, part).rows]
+    rows = [row for part in parts for row in answering.featurise(model, part).rows]
     assert len(rows) == len(whole) >= len(parts)
     for one, other in zip(rows, whole, strict=True):
         for name in ("input_ids", "token_type_ids", "cu_seqlens", "start_positions"):
@@ -61,7 +61,7 @@ def test_chunks_answer_as_one_pass_over_everything(
 ) -> None:
     in_chunks(monkeypatch, 16)
     some = examples[:50]
-    chunk = answering._featurise(model, some)
+    chunk = answering.featurise(model, some)
     spans, losses = answering.evaluate(model, chunk.rows)
     answers = merge_answers(some, chunk.windows, spans, -1.0)
     order = np.argsort(np.concatenate([found.windows for found in spans]))
@@ -121,7 +121,7 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 def test_replies_stand_in_the_text(
     model: Trained, question: str, context: str, threshold: float
 ) -> None:
-    reply = asking.ask(model, question, context, threshold)
+    reply = ask(model, question, context, threshold)
     for entry in reply["n_best"]:
         assert entry["text"] == context[entry["start"] : entry["end"]]
         assert entry["text"] == entry["text"].strip()
@@ -130,12 +130,12 @@ def test_replies_stand_in_the_text(
         assert reply["answer"] == context[reply["start"] : reply["end"]]
         assert -reply["margin"] <= threshold
         # In order, white space may differ from the text's; the answer's own words do not.
-        shown = asking.sentence(context, reply["start"], reply["end"], ("\0[", "]\0"))
+        shown = sentence(context, reply["start"], reply["end"], ("\0[", "]\0"))
         inside = shown.split("\0[")[-1].split("]\0")[0] if "\0" not in context else None
         assert inside is None or inside.split() == reply["answer"].split()
     elif reply["margin"] is not None:
         assert -reply["margin"] > threshold
-    assert asking.describe(reply, context).startswith("answer ")
+    assert describe(reply, context).startswith("answer ")
     json.dumps(reply)
 
 
@@ -144,7 +144,7 @@ def test_the_sentence_around_an_answer() -> None:
     at = text.index
 
     def shown(word: str) -> str:
-        return asking.sentence(text, at(word), at(word) + len(word), ("<", ">"))
+        return sentence(text, at(word), at(word) + len(word), ("<", ">"))
 
     assert shown("One") == "<One>."
     assert shown("is") == "Two <is> here!"

@@ -15,11 +15,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import pytest
 import uvicorn
 
-import asking
 import predict
-import serving
+from detalbert.inference import server
+from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask
 from tests.conftest import ROOT, LocalRun
-from trained import Trained
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
@@ -49,15 +49,15 @@ def get(port: int, path: str) -> Tuple[int, Dict[str, str], bytes]:
 @contextlib.contextmanager
 def serving_here(model: Trained, threshold: float = 0.0, **limits: float) -> Iterator[int]:
     """The application on a port of this process, with limits of its own."""
-    app = serving.make_app(model, threshold, serving.Limits(**limits))
+    app = server.make_app(model, threshold, server.Limits(**limits))
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    web = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+    thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         yield listener.getsockname()[1]
     finally:
-        server.should_exit = True
+        web.should_exit = True
         thread.join(30)
 
 
@@ -80,13 +80,13 @@ def port(model: Trained) -> Iterator[int]:
 
 def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
     status, _, reply = send(port, ASKED)
-    expected = asking.ask(model, ASKED["question"], TEXT, 0.0)
+    expected = ask(model, ASKED["question"], TEXT, 0.0)
     assert status == 200 and reply == json.loads(json.dumps(expected))
 
 
 def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
     status, headers, page = get(port, "/")
-    assert status == 200 and page == serving.PAGE.read_bytes()
+    assert status == 200 and page == server.PAGE.read_bytes()
     assert "default-src 'none'" in headers["content-security-policy"]
     assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
     described = json.loads(get(port, "/openapi.json")[2])["paths"]["/answer"]["post"]
@@ -167,17 +167,17 @@ def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
         began.set()
         release.wait(60)
         answered.append(arguments[1])
-        return asking.ask(*arguments)
+        return ask(*arguments)
 
-    submit, queued = serving.Worker.submit, threading.Semaphore(0)
+    submit, queued = server.Worker.submit, threading.Semaphore(0)
 
     def submit_and_tell(*arguments: Any) -> Any:
         future = submit(*arguments)
         queued.release()
         return future
 
-    monkeypatch.setattr(serving, "ask", slow)
-    monkeypatch.setattr(serving.Worker, "submit", submit_and_tell)
+    monkeypatch.setattr(server, "ask", slow)
+    monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
     with serving_here(model, waiting=1, seconds=10.0) as port, ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(send, port, {**ASKED, "question": "first"})]
         assert queued.acquire(timeout=60) and began.wait(60)  # it is no longer in the queue
@@ -206,11 +206,11 @@ def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
 def test_a_failure_of_the_model_ends_one_request(
     model: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(server, "ask", lambda *_: 1 / 0)
     with serving_here(model) as port:
         status, _, reply = send(port, ASKED)
         assert status == 500 and "the server's log says how" in reply["error"]
-        monkeypatch.setattr(serving, "ask", asking.ask)
+        monkeypatch.setattr(server, "ask", ask)
         assert send(port, ASKED)[0] == 200
 
 

@@ -17,15 +17,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-import references
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.hub import WEIGHTS
+from detalbert.inference.find import find
 from detalbert.settings.hparams import HParams, parse_hparams
-from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints
-from detalbert.training.folder import PRETRAINED, SCORES, step_name
+from detalbert.training.checkpoints import MANIFEST, find_fault
+from detalbert.training.folder import PRETRAINED, SCORES
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 
@@ -42,13 +42,13 @@ class Trained(NamedTuple):
     steps: Optional[int]  # optimizer steps trained, where known
 
 
-def load(name: str, device: Optional[torch.device] = None) -> Trained:
+def load_model(name: str, device: Optional[torch.device] = None) -> Trained:
     """The model that `name` means.
 
     Args:
         name: a checkpoint folder, a run's output directory (its best checkpoint), an exported
             folder or any question-answering folder of the library; or, on a Determined cluster,
-            a checkpoint's UUID, trial:ID or experiment:ID (see `references`).
+            a checkpoint's UUID, trial:ID or experiment:ID (see `find`).
         device: default: a GPU where there is one.
     Raises: UserError for anything that is no such model.
     """
@@ -62,42 +62,6 @@ def load(name: str, device: Optional[torch.device] = None) -> Trained:
         # What the library raises for files that are damaged or of another make.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{folder}: does not load as a model: {reason}") from None
-
-
-def find(name: str) -> Path:
-    """The folder that `name` means: a checkpoint or a library folder. Fetches what is remote."""
-    folder = Path(name)
-    if not folder.exists() and references.is_reference(name):
-        return references.fetch(name)
-    if not folder.is_dir():
-        raise UserError(
-            f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
-            "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
-        )
-    if (folder / WEIGHTS).is_file() or (folder / "config.json").is_file():
-        return folder
-    if (folder / "checkpoints").is_dir():
-        return _best_of_run(folder)
-    raise UserError(
-        f"--model {name}: neither a checkpoint ({WEIGHTS}) nor a run's output directory "
-        "(checkpoints/) nor a model folder (config.json)"
-    )
-
-
-def _best_of_run(folder: Path) -> Path:
-    there = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
-    if not there:
-        raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
-    others = f"give one of {folder / 'checkpoints'}: {', '.join(there)}"
-    try:
-        best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
-    except FileNotFoundError:
-        raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
-    if step_name(best) not in there:
-        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
-    return folder / "checkpoints" / step_name(best)
 
 
 def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
@@ -117,7 +81,7 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
     )
     model.load_state_dict(read_weights(folder / WEIGHTS))
     return Trained(
-        *_ready(model, tokenizer, hparams, device),
+        *prepare(model, tokenizer, hparams, device),
         scores=_json(folder / SCORES),
         data=(facts.get("experiment_config") or {}).get("data") or {},
         steps=_json(folder / "metadata.json").get("steps_completed"),
@@ -145,7 +109,7 @@ def _from_export(folder: Path, device: torch.device) -> Trained:
         or {"model": str(folder), "max_seq_length": min(384, positions)}
     )
     return Trained(
-        *_ready(model, _tokenizer(folder), hparams, device),
+        *prepare(model, _tokenizer(folder), hparams, device),
         scores=settings.get("scores") or {},
         data=settings.get("data") or {},
         steps=settings.get("steps"),
@@ -156,7 +120,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _ready(
+def prepare(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     hparams: HParams,
@@ -176,7 +140,7 @@ def _ready(
     return model, tokenizer, hparams, run
 
 
-def threshold(trained: Trained, wanted: Optional[str] = None) -> float:
+def choose_threshold(trained: Trained, wanted: Optional[str] = None) -> float:
     """`--threshold`: a number, `best` (F1's best at validation), or None: the run's own.
 
     Raises UserError for anything else, and for `best` where no validation was recorded.

@@ -8,14 +8,14 @@ from typing import Any, Dict, Iterable, Iterator, List, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from answering import Answered, answer
 from detalbert.atomic import whole_file, write_json
 from detalbert.errors import UserError
-from detalbert.squad import sources as squad_files
+from detalbert.inference.answering import Answered, answer
+from detalbert.inference.model import Trained
+from detalbert.squad import sources
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
-from trained import Trained
 
 METRICS = "metrics.json"
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
@@ -57,13 +57,13 @@ def _open(data: str) -> Tuple[Iterable[Example], int]:
     if path.is_file():
         return read_questions(path), sum(1 for _ in read_questions(path))
     file_like = path.suffix.lower() in SUFFIXES or path.is_absolute() or path.is_dir()
-    if file_like and data not in squad_files.OFFICIAL_SHA256:
+    if file_like and data not in sources.OFFICIAL_SHA256:
         raise UserError(f"--data {data}: no such file; give a file of questions")
     try:
-        source = squad_files.open_source(data, "validation", Path(".cache"))
+        source = sources.open_source(data, "validation", Path(".cache"))
         if source.path is not None:
             return _open(str(source.path))
-        examples, _ = squad_files.read_examples(source)
+        examples, _ = sources.read_examples(source)
     except UserError as error:
         raise type(error)(str(error).replace("data.validation", "--data")) from None
     return examples, len(examples)

@@ -15,10 +15,10 @@ from detalbert.engine.batches import CHUNK, pack_rows, validation_rows
 from detalbert.engine.evaluation import evaluate_row
 from detalbert.engine.rows import Row
 from detalbert.engine.token_budget import ON_A_CPU
+from detalbert.inference.model import Trained
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
-from trained import Trained
 
 
 class Answered(NamedTuple):
@@ -47,7 +47,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
 
     def next_chunk() -> Optional[_Chunk]:
         chunk = list(itertools.islice(questions, CHUNK))
-        return _featurise(trained, chunk) if chunk else None
+        return featurise(trained, chunk) if chunk else None
 
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
         coming, merging = ahead.submit(next_chunk), None
@@ -73,11 +73,11 @@ def answer_one(
     go_on: Callable[[], bool] = lambda: True,
 ) -> Answered:
     """One question, under the id "". Raises Stopped where `go_on`, asked before a row, says no."""
-    chunk = _featurise(trained, [Example("", "", context, question, None)])
+    chunk = featurise(trained, [Example("", "", context, question, None)])
     return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
 
 
-def _featurise(trained: Trained, examples: List[Example]) -> _Chunk:
+def featurise(trained: Trained, examples: List[Example]) -> _Chunk:
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
     windows = build_windows(examples, trained.tokenizer, *sizes)

@@ -1,5 +1,7 @@
-"""Checkpoints of a Determined cluster: by UUID, of a trial, of an experiment; fetched once."""
+"""What `--model` names: a checkpoint, a run's best, an exported folder, or a cluster's checkpoint,
+which is fetched once."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import Unavailable, UserError
+from detalbert.hub import WEIGHTS
+from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.folder import step_name
 
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -90,3 +95,39 @@ def _download(checkpoint: Any, cache: Path) -> Path:
 
 def _reason(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def find(name: str) -> Path:
+    """The folder that `name` means: a checkpoint or a library folder. Fetches what is remote."""
+    folder = Path(name)
+    if not folder.exists() and is_reference(name):
+        return fetch(name)
+    if not folder.is_dir():
+        raise UserError(
+            f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
+            "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
+        )
+    if (folder / WEIGHTS).is_file() or (folder / "config.json").is_file():
+        return folder
+    if (folder / "checkpoints").is_dir():
+        return _best_of_run(folder)
+    raise UserError(
+        f"--model {name}: neither a checkpoint ({WEIGHTS}) nor a run's output directory "
+        "(checkpoints/) nor a model folder (config.json)"
+    )
+
+
+def _best_of_run(folder: Path) -> Path:
+    there = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
+    if not there:
+        raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
+    others = f"give one of {folder / 'checkpoints'}: {', '.join(there)}"
+    try:
+        best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
+    except FileNotFoundError:
+        raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
+    if step_name(best) not in there:
+        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
+    return folder / "checkpoints" / step_name(best)

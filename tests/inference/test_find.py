@@ -8,9 +8,9 @@ from typing import Any, Iterator, List
 import pytest
 
 import predict
-import references
-import trained
 from detalbert.errors import Unavailable, UserError
+from detalbert.inference import find
+from detalbert.inference.model import choose_threshold, load_model
 from tests.conftest import LocalRun
 from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
 from tests.test_predict import refused
@@ -66,13 +66,13 @@ REFERENCES = {
 def test_references_mean_what_they_say(master: CheckpointMaster, tmp_path: Path) -> None:
     proxied = master.storage.get("host_path") == "/not/here"
     for reference, uuid in REFERENCES.items():
-        shutil.rmtree(references.CACHE, ignore_errors=True)
-        folder = references.fetch(reference)
+        shutil.rmtree(find.CACHE, ignore_errors=True)
+        folder = find.fetch(reference)
         assert folder.name == uuid and (folder / "state_dict.pth").is_file()
         assert (f"/checkpoints/{uuid}" in master.calls) == proxied
         master.calls.clear()
-        assert [path.name for path in references.CACHE.iterdir()] == [uuid]  # no remains
-    references.fetch(LATEST)
+        assert [path.name for path in find.CACHE.iterdir()] == [uuid]  # no remains
+    find.fetch(LATEST)
     assert master.calls == []  # fetched once
 
 
@@ -85,7 +85,7 @@ def test_a_reference_answers_as_the_run(
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     best = local_run.best
     assert {"steps": best["steps"], **metrics} == best
-    assert trained.threshold(trained.load(BEST), "best") == best["best_f1_thresh"]
+    assert choose_threshold(load_model(BEST), "best") == best["best_f1_thresh"]
 
 
 @pytest.mark.parametrize("master", ["directory"], indirect=True)
@@ -103,17 +103,17 @@ def test_what_is_not_there(
         refused(["--model", name, "--question", "a", "--context", "b"], message, capsys)
     master.stored = [item for item in master.stored if item.state == "ERROR"]
     with pytest.raises(UserError, match="it has no finished checkpoint"):
-        references.fetch("trial:7")
+        find.fetch("trial:7")
     monkeypatch.setenv("DET_USER_TOKEN", "old")
     with pytest.raises(UserError, match="the master wants a login"):
-        references.fetch("trial:7")
+        find.fetch("trial:7")
     monkeypatch.setenv("DET_MASTER", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="trial:7"):
-        references.fetch("trial:7")
-    assert not references.CACHE.exists() or not list(references.CACHE.iterdir())
+        find.fetch("trial:7")
+    assert not find.CACHE.exists() or not list(find.CACHE.iterdir())
 
 
 def test_what_is_a_reference() -> None:
-    assert all(map(references.is_reference, [*REFERENCES, "trial:7:newest"]))
+    assert all(map(find.is_reference, [*REFERENCES, "trial:7:newest"]))
     no = ("trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local")
-    assert not any(map(references.is_reference, no))
+    assert not any(map(find.is_reference, no))
