@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import filelock
 import numpy as np
@@ -28,12 +28,12 @@ class Split:
 
     source: Source
     windows: Windows
-    counts: Dict[str, int]  # questions, unanswerable, windows, tokens
-    faults: Dict[str, int]  # questions left out under data.skip_invalid, by kind
+    counts: dict[str, int]  # questions, unanswerable, windows, tokens
+    faults: dict[str, int]  # questions left out under data.skip_invalid, by kind
     config: DataConfig
 
     @cached_property
-    def examples(self) -> List[Example]:
+    def examples(self) -> list[Example]:
         """The questions, in the order of `windows.example_index`; read again from the source."""
         return _examples(self.source, self.config)[0]
 
@@ -106,7 +106,7 @@ def _featurise(
         (aside / "meta.json").write_text(json.dumps(meta))
 
 
-def _examples(source: Source, config: DataConfig) -> Tuple[List[Example], Dict[str, int]]:
+def _examples(source: Source, config: DataConfig) -> tuple[list[Example], dict[str, int]]:
     limit = getattr(config, f"max_{source.split}_examples")
     return read_examples(source, config.skip_invalid, limit)
 
@@ -146,7 +146,7 @@ class SquadData(NamedTuple):
     validation: Split
 
     @classmethod
-    def load(cls, config: Dict[str, Any], hparams: HParams) -> "SquadData":
+    def load(cls, config: dict[str, Any], hparams: HParams) -> "SquadData":
         """Read `data:` of an experiment config. Raises UserError for anything wrong with it."""
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
@@ -157,7 +157,7 @@ class SquadData(NamedTuple):
         lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
         return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
 
-    def fingerprints(self) -> Dict[str, Any]:
+    def fingerprints(self) -> dict[str, Any]:
         """What the questions and the tokenizer are, by config key: hashes in place of names."""
         config = self.train.config
         return {

@@ -5,7 +5,7 @@ candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +38,7 @@ class SquadTrial(StepTrial):
         data: the splits where the caller has them already; loaded from the config otherwise.
     """
 
-    def __init__(
-        self, context: pytorch.PyTorchTrialContext, data: Optional[SquadData] = None
-    ) -> None:
+    def __init__(self, context: pytorch.PyTorchTrialContext, data: SquadData | None = None) -> None:
         hparams = parse_hparams(context.get_hparams())
         self.data = data or SquadData.load(context.get_data_config(), hparams)
         model = build_model(hparams, self.data.tokenizer)
@@ -50,7 +48,7 @@ class SquadTrial(StepTrial):
             AnswerReducer(self.hparams, self.data.validation, self.rank), for_training=False
         )
 
-    def predictions(self) -> Optional[Answers]:
+    def predictions(self) -> Answers | None:
         """The answers of the last validation, while the weights are still those; chief only."""
         return self.answers.answers
 
@@ -71,7 +69,7 @@ class SquadTrial(StepTrial):
         windows = self.data.validation.windows
         return validation_loader(windows, self.slots, self.rank, self.max_tokens)
 
-    def begin_step(self, batch: List[Row]) -> None:
+    def begin_step(self, batch: list[Row]) -> None:
         self.answers.answers = None  # the weights move on from what was validated
         self.share = self.get_batch_length(batch)
 
@@ -80,14 +78,14 @@ class SquadTrial(StepTrial):
         self.meter.update(row, losses)
         return losses.sum() / self.share
 
-    def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
+    def evaluate_batch(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:
             self.answers.update(*evaluate_row(self.forward, row, self.hparams))
         return {}
 
-    def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
+    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         steps_done = self.context.get_initial_batch()
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
@@ -103,21 +101,21 @@ class AnswerReducer(pytorch.MetricReducer):
         self.hparams = hparams
         self.split = split
         self.rank = rank
-        self.answers: Optional[Answers] = None  # of the weights as they are, on the chief
-        self.metrics: Dict[str, float] = {}  # of these answers
+        self.answers: Answers | None = None  # of the weights as they are, on the chief
+        self.metrics: dict[str, float] = {}  # of these answers
 
     def reset(self) -> None:
-        self.spans: List[Candidates] = []
-        self.losses: List[np.ndarray] = []
+        self.spans: list[Candidates] = []
+        self.losses: list[np.ndarray] = []
 
     def update(self, spans: Candidates, losses: torch.Tensor) -> None:
         self.spans.append(spans)
         self.losses.append(losses.float().cpu().numpy())
 
-    def per_slot_reduce(self) -> Tuple[List[Candidates], List[np.ndarray]]:
+    def per_slot_reduce(self) -> tuple[list[Candidates], list[np.ndarray]]:
         return self.spans, self.losses
 
-    def cross_slot_reduce(self, per_slot: List[Any]) -> Dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         if self.rank != 0:
             return {}  # Determined reports what the chief returns
         spans = [row for slot in per_slot for row in slot[0]]

@@ -18,7 +18,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any
 
 import torch
 
@@ -32,7 +32,7 @@ from detalbert.training.display import quiet_libraries
 MODES = ("data", "question", "interactive", "export", "serve")
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
     quiet_libraries()
@@ -50,7 +50,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return 0
 
 
-def parse_arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="predict.py",
         description=__doc__,

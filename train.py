@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import determined
 import torch
@@ -61,7 +61,7 @@ def leave(status: int) -> None:
     sys.exit(status)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
     quiet_libraries()
@@ -79,7 +79,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return 0
 
 
-def parse_arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="train.py", description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/local"))
@@ -122,8 +122,8 @@ def run_locally(args: argparse.Namespace) -> None:
 
 
 def prepare(
-    folder: RunFolder, resume_from: str, config: Dict[str, Any], run: Dict[str, Any]
-) -> Optional[str]:
+    folder: RunFolder, resume_from: str, config: dict[str, Any], run: dict[str, Any]
+) -> str | None:
     """The chief's part before training: the checkpoint to go on from, and `config.yaml`.
 
     Args: run: what must not change over a restart, see `resume.identity`.
@@ -150,10 +150,10 @@ def train_locally(
     workload: Workload,
     distributed: core.DistributedContext,
     folder: RunFolder,
-    config: Dict[str, Any],
+    config: dict[str, Any],
     data: Any,
-    run: Dict[str, Any],
-    checkpoint: Optional[str],
+    run: dict[str, Any],
+    checkpoint: str | None,
 ) -> None:
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
@@ -231,7 +231,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             )
 
 
-def check_metric(config: Dict[str, Any], workload: Workload) -> None:
+def check_metric(config: dict[str, Any], workload: Workload) -> None:
     """Refuse a `searcher.metric` that no validation gives, before hours of training."""
     metric = config["searcher"].setdefault("metric", workload.metric)
     known = ["loss", *workload.metrics]
@@ -241,7 +241,7 @@ def check_metric(config: Dict[str, Any], workload: Workload) -> None:
         )
 
 
-def resolve(config: Dict[str, Any], hparams: StepHParams, data: Any) -> Dict[str, Any]:
+def resolve(config: dict[str, Any], hparams: StepHParams, data: Any) -> dict[str, Any]:
     """`config` with every hyperparameter spelled out, the number of steps and periods too."""
     windows = data.summary().windows
     steps, _ = plan_steps(hparams, windows)
@@ -256,8 +256,8 @@ def resolve(config: Dict[str, Any], hparams: StepHParams, data: Any) -> Dict[str
 
 
 def fit_arguments(
-    config: Dict[str, Any], hparams: StepHParams, preempt: core.PreemptContext
-) -> Dict[str, Any]:
+    config: dict[str, Any], hparams: StepHParams, preempt: core.PreemptContext
+) -> dict[str, Any]:
     """What Determined's trainer takes from neither the config nor the trial by itself."""
     should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
     return {

@@ -3,7 +3,8 @@
 A config whose data has `text` or `shards` pretrains; any other fine-tunes on SQuAD.
 """
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from detalbert.training.workload import Workload
 from model_def import FINE_TUNING

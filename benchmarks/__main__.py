@@ -2,26 +2,27 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
 from benchmarks import (
     allreduce,
     loader,
     parity,
-    predicting,
     pretraining,
     render,
     scaling,
     shapes,
     sharding,
     text,
-    trial,
 )
+from benchmarks import predict as predicting
+from benchmarks import step as trial
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
 from detalbert.errors import UserError
 
-STAGES: Dict[str, Callable[[Options], Dict[str, Any]]] = {
+STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "featurize": text.featurize,
     "decode": text.decode,
     "score": text.score,
@@ -37,7 +38,7 @@ STAGES: Dict[str, Callable[[Options], Dict[str, Any]]] = {
 DATALESS = ("allreduce", "shards", "pretrain")  # these do without --data
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """0; 1 where the two sides differ; 2 for a user's mistake. Either is one line on stderr."""
     try:
         args = parse(arguments)
@@ -54,7 +55,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     return 0
 
 
-def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("stage", help=f"{', '.join(STAGES)}, all or render")
     parser.add_argument("--json", type=Path, help="write the result here; a folder for `all`")

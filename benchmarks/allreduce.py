@@ -6,7 +6,7 @@ of 25 MiB. Effective bandwidth is fp32 gradient bytes over seconds, whatever goe
 
 import socket
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,12 @@ def _reduce_buckets(flat: torch.Tensor) -> None:
         dist.all_reduce(bucket)
 
 
-def allreduce(options: Options) -> Dict[str, Any]:
+def allreduce(options: Options) -> dict[str, Any]:
     try:
         sizes = [int(float(size)) for size in options.sizes.split(",")]
     except ValueError:
         raise UserError(f"--sizes {options.sizes}: expected numbers with commas between") from None
-    table: Dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for size in sizes:
         table[str(size)] = {
             name: {
@@ -50,7 +50,7 @@ def allreduce(options: Options) -> Dict[str, Any]:
     }
 
 
-def two_processes(size: int, repeats: int) -> Dict[str, List[float]]:
+def two_processes(size: int, repeats: int) -> dict[str, list[float]]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -67,7 +67,7 @@ def _process(rank: int, port: int, size: int, repeats: int, queue: Any) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     whole = [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     mine, total = whole[rank], whole[0] + whole[1]
-    seconds: Dict[str, List[float]] = {name: [] for name in (*WIRES, "peer")}
+    seconds: dict[str, list[float]] = {name: [] for name in (*WIRES, "peer")}
     wrong = ""
     for repeat in range(repeats + 1):  # the first is the warm-up
         for name, values in seconds.items():

@@ -2,9 +2,10 @@
 
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -21,28 +22,28 @@ MAX_TOKENS = 4096
 COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "start_positions", "end_positions")
 
 
-def features_of(options: Options) -> List[Dict[str, Any]]:
+def features_of(options: Options) -> list[dict[str, Any]]:
     """Every feature as a dict of lists, as the library's collate function takes them."""
-    features: List[Dict[str, Any]] = []
+    features: list[dict[str, Any]] = []
     for batch in peer.features(examples_of(options, "train"), tokenizer_of(options), LIMITS):
         columns = (batch[name] for name in COLUMNS)
         features += [dict(zip(COLUMNS, x, strict=True)) for x in zip(*columns, strict=True)]
     return features
 
 
-def loader(options: Options) -> Dict[str, Any]:
+def loader(options: Options) -> dict[str, Any]:
     windows = build_windows(examples_of(options, "train"), tokenizer_of(options))
     features = features_of(options)
     order = TrainOrder(windows.lengths, options.windows, 1, 42)
     check_batch(windows, features, order)
     steps = max(1, min(40, len(windows) // options.windows))
-    sweep: Dict[str, Any] = {}
+    sweep: dict[str, Any] = {}
     for workers in range(0, max(2, len(os.sched_getaffinity(0))) + 1):
         sides = {
             "ours": partial(train_loader, windows, order, 0, 0, MAX_TOKENS, workers, False),
             "peer": partial(_peer_loader, features, order, workers),
         }
-        seconds: Dict[str, List[float]] = {side: [] for side in sides}
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, make in sides.items():
                 seconds[side].append(_seconds(iter(make()), steps))
@@ -60,7 +61,7 @@ def loader(options: Options) -> Dict[str, Any]:
     }
 
 
-def _rate(result: Dict[str, Any]) -> float:
+def _rate(result: dict[str, Any]) -> float:
     return result["windows_per_second"]["median"]
 
 
@@ -73,7 +74,7 @@ def _seconds(batches: Iterator[Any], steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _peer_loader(features: List[Dict[str, Any]], order: TrainOrder, workers: int) -> DataLoader:
+def _peer_loader(features: list[dict[str, Any]], order: TrainOrder, workers: int) -> DataLoader:
     steps = len(features) // order.global_batch_size + 45
     return DataLoader(
         features,
@@ -83,7 +84,7 @@ def _peer_loader(features: List[Dict[str, Any]], order: TrainOrder, workers: int
     )
 
 
-def check_batch(windows: Windows, features: List[Dict[str, Any]], order: TrainOrder) -> None:
+def check_batch(windows: Windows, features: list[dict[str, Any]], order: TrainOrder) -> None:
     """Raises Different unless both loaders' first batches hold the same windows."""
     rows = next(iter(train_loader(windows, order, 0, 0, MAX_TOKENS, 0, False)))
     padded = next(iter(_peer_loader(features, order, 0)))

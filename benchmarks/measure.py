@@ -7,9 +7,10 @@ import platform
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -32,16 +33,16 @@ class Options:
     data: Path  # a folder with train.json and dev.json of SQuAD's shape
     tokenizer: str  # a folder or hub name
     repeats: int = 5
-    examples: Optional[int] = None  # at most so many questions of each file
+    examples: int | None = None  # at most so many questions of each file
     windows: int = 48  # windows of one optimizer step
     steps: int = 200  # of the loss-parity stage
     parity_windows: int = 8  # windows of one of its steps
     shape: str = "auto"  # of the model: a key of `shapes.SHAPES`; auto: small on a CPU
     sizes: str = "1e6,11.7e6,58.7e6"  # numbers in the gradients of `allreduce`
-    text: Optional[Path] = None  # a document a line, for pretraining; default: botocore's
+    text: Path | None = None  # a document a line, for pretraining; default: botocore's
 
 
-def now(device: Optional[torch.device] = None) -> float:
+def now(device: torch.device | None = None) -> float:
     """Seconds on a clock that waits until the device has done all it was given."""
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -51,9 +52,9 @@ def now(device: Optional[torch.device] = None) -> float:
 def interleave(
     sides: Mapping[str, Callable[[], Any]],
     repeats: int,
-    device: Optional[torch.device] = None,
+    device: torch.device | None = None,
     warm_up: int = 1,
-) -> Dict[str, List[float]]:
+) -> dict[str, list[float]]:
     """Seconds of each call: every side `warm_up` times unmeasured, then in turn, `repeats` times.
 
     Taking turns spreads whatever else the machine does over both sides.
@@ -61,7 +62,7 @@ def interleave(
     for call in sides.values():
         for _ in range(warm_up):
             call()
-    seconds: Dict[str, List[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, call in sides.items():
             began = now(device)
@@ -70,7 +71,7 @@ def interleave(
     return seconds
 
 
-def spread_of(values: List[float]) -> Dict[str, Any]:
+def spread_of(values: list[float]) -> dict[str, Any]:
     """Median, spread (greatest less least) and every repeat."""
     return {
         "median": float(np.median(values)),
@@ -79,7 +80,7 @@ def spread_of(values: List[float]) -> Dict[str, Any]:
     }
 
 
-def rates(seconds: Mapping[str, List[float]], **amounts: float) -> Dict[str, Dict[str, Any]]:
+def rates(seconds: Mapping[str, list[float]], **amounts: float) -> dict[str, dict[str, Any]]:
     """Per side seconds, and for each amount `<name>_per_second`."""
     return {
         side: {
@@ -122,7 +123,7 @@ def growth(call: Callable[[], Any]) -> int:
     return grown
 
 
-def memory_of_process(name: str, process: Union[int, str] = "self") -> int:
+def memory_of_process(name: str, process: int | str = "self") -> int:
     """VmRSS, or VmHWM, its greatest since the program began, in bytes; 0 after its end. Linux only.
 
     `ru_maxrss` of a child will not do: it counts the memory of the parent that it was forked from.
@@ -132,7 +133,7 @@ def memory_of_process(name: str, process: Union[int, str] = "self") -> int:
     return sizes[0] if sizes else 0
 
 
-def environment(device: torch.device) -> Dict[str, Any]:
+def environment(device: torch.device) -> dict[str, Any]:
     """Versions, device, clocks, commit and load: what a figure depends on besides the code."""
     return {
         "versions": {
@@ -162,10 +163,10 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _clocks(device: torch.device) -> Dict[str, Any]:
+def _clocks(device: torch.device) -> dict[str, Any]:
     """Clocks in MHz: of the cores, and of the GPU as `nvidia-smi` has them."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    clocks: Dict[str, Any] = {
+    clocks: dict[str, Any] = {
         "cpu_mhz": [float(x.split(":")[1]) for x in lines if x.startswith("cpu MHz")]
     }
     if device.type == "cuda":
@@ -174,13 +175,13 @@ def _clocks(device: torch.device) -> Dict[str, Any]:
     return clocks
 
 
-def _commit() -> Optional[str]:
+def _commit() -> str | None:
     commit = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
     changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
     return f"{commit} and changes" if commit and changed else commit
 
 
-def _output(*command: str) -> Optional[str]:
+def _output(*command: str) -> str | None:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,21 +1,21 @@
 """Whether the loss curves agree, and how long a validation's forward pass takes."""
 
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.measure import Different, Options, now, spread_of
 from benchmarks.shapes import shape_of
-from benchmarks.trial import Padded, last_loss, train_step, trial_of
+from benchmarks.step import Padded, last_loss, train_step, trial_of
 from detalbert.engine.rows import to_device
 
 
-def parity(options: Options) -> Dict[str, Any]:
+def parity(options: Options) -> dict[str, Any]:
     """Both paths from the same weights over the same batches in fp32, without dropout."""
     settings = {"global_batch_size": options.parity_windows, "precision": "fp32"}
-    losses: Dict[str, List[float]] = {"ours": [], "peer": []}
+    losses: dict[str, list[float]] = {"ours": [], "peer": []}
     spent = {"ours": 0.0, "peer": 0.0}
     with trial_of(options, base_batch_size=options.parity_windows, **settings) as trial:
         device, peer = trial.context.device, Padded(trial)

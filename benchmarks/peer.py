@@ -8,7 +8,8 @@ scoring. Written to be what a careful user would run, not to be slow.
 import collections
 import re
 import string
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Limits(NamedTuple):
 
 def features(
     examples: Sequence[Example], tokenizer: Any, limits: Limits, pad: bool = True
-) -> Iterator[Dict[str, List[Any]]]:
+) -> Iterator[dict[str, list[Any]]]:
     """One batch of `BATCH` questions after another, as columns of lists.
 
     Yields: input_ids, token_type_ids, attention_mask, offset_mapping (None outside the context),
@@ -49,7 +50,7 @@ def features(
             padding="max_length" if pad else False,
         )
         sample = columns.pop("overflow_to_sample_mapping")
-        labels: Dict[str, List[Any]] = {"start_positions": [], "end_positions": [], "context": []}
+        labels: dict[str, list[Any]] = {"start_positions": [], "end_positions": [], "context": []}
         for i, offsets in enumerate(columns["offset_mapping"]):
             sides = columns.sequence_ids(i)
             low, high, start, end = _label(batch[sample[i]], offsets, sides)
@@ -63,8 +64,8 @@ def features(
 
 
 def _label(
-    example: Example, offsets: List[Tuple[int, int]], sides: List[Any]
-) -> Tuple[int, int, int, int]:
+    example: Example, offsets: list[tuple[int, int]], sides: list[Any]
+) -> tuple[int, int, int, int]:
     """First context token, the one after the last, first and last token of the answer or 0, 0."""
     low, high = 0, len(sides)
     while low < high and sides[low] != 1:
@@ -88,11 +89,11 @@ def _label(
 def decode(
     examples: Sequence[Example],
     features_of: Mapping[int, Sequence[int]],
-    offsets: Sequence[List[Any]],
+    offsets: Sequence[list[Any]],
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     limits: Limits,
-) -> Tuple[Dict[str, str], Dict[str, float], Dict[str, List[Dict[str, Any]]]]:
+) -> tuple[dict[str, str], dict[str, float], dict[str, list[dict[str, Any]]]]:
     """Answer, null odds and n-best list of every question: loops over features, starts and ends.
 
     The lists come without probabilities, which ours leaves to those who ask for them, too.
@@ -122,8 +123,8 @@ def decode(
 
 
 def _spans(
-    start: np.ndarray, end: np.ndarray, offset: List[Any], limits: Limits
-) -> List[Dict[str, Any]]:
+    start: np.ndarray, end: np.ndarray, offset: list[Any], limits: Limits
+) -> list[dict[str, Any]]:
     """The spans of one feature, of its n_best_size best starts and ends."""
     k, spans = limits.n_best_size, []
     starts = np.argsort(start)[-1 : -k - 1 : -1].tolist()
@@ -169,16 +170,16 @@ def _overlap(gold: str, guess: str) -> float:
 
 def score(
     examples: Sequence[Example], predictions: Mapping[str, str], odds: Mapping[str, float]
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """EM, F1 and the best thresholds, question by question, as the official scorer has them."""
-    tables: Tuple[Dict[str, float], ...] = ({}, {})  # exact match, F1
+    tables: tuple[dict[str, float], ...] = ({}, {})  # exact match, F1
     for example in examples:
         gold = [text for text, _ in example.answers if _normal(text)] or [""]
         guess = predictions[example.id]
         tables[0][example.id] = max(float(_normal(g) == _normal(guess)) for g in gold)
         tables[1][example.id] = max(_overlap(g, guess) for g in gold)
     answerable = {example.id: bool(example.answers) for example in examples}
-    result: Dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, table in zip(("exact", "f1"), tables, strict=True):
         shown = {i: float(not answerable[i]) if odds[i] > 0.0 else x for i, x in table.items()}
         for prefix, wanted in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
@@ -197,7 +198,7 @@ def _best_threshold(
     predictions: Mapping[str, str],
     odds: Mapping[str, float],
     answerable: Mapping[str, bool],
-) -> Tuple[float, float]:
+) -> tuple[float, float]:
     best = current = float(sum(not has for has in answerable.values()))
     threshold = 0.0
     for id_ in sorted(odds, key=lambda i: odds[i]):

@@ -10,9 +10,10 @@ import contextlib
 import dataclasses
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from benchmarks.measure import Different, Options, interleave, now, rates, sprea
 from benchmarks.scaling import throughput_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from benchmarks.sharding import data_of, write_text
-from benchmarks.trial import context_of, train_step
+from benchmarks.step import context_of, train_step
 from detalbert.corpus.writer import write_corpus
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.rows import Row
@@ -40,7 +41,7 @@ RUN_STEPS = 8
 PROCESSES = torch.cuda.device_count() or 2  # beside one
 
 
-def pretrain(options: Options) -> Dict[str, Any]:
+def pretrain(options: Options) -> dict[str, Any]:
     """Sequences a second and MFU of a step, of the loader alone by workers, and over processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -72,7 +73,7 @@ def _write_shards(options: Options, folder: Path) -> Path:
     return write_corpus(data, tokenizer, _length(options), folder / "shards")
 
 
-def _config(options: Options, shards: Path, **hyperparameters: Any) -> Dict[str, Any]:
+def _config(options: Options, shards: Path, **hyperparameters: Any) -> dict[str, Any]:
     return {
         "name": "pretrain",
         "entrypoint": "python3 train.py",
@@ -117,20 +118,20 @@ class _Side:
 
     def __init__(self, trial: PretrainTrial, steps: int) -> None:
         self.trial, self.turn = trial, 0
-        self.batches: List[List[Row]] = list(islice(trial.build_training_data_loader(), steps))
+        self.batches: list[list[Row]] = list(islice(trial.build_training_data_loader(), steps))
 
     def __call__(self) -> None:
         train_step(self.trial, self.batches[self.turn], self.turn)
         self.turn += 1
 
-    def mfu(self, seconds: List[float], peak: float) -> Dict[str, Any]:
+    def mfu(self, seconds: list[float], peak: float) -> dict[str, Any]:
         """Of real tokens, in the steps after the first."""
         config = self.trial.model.config
         flops = [sum(flops_of_row(config, row) for row in rows) for rows in self.batches[1:]]
         return spread_of([f / s / peak for f, s in zip(flops, seconds, strict=True)])
 
 
-def _steps(options: Options, folder: Path, shards: Path) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def _steps(options: Options, folder: Path, shards: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with (
         _trial(options, folder, shards, 1) as whole,
         _trial(options, folder, shards, PARTS) as parted,
@@ -141,7 +142,7 @@ def _steps(options: Options, folder: Path, shards: Path) -> Tuple[Dict[str, Any]
         apart = _first_step(*sides.values())
         if apart > (1e-3 if whole.dtype is torch.float32 else 5e-2):
             raise Different(f"pretrain: accumulated gradients are {apart:.1%} from those of a row")
-        calls: Dict[str, Callable[[], None]] = dict(sides)
+        calls: dict[str, Callable[[], None]] = dict(sides)
         seconds = interleave(calls, options.repeats, device, warm_up=0)
         results = rates(seconds, sequences=options.windows)
         peak, source = peak_flops(device)
@@ -172,14 +173,14 @@ def _first_step(one: _Side, other: _Side) -> float:
 # ---- loader, processes ---------------------------------------------------------------------
 
 
-def _loader(options: Options, folder: Path, shards: Path) -> Dict[str, Any]:
+def _loader(options: Options, folder: Path, shards: Path) -> dict[str, Any]:
     """Sequences a second of the loader alone: masked, packed, handed over; by its workers."""
     config = _config(options, shards)
     hparams = parse_pretrain_hparams(config["hyperparameters"])
     examples = PretrainText.load(config["data"], hparams).train
     order = ExampleOrder(examples, options.windows, 1, seed=0, group=8)
     steps = min(LOADER_STEPS, 10 * options.windows)
-    seconds: Dict[str, List[float]] = {str(workers): [] for workers in WORKERS}
+    seconds: dict[str, list[float]] = {str(workers): [] for workers in WORKERS}
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more than cores
     for _ in range(options.repeats):
         for workers in WORKERS:
@@ -194,9 +195,9 @@ def _loader(options: Options, folder: Path, shards: Path) -> Dict[str, Any]:
     return rates(seconds, sequences=steps * options.windows)
 
 
-def _scaling(options: Options, folder: Path, shards: Path) -> Dict[str, Any]:
+def _scaling(options: Options, folder: Path, shards: Path) -> dict[str, Any]:
     """Sequences a second by processes, with the same windows a forward, accumulated and not."""
-    table: Dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for parts in (1, SCALED_PARTS):
         name = f"{parts} x accumulation" if parts > 1 else "no accumulation"
         for processes in sorted({1, PROCESSES}):

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from detalbert.errors import UserError
 
@@ -21,14 +21,14 @@ SHOWN = {
 ORDER = [*SHOWN, "scaling", "predict", "pretrain"]  # those without a peer have a note and no row
 
 
-def lines(result: Dict[str, Any]) -> List[str]:
+def lines(result: dict[str, Any]) -> list[str]:
     """What a stage prints when it ends."""
     if result["stage"] not in SHOWN:
         return _notes(result)
     return [f"{result['stage']:10} {' | '.join(_cells(result)[1:])}"]
 
 
-def render(results: Path, readme: Optional[Path], plot: Optional[Path]) -> None:
+def render(results: Path, readme: Path | None, plot: Path | None) -> None:
     """Print the table of every result in a folder, or put it between the markers of a page."""
     table = table_of(load(results))
     if readme is None:
@@ -39,7 +39,7 @@ def render(results: Path, readme: Optional[Path], plot: Optional[Path]) -> None:
         _plot(load(results), plot)
 
 
-def load(folder: Path) -> List[Dict[str, Any]]:
+def load(folder: Path) -> list[dict[str, Any]]:
     """The results in a folder, in the order of the stages."""
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -54,7 +54,7 @@ def load(folder: Path) -> List[Dict[str, Any]]:
     return sorted(found, key=lambda result: ORDER.index(result["stage"]))
 
 
-def table_of(results: List[Dict[str, Any]]) -> str:
+def table_of(results: list[dict[str, Any]]) -> str:
     """A markdown table, a row for every result; GPU rows that nobody measured say so."""
     rows = ["| stage | on | this package | the peer | times |", "| --- | --- | --- | --- | --- |"]
     for result in results:
@@ -71,7 +71,7 @@ def table_of(results: List[Dict[str, Any]]) -> str:
     return "\n".join([*rows, "", *notes, f"Medians and spread (greatest less least). {where}."])
 
 
-def _cells(result: Dict[str, Any]) -> List[str]:
+def _cells(result: dict[str, Any]) -> list[str]:
     name, unit, divisor = SHOWN[result["stage"]]
     shown = [_figure(result["results"][s][name], divisor) for s in ("ours", "peer")]
     ratio = next(iter(result["ratio"].values()))
@@ -89,7 +89,7 @@ def _figure(value: Any, divisor: float) -> str:
     return f"{median:,.{digits}f} ± {spread:,.{digits}f}"
 
 
-def _notes(result: Dict[str, Any]) -> List[str]:
+def _notes(result: dict[str, Any]) -> list[str]:
     if result["stage"] == "predict":
         low, high = (f"{mib:,.0f} MiB" for mib in result["peak_mib"].values())
         return [
@@ -130,7 +130,7 @@ def _notes(result: Dict[str, Any]) -> List[str]:
     return [f"- {note}" for note in notes]
 
 
-def _shards_note(result: Dict[str, Any]) -> str:
+def _shards_note(result: dict[str, Any]) -> str:
     peaks = [f"{facts['worker_peak_mib']:,.0f}" for facts in result["memory"].values()]
     times = ", ".join(result["memory"])
     text = result["settings"]["text_megabytes"]
@@ -140,8 +140,8 @@ def _shards_note(result: Dict[str, Any]) -> str:
     )
 
 
-def _pretrain_notes(result: Dict[str, Any]) -> List[str]:
-    def median(facts: Dict[str, Any], name: str = "sequences_per_second") -> float:
+def _pretrain_notes(result: dict[str, Any]) -> list[str]:
+    def median(facts: dict[str, Any], name: str = "sequences_per_second") -> float:
         return facts[name]["median"]
 
     shape = result["settings"]["shape"]
@@ -176,7 +176,7 @@ def _replace(page: Path, table: str) -> None:
     aside.replace(page)
 
 
-def _plot(results: List[Dict[str, Any]], path: Path) -> None:
+def _plot(results: list[dict[str, Any]], path: Path) -> None:
     """How many times the peer's figure ours is, in bars that differ by hatching, not colour."""
     try:
         import matplotlib

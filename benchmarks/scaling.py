@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import yaml
@@ -19,8 +19,8 @@ import yaml
 from benchmarks.allreduce import two_processes
 from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.shapes import SHAPES, shape_of
-from benchmarks.steptime import Job, Network, predict
-from benchmarks.trial import trial_of
+from benchmarks.step import trial_of
+from benchmarks.step_time import Job, Network, predict
 
 # V100s of p3.16xlarge: NVLink inside, 25 Gbit/s between machines.
 P3 = Network(slots=8, inside=100e9, between=25e9 / 8)
@@ -30,7 +30,7 @@ FAR_OFF = 0.25  # a prediction that misses by more is a fault of the model, not 
 STEPS = 8
 
 
-def scaling(options: Options) -> Dict[str, Any]:
+def scaling(options: Options) -> dict[str, Any]:
     """Seconds per step of two processes, predicted and measured, and the published runs."""
     with trial_of(options) as trial:
         lengths = trial.data.train.windows.lengths
@@ -65,7 +65,7 @@ def scaling(options: Options) -> Dict[str, Any]:
     }
 
 
-def published() -> Dict[str, Dict[str, float]]:
+def published() -> dict[str, dict[str, float]]:
     """Windows per second of the published runs and of the model, from the one on a single GPU."""
     table = {}
     for slots, measured in PUBLISHED.items():
@@ -101,7 +101,7 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
     return throughput["training_seconds"] * windows / throughput["training_windows"]
 
 
-def throughput_of(config: Dict[str, Any], folder: Path, processes: int) -> Dict[str, Any]:
+def throughput_of(config: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
     """What a run of train.py says of its speed, each process on one core (or a GPU of its own)."""
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     launch = [sys.executable]

@@ -1,13 +1,13 @@
 """The models that steps are measured on, and what their device could do at most."""
 
-from typing import Any, Dict
+from typing import Any
 
 import torch
 
 from benchmarks.measure import Options, now
 from detalbert.errors import UserError
 
-SHAPES: Dict[str, Dict[str, int]] = {
+SHAPES: dict[str, dict[str, int]] = {
     name: dict(
         zip(
             ("embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",

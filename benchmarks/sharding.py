@@ -10,11 +10,12 @@ import multiprocessing
 import os
 import resource
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 import numpy as np
 
@@ -73,12 +74,12 @@ def map_way(path: Path, folder: Path, tokenizer: Any) -> Any:
     datasets.disable_progress_bars()
     rows = datasets.load_dataset("text", data_files=str(path), cache_dir=str(folder), split="train")
 
-    def tokenize(batch: Dict[str, List[str]]) -> Any:
+    def tokenize(batch: dict[str, list[str]]) -> Any:
         return tokenizer(
             batch["text"], return_attention_mask=False, return_token_type_ids=False, verbose=False
         )
 
-    def group(batch: Dict[str, List[List[int]]]) -> Dict[str, List[List[int]]]:
+    def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
         joined = list(chain(*batch["input_ids"]))
         total = len(joined) // LENGTH * LENGTH
         return {"input_ids": [joined[i : i + LENGTH] for i in range(0, total, LENGTH)]}
@@ -97,7 +98,7 @@ def check_tokens(corpus: Corpus, rows: Any) -> None:
         raise Different(f"shards: {len(ours)} tokens are not the peer's {len(theirs)}")
 
 
-def shards(options: Options) -> Dict[str, Any]:
+def shards(options: Options) -> dict[str, Any]:
     """MB of text a second of both ways, and peak memory at several sizes of the text."""
     tokenizer = named_tokenizer(options.tokenizer)
     with tempfile.TemporaryDirectory() as name:
@@ -132,7 +133,7 @@ def shards(options: Options) -> Dict[str, Any]:
     }
 
 
-def memory_of(options: Options, times: int) -> Dict[str, float]:
+def memory_of(options: Options, times: int) -> dict[str, float]:
     """Of a fresh process that shards the text, `times` times: by how much it grows at most, and the
     peak of its greatest worker; MiB."""
     context = multiprocessing.get_context("spawn")
@@ -142,7 +143,7 @@ def memory_of(options: Options, times: int) -> Dict[str, float]:
         return {"text_megabytes": path.stat().st_size / 1e6, **found}
 
 
-def _memory(data: TextConfig) -> Dict[str, float]:
+def _memory(data: TextConfig) -> dict[str, float]:
     grown = growth(partial(write_corpus, data, named_tokenizer(data.tokenizer), LENGTH))
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return {"process_grows_mib": grown / 2**20, "worker_peak_mib": worker / 2**10}

@@ -1,9 +1,10 @@
 """The stages without a model: featurising, decoding and scoring."""
 
 import json
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ SEED = 2018
 ROWS = 4096 // 8  # windows decoded at a time; nothing but memory depends on it
 
 
-def examples_of(options: Options, name: str) -> List[Example]:
+def examples_of(options: Options, name: str) -> list[Example]:
     """The questions of `train` or `dev` in the data folder. Raises UserError without the file."""
     path = options.data / f"{name}.json"
     if not path.is_file():
@@ -56,7 +57,7 @@ def _prepare_features(options: Options, side: str) -> Callable[[], Any]:
     return run
 
 
-def check_windows(examples: List[Example], windows: Windows, tokenizer: Any) -> None:
+def check_windows(examples: list[Example], windows: Windows, tokenizer: Any) -> None:
     """Raises Different unless `windows` are the peer's, token for token and label for label."""
     done = 0
     for batch in peer.features(examples, tokenizer, LIMITS):
@@ -86,7 +87,7 @@ def _same(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
         raise Different(f"{what} differ from the peer's")
 
 
-def featurize(options: Options) -> Dict[str, Any]:
+def featurize(options: Options) -> dict[str, Any]:
     examples, tokenizer = examples_of(options, "train"), tokenizer_of(options)
     windows = build_windows(examples, tokenizer)
     check_windows(examples, windows, tokenizer)
@@ -109,7 +110,7 @@ def featurize(options: Options) -> Dict[str, Any]:
     }
 
 
-def _memory_ratio(results: Dict[str, Any]) -> float:
+def _memory_ratio(results: dict[str, Any]) -> float:
     """The peer's peak over ours; both counted in pages, of which there is at least one."""
     peak = {side: max(results[side]["peak_memory_bytes"], 4096) for side in results}
     return peak["peer"] / peak["ours"]
@@ -118,7 +119,7 @@ def _memory_ratio(results: Dict[str, Any]) -> float:
 # ---- decoding and scoring ------------------------------------------------------------------
 
 
-def random_logits(count: int) -> Tuple[np.ndarray, np.ndarray]:
+def random_logits(count: int) -> tuple[np.ndarray, np.ndarray]:
     """The golden logits' recipe: start and end, float32 [count, 384]."""
     rng, shape = np.random.default_rng(SEED), (count, LIMITS.max_seq_length)
     start = rng.standard_normal(shape, dtype=np.float32) * np.float32(SCALE)
@@ -135,14 +136,14 @@ def _prepare_decoding(options: Options, side: str) -> Callable[[], Any]:
         rows = []
         for at in range(0, len(windows), ROWS):
             chosen = np.arange(at, min(at + ROWS, len(windows)))
-            row: Dict[str, Any] = {k: torch.from_numpy(x) for k, x in windows.pack(chosen).items()}
+            row: dict[str, Any] = {k: torch.from_numpy(x) for k, x in windows.pack(chosen).items()}
             row["cu_seqlens"] = torch.arange(len(chosen) + 1) * LIMITS.max_seq_length
             row["max_length"] = LIMITS.max_seq_length
             sides = (torch.from_numpy(x[chosen]).view(-1) for x in (start, end))
             rows.append((*sides, row))
         return partial(_decode, examples, windows, rows)
-    offsets: List[Any] = []
-    features_of: Dict[int, List[int]] = {}
+    offsets: list[Any] = []
+    features_of: dict[int, list[int]] = {}
     for batch in peer.features(examples, tokenizer, LIMITS):
         for feature, number in enumerate(batch["example_index"], len(offsets)):
             features_of.setdefault(number, []).append(feature)
@@ -150,19 +151,19 @@ def _prepare_decoding(options: Options, side: str) -> Callable[[], Any]:
     return partial(peer.decode, examples, features_of, offsets, start, end, LIMITS)
 
 
-def _decode(examples: List[Example], windows: Windows, rows: List[Any]) -> Any:
+def _decode(examples: list[Example], windows: Windows, rows: list[Any]) -> Any:
     k, longest = LIMITS.n_best_size, LIMITS.max_answer_length
-    spans: List[Candidates] = [best_spans(*row, k, longest) for row in rows]
+    spans: list[Candidates] = [best_spans(*row, k, longest) for row in rows]
     return merge_answers(examples, windows, spans)
 
 
-def _golden(options: Options) -> Dict[str, Any]:
+def _golden(options: Options) -> dict[str, Any]:
     path = options.data.parent / "golden" / "predictions_dev.json"
     whole = options.examples is None
     return json.loads(path.read_text()) if whole and path.is_file() else {}
 
 
-def decode(options: Options) -> Dict[str, Any]:
+def decode(options: Options) -> dict[str, Any]:
     sides = {side: _prepare_decoding(options, side) for side in ("ours", "peer")}
     ours, theirs = (tuple(call())[:2] for call in sides.values())
     if ours != theirs:
@@ -191,14 +192,14 @@ def _prepare_scoring(options: Options, side: str) -> Callable[[], Any]:
     if side == "peer":
         return partial(peer.score, examples, *answers)
 
-    def run() -> Dict[str, float]:
+    def run() -> dict[str, float]:
         metrics.answer_words.cache_clear()
         return metrics.score(examples, *answers)
 
     return run
 
 
-def score(options: Options) -> Dict[str, Any]:
+def score(options: Options) -> dict[str, Any]:
     sides = {side: _prepare_scoring(options, side) for side in ("ours", "peer")}
     ours, theirs = (call() for call in sides.values())
     if ours.keys() != theirs.keys() or any(abs(ours[k] - theirs[k]) > 1e-9 for k in ours):

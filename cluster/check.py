@@ -12,8 +12,9 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
 
 from determined.common import constants, context
 
@@ -27,7 +28,7 @@ from detalbert.settings.experiment import load_config
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Print the findings; returns the exit status: 0 none, 2 some."""
     parser = argparse.ArgumentParser(prog="cluster.check", description=__doc__.splitlines()[0])
     parser.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
@@ -50,9 +51,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     return 2 if findings else 0
 
 
-def check_all(configs: List[Path], master: Optional[Path], folder: Path) -> Iterator[Finding]:
+def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterator[Finding]:
     """Findings of every file; experiments are held against `master` where one is given."""
-    known: Optional[Dict[str, Pool]] = None
+    known: dict[str, Pool] | None = None
     default = "default"
     if master is not None:
         config = yield from _load(master)
@@ -72,8 +73,8 @@ def check_all(configs: List[Path], master: Optional[Path], folder: Path) -> Iter
 
 def check_one(
     file: str,
-    config: Dict[str, Any],
-    known: Optional[Dict[str, Pool]],
+    config: dict[str, Any],
+    known: dict[str, Pool] | None,
     default: str,
     folder: Path,
 ) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ the speed is scaled from the published run on V100s. Both are on the careful sid
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from cluster.machines import Gpu
 
@@ -18,7 +19,7 @@ OVERHEAD = 1.5 * 2**30  # CUDA context, cuBLAS and NCCL buffers, fragmentation
 USABLE = 0.95  # of the memory as sold; the driver keeps some
 
 _ALBERT = {"vocab_size": 30000, "embedding_size": 128, "max_position_embeddings": 512}
-KNOWN_CONFIGS: Dict[str, Dict[str, Any]] = {
+KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     f"albert-{size}-v2": {
         "model_type": "albert",
         "hidden_size": hidden,
@@ -49,7 +50,7 @@ class Shape(NamedTuple):
         return 6.0 * self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.intermediate)
 
 
-def model_shape(hparams: Mapping[str, Any], root: Path) -> Optional[Shape]:
+def model_shape(hparams: Mapping[str, Any], root: Path) -> Shape | None:
     """The shape of `model` (an `albert-*-v2` hub name or a folder under `root`) or `model_config`.
 
     None for any other hub name: nothing is downloaded here.

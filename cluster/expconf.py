@@ -1,6 +1,7 @@
 """The keys of an experiment config, version 0, as Determined 0.38.1's master takes them."""
 
-from typing import Any, Dict, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from cluster.schema import (
     ANY,
@@ -22,7 +23,7 @@ from cluster.schema import (
 )
 from detalbert.settings.experiment import UNREAD
 
-_SAVE: Dict[str, Any] = {
+_SAVE: dict[str, Any] = {
     "save_experiment_best": COUNT,
     "save_trial_best": COUNT,
     "save_trial_latest": COUNT,
@@ -58,7 +59,7 @@ CHECKPOINT_STORAGE = Union_(
     required=False,  # the master's own storage is merged in
 )
 
-_SEARCH_COMMON: Dict[str, Any] = {
+_SEARCH_COMMON: dict[str, Any] = {
     "name": TEXT,
     "metric": TEXT,
     "smaller_is_better": FLAG,
@@ -222,7 +223,7 @@ RANGES = {
 }
 
 
-def check_experiment(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types and limits of an experiment config, what `hyperparameters` hold left out."""
     yield from check(file, "", config, EXPERIMENT)
     environment = mapping(config.get("environment"))
@@ -236,5 +237,5 @@ def check_experiment(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
         yield Finding(file, "log_policies", f"{name!r} is there twice; the master refuses that")
 
 
-def _mappings(value: Any) -> Iterator[Dict[str, Any]]:
+def _mappings(value: Any) -> Iterator[dict[str, Any]]:
     return (item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict))

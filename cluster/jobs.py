@@ -3,8 +3,9 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
 
 from cluster.estimates import Shape, largest_token_budget, model_shape, seconds_per_step
 from cluster.expconf import RANGES
@@ -24,7 +25,7 @@ WINDOWS = {"rajpurkar/squad_v2": 132_198, "squad_v2": 132_198, "train-v2.0.json"
 
 
 def check_job(
-    file: str, config: Dict[str, Any], pools: Optional[Dict[str, Pool]], default: str, root: Path
+    file: str, config: dict[str, Any], pools: dict[str, Pool] | None, default: str, root: Path
 ) -> Iterator[Finding]:
     """Findings of one experiment, alone or against the pools of a master config.
 
@@ -57,7 +58,7 @@ def check_job(
                 yield finding
 
 
-def samples(hyperparameters: Dict[str, Any]) -> List[Dict[str, Any]]:
+def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
     """The trials at the corners of a search: every choice, both ends of every range."""
     choices = []
     for value in hyperparameters.values():
@@ -84,7 +85,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_ranges(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+def _check_ranges(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     searching = mapping(config.get("searcher")).get("name") not in (None, "single")
     for name, value in mapping(config.get("hyperparameters")).items():
         if mapping(value).get("type") is None:
@@ -103,7 +104,7 @@ def _check_ranges(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
             yield Finding(file, f"{key}.minval", f"{low} is not below maxval {high}")
 
 
-def _check_searcher(file: str, config: Dict[str, Any], workload: Workload) -> Iterator[Finding]:
+def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
     searcher = config.get("searcher")
     if not isinstance(searcher, dict):
         return
@@ -142,10 +143,10 @@ def _check_width(file: str, slots: int, pool: Pool) -> Iterator[Finding]:
 
 def _check_trial(
     file: str,
-    config: Dict[str, Any],
-    values: Dict[str, Any],
+    config: dict[str, Any],
+    values: dict[str, Any],
     slots: int,
-    pool: Optional[Pool],
+    pool: Pool | None,
     root: Path,
 ) -> Iterator[Finding]:
     try:
@@ -173,7 +174,7 @@ def _check_trial(
 
 
 def _check_on_pool(
-    file: str, config: Dict[str, Any], hparams: StepHParams, slots: int, pool: Pool, root: Path
+    file: str, config: dict[str, Any], hparams: StepHParams, slots: int, pool: Pool, root: Path
 ) -> Iterator[Finding]:
     """What depends on the machines: precision, memory, and what a spot reclaim costs."""
     yield from _check_precision(file, hparams, pool)
@@ -224,7 +225,7 @@ def _check_memory(
 
 
 def _check_loss(
-    file: str, hparams: StepHParams, shape: Shape, pool: Pool, slots: int, windows: Optional[int]
+    file: str, hparams: StepHParams, shape: Shape, pool: Pool, slots: int, windows: int | None
 ) -> Iterator[Finding]:
     epoch = windows // hparams.global_batch_size if windows else None
     period = hparams.checkpoint_period or epoch

@@ -4,10 +4,10 @@ Slot counts are those of the master's own map (`ec2InstanceSlots`, 0.38.1); a ty
 it needs `instance_slots` in its pool, or the master does not start.
 """
 
-from typing import Dict, NamedTuple, Optional
+from typing import NamedTuple
 
 # Slots per instance in the master's map; CPU families are in it with 0 slots.
-DETERMINED_SLOTS: Dict[str, int] = {
+DETERMINED_SLOTS: dict[str, int] = {
     "g4dn.xlarge": 1, "g4dn.2xlarge": 1, "g4dn.4xlarge": 1, "g4dn.8xlarge": 1, "g4dn.16xlarge": 1,
     "g4dn.12xlarge": 4, "g4dn.metal": 8,
     "g5.xlarge": 1, "g5.2xlarge": 1, "g5.4xlarge": 1, "g5.8xlarge": 1, "g5.16xlarge": 1,
@@ -64,7 +64,7 @@ _L4 = Gpu("L4", 24, 8.9, 121)
 _L40S = Gpu("L40S", 48, 8.9, 362)
 _H100 = Gpu("H100", 80, 9.0, 989)
 _H200 = Gpu("H200", 141, 9.0, 989)
-FAMILIES: Dict[str, Gpu] = {
+FAMILIES: dict[str, Gpu] = {
     "p2": _K80,
     "p3": _V100,
     "p3dn": _V100._replace(gigabytes=32),
@@ -79,7 +79,7 @@ FAMILIES: Dict[str, Gpu] = {
     "p5en": _H200,
 }
 # GPUs per instance where Determined's map lacks the type: what `instance_slots` must say.
-EC2_GPUS: Dict[str, int] = {
+EC2_GPUS: dict[str, int] = {
     "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,
     "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1, "g6.16xlarge": 1,
     "g6.12xlarge": 4, "g6.24xlarge": 4, "g6.48xlarge": 8,
@@ -88,6 +88,6 @@ EC2_GPUS: Dict[str, int] = {
 }  # fmt: skip
 
 
-def gpu_of(instance_type: Optional[str]) -> Optional[Gpu]:
+def gpu_of(instance_type: str | None) -> Gpu | None:
     """The GPU in `instance_type`; None for CPU machines and families not known here."""
     return FAMILIES.get((instance_type or "").split(".")[0])

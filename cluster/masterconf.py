@@ -5,7 +5,8 @@ provider, Kubernetes and Slurm are not: this package brings no config for them.
 """
 
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from cluster.expconf import BIND_MOUNTS, CHECKPOINT_STORAGE, LOG_POLICIES
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, Gpu, gpu_of
@@ -193,13 +194,13 @@ class Pool(NamedTuple):
     """A resource pool as an experiment sees it."""
 
     name: str
-    slots_per_agent: Optional[int]  # None: machines of your own, which the config does not describe
-    max_agents: Optional[int]
-    gpu: Optional[Gpu]
+    slots_per_agent: int | None  # None: machines of your own, which the config does not describe
+    max_agents: int | None
+    gpu: Gpu | None
     spot: bool
 
 
-def check_master(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
+def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types, instance types, prices and pool names of a master config."""
     yield from check(file, "", config, MASTER)
     names = [pool.get("pool_name") for pool in _raw_pools(config)]
@@ -217,7 +218,7 @@ def check_master(file: str, config: Dict[str, Any]) -> Iterator[Finding]:
             yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
 
 
-def _check_provider(file: str, key: str, provider: Dict[str, Any]) -> Iterator[Finding]:
+def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
     kind, slots = provider.get("instance_type"), provider.get("instance_slots")
     known = DETERMINED_SLOTS.get(str(kind))
     if isinstance(kind, str) and known is None and slots is None and not PLACEHOLDER.search(kind):
@@ -243,7 +244,7 @@ def _check_provider(file: str, key: str, provider: Dict[str, Any]) -> Iterator[F
         yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")
 
 
-def pools(config: Dict[str, Any]) -> Dict[str, Pool]:
+def pools(config: dict[str, Any]) -> dict[str, Pool]:
     """The pools of a master config by name."""
     found = {}
     for raw in _raw_pools(config):
@@ -261,6 +262,6 @@ def pools(config: Dict[str, Any]) -> Dict[str, Pool]:
     return found
 
 
-def _raw_pools(config: Dict[str, Any]) -> List[Dict[str, Any]]:
+def _raw_pools(config: dict[str, Any]) -> list[dict[str, Any]]:
     raw = config.get("resource_pools")
     return [pool for pool in raw if isinstance(pool, dict)] if isinstance(raw, list) else []

@@ -6,8 +6,9 @@ masterconf.py in this form; a test compares the first with Determined's own JSON
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple
 
 PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 
@@ -27,10 +28,10 @@ class Finding(NamedTuple):
 class Value:
     """A plain value. Null passes unless the key is required: Determined takes it as absent."""
 
-    types: Tuple[type, ...]
-    minimum: Optional[float] = None
-    maximum: Optional[float] = None
-    choices: Tuple[Any, ...] = ()
+    types: tuple[type, ...]
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] = ()
     hint: str = ""
 
     def name(self) -> str:
@@ -51,9 +52,9 @@ class Value:
 class Map:
     """A mapping whose keys are all known."""
 
-    keys: Dict[str, "Spec"]
-    required: Tuple[str, ...] = ()
-    deprecated: Dict[str, str] = field(default_factory=dict)
+    keys: dict[str, "Spec"]
+    required: tuple[str, ...] = ()
+    deprecated: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class Union_:
     """A mapping whose known keys depend on the value of one of them."""
 
     key: str
-    kinds: Dict[str, Map]
+    kinds: dict[str, Map]
     required: bool = True
-    default: Optional[str] = None
+    default: str | None = None
 
 
-Spec = Union[Value, Map, Seq, Union_]
+Spec = Value | Map | Seq | Union_
 
 TEXT = Value((str,))
 WHOLE = Value((int,))
@@ -108,7 +109,7 @@ def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
         yield from _check_union(file, key, value, spec)
 
 
-def _check_map(file: str, key: str, value: Dict[str, Any], spec: Map) -> Iterator[Finding]:
+def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterator[Finding]:
     for name, inner in value.items():
         where = f"{key}.{name}" if key else str(name)
         if name in spec.deprecated:
@@ -122,7 +123,7 @@ def _check_map(file: str, key: str, value: Dict[str, Any], spec: Map) -> Iterato
             yield Finding(file, f"{key}.{name}" if key else name, "missing; set it")
 
 
-def _check_union(file: str, key: str, value: Dict[str, Any], spec: Union_) -> Iterator[Finding]:
+def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> Iterator[Finding]:
     where = f"{key}.{spec.key}"
     kind = value.get(spec.key, spec.default)
     if kind is None:
@@ -137,7 +138,7 @@ def _check_union(file: str, key: str, value: Dict[str, Any], spec: Union_) -> It
         yield from _check_map(file, key, value, spec.kinds[str(kind)])
 
 
-def _value_problem(value: Any, spec: Value) -> Optional[str]:
+def _value_problem(value: Any, spec: Value) -> str | None:
     right_type = isinstance(value, spec.types) and (
         not isinstance(value, bool) or bool in spec.types
     )
@@ -156,7 +157,7 @@ def _value_problem(value: Any, spec: Value) -> Optional[str]:
     return None
 
 
-def nearest(name: str, known: List[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
     """`did you mean 'x'?`, or the known names where none is near."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
@@ -175,7 +176,7 @@ def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
             yield Finding(file, key, f"placeholder {found} is not filled in")
 
 
-def mapping(value: Any) -> Dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
     """`value` where it is a mapping, else an empty one: its type is reported elsewhere."""
     return value if isinstance(value, dict) else {}
 

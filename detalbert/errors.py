@@ -1,7 +1,6 @@
 """The errors that a user reads: one line, what is wrong, where, what to do."""
 
 import difflib
-from typing import List
 
 
 class UserError(Exception):
@@ -26,7 +25,7 @@ class Unavailable(UserError):
     kind = "unavailable"
 
 
-def unknown_key(key: str, section: str, known: List[str]) -> UserError:
+def unknown_key(key: str, section: str, known: list[str]) -> UserError:
     """The error for a key that nobody reads, with the nearest known one."""
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"

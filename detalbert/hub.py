@@ -1,7 +1,6 @@
 """Names of models and data sets: a folder here, or something that a hub gives."""
 
 from pathlib import Path
-from typing import Type
 
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -9,7 +8,7 @@ from detalbert.errors import Unavailable, UserError
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
-WEIGHTS = "state_dict.pth"
+STATE_DICT = "state_dict.pth"
 
 
 def find_local(name: str) -> str:
@@ -20,12 +19,21 @@ def find_local(name: str) -> str:
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 
 
+def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether `name` means a file or a folder, there or not, and not a name of the hub.
+
+    Args: suffixes: endings of the files that are read here, such as (".json",).
+    """
+    path = Path(name)
+    return path.exists() or path.is_absolute() or name.startswith(".") or path.suffix in suffixes
+
+
 def is_checkpoint(name: str) -> bool:
     """Whether `name` is the folder of a checkpoint that train.py wrote."""
-    return (Path(name) / WEIGHTS).is_file() and (Path(name) / PRETRAINED).is_dir()
+    return (Path(name) / STATE_DICT).is_file() and (Path(name) / PRETRAINED).is_dir()
 
 
-def hub_error(error: BaseException) -> Type[UserError]:
+def hub_error(error: BaseException) -> type[UserError]:
     """`Unavailable` where the network or the hub itself failed, `UserError` where it said no.
 
     Libraries wrap what HTTP raised, so its causes are looked at too. A time-out or a status of 500

@@ -8,7 +8,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import List, Optional
 
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_corpus
@@ -19,7 +18,7 @@ from pretrain.data import load_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 done, 2 a mistake of the user's."""
     parser = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True)

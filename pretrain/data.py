@@ -1,7 +1,7 @@
 """`data:` of a pretraining experiment -> both splits, ready to be made into rows."""
 
 from pathlib import Path
-from typing import Any, Dict, NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -26,7 +26,7 @@ class PretrainText(NamedTuple):
     held_out: int  # examples of `validation` that are used
 
     @classmethod
-    def load(cls, config: Dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
+    def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
         """Read `data:`, writing token shards where there are none yet.
 
         The processes of a machine share them: the first takes a lock and writes, the others wait.
@@ -53,7 +53,7 @@ class PretrainText(NamedTuple):
         }
         return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
 
-    def fingerprints(self) -> Dict[str, Any]:
+    def fingerprints(self) -> dict[str, Any]:
         """What the text and the tokenizer are, by config key: hashes in place of names."""
         return {
             "data.text": self.train.corpus.fingerprint(),

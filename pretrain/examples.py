@@ -4,8 +4,9 @@ All of it is a function of (seed, epoch, number of the example), so a restart at
 state, and any process can make any example.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ class Examples:
         # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few less where spans are selected.
         self.lengths = text + 2 + paired
 
-    def make(self, epoch: int, number: int) -> Dict[str, Any]:
+    def make(self, epoch: int, number: int) -> dict[str, Any]:
         """One example, T tokens of which M are hidden.
 
         Returns: input_ids, token_type_ids int64 [T]; masked int64 [M], places of the hidden tokens,
@@ -50,7 +51,7 @@ class Examples:
                 return self._select(cloze)
         return self._hide(tokens, sentences, rng)
 
-    def _select(self, cloze: Cloze) -> Dict[str, Any]:
+    def _select(self, cloze: Cloze) -> dict[str, Any]:
         before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # [CLS] is -1 + 1
         none = np.zeros(0, np.int64)
         return {
@@ -64,7 +65,7 @@ class Examples:
 
     def _hide(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
-    ) -> Dict[str, Any]:
+    ) -> dict[str, Any]:
         hparams, special = self.hparams, self.vocabulary
         segments, label = [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
@@ -87,7 +88,7 @@ class Examples:
             "end": NO_LABEL,
         }
 
-    def _lay_out(self, segments: List[np.ndarray]) -> Dict[str, np.ndarray]:
+    def _lay_out(self, segments: list[np.ndarray]) -> dict[str, np.ndarray]:
         """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and which segment every token is of."""
         parts = [[self.vocabulary.cls]]
         for segment in segments:
@@ -124,7 +125,7 @@ class Examples:
         return row
 
 
-def _join(arrays: List[np.ndarray]) -> np.ndarray:
+def _join(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *arrays])
 
 
@@ -141,7 +142,7 @@ class ExampleOrder(TrainOrder):
         super().__init__(examples.lengths, global_batch_size, slots, seed)
         self.bounds, self.group = tuple(examples.corpus.bounds.tolist()), group
 
-    def groups(self, epoch: int) -> List[List[int]]:
+    def groups(self, epoch: int) -> list[list[int]]:
         """The shards of an epoch, in the order they are read, together in groups."""
         shards = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.bounds) - 1)
         return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
@@ -160,7 +161,7 @@ class ExampleOrder(TrainOrder):
 
 @lru_cache(maxsize=2)
 def _permutation(
-    seed: int, epoch: int, bounds: Tuple[int, ...], groups: Tuple[Tuple[int, ...], ...]
+    seed: int, epoch: int, bounds: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
 ) -> np.ndarray:
     rng = np.random.default_rng([seed, epoch])
     parts = [
@@ -177,7 +178,7 @@ class _Rows(Dataset):
         self.examples, self.max_tokens, self.order = examples, max_tokens, order
         self.ahead = (-1, -1)  # epoch and group that were asked for last
 
-    def __getitem__(self, share: np.ndarray) -> List[Row]:
+    def __getitem__(self, share: np.ndarray) -> list[Row]:
         if self.examples.corpus.remote:
             self._look_ahead(share)
         lengths = self.examples.lengths[share[:, 1]]
@@ -215,7 +216,7 @@ class _Held(Dataset):
     def __init__(self, examples: Examples) -> None:
         self.examples = examples
 
-    def __getitem__(self, numbers: np.ndarray) -> List[Row]:
+    def __getitem__(self, numbers: np.ndarray) -> list[Row]:
         if not len(numbers):
             return []
         epoch = np.full(len(numbers), _VALIDATION)

@@ -4,8 +4,9 @@ Defaults are the published recipe for ALBERT-base and large: 125,000 steps of 4,
 tokens with LAMB at 0.00176, 3,125 steps of warm-up.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams, check_step
@@ -26,7 +27,7 @@ _CHOICES = {"optimizer": ("lamb", "adamw", "radam"), "size": tuple(_SIZES)}
 class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
-    size: Optional[str] = None  # tiny, base, large, xlarge, xxlarge; model_config changes its keys
+    size: str | None = None  # tiny, base, large, xlarge, xxlarge; model_config changes its keys
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = 0.15
@@ -34,7 +35,7 @@ class PretrainHParams(StepHParams):
     span_fraction: float = 0.0  # of windows that train to select a span instead: see spans.py
 
     global_batch_size: int = 4096
-    max_steps: Optional[int] = 125_000
+    max_steps: int | None = 125_000
     base_learning_rate: float = 0.00176
     base_batch_size: int = 4096
     optimizer: str = "lamb"
@@ -42,9 +43,9 @@ class PretrainHParams(StepHParams):
     warmup_fraction: float = 0.025
     max_seq_length: int = 512
 
-    def model_keys(self) -> Dict[str, Any]:
+    def model_keys(self) -> dict[str, Any]:
         """The model's config: that of `size`, with what `model_config` says instead."""
-        keys: Dict[str, Any] = {"max_position_embeddings": 512}
+        keys: dict[str, Any] = {"max_position_embeddings": 512}
         if self.size is not None:
             names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "embedding_size")
             keys.update(zip((*names, "intermediate_size"), _SIZES[self.size], strict=True))

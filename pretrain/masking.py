@@ -5,7 +5,8 @@ proportional to 1 / n, until 15 % of the text's tokens are. Of these 80 % become
 random piece, and 10 % stay as they are.
 """
 
-from typing import Any, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
 
 def find_words(
     segments: Sequence[np.ndarray], vocabulary: Vocabulary
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First token, token after the last, and segment of every word, int64 [W] each.
 
     Args: segments: token ids, counted end to end. A segment's first token always starts a word.
@@ -64,7 +65,7 @@ def find_words(
 
 
 def choose_tokens(
-    words: Tuple[np.ndarray, np.ndarray, np.ndarray],
+    words: tuple[np.ndarray, np.ndarray, np.ndarray],
     fraction: float,
     max_ngram: int,
     rng: np.random.Generator,

@@ -6,7 +6,8 @@ padded; but the vocabulary is only scored where a token is hidden: [M, V] logits
 [T, V], a seventh of the work and of the memory.
 """
 
-from typing import Any, Dict, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
         self.post_init()
 
 
-def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> Tuple[Tensor, ...]:
+def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> tuple[Tensor, ...]:
     """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
     model has the head, also start and end logits [T, 2].
 
@@ -64,7 +65,7 @@ def span_losses(logits: Tensor, row: Row) -> Tensor:
     return row_losses(row, logits[:, 0], logits[:, 1])
 
 
-def score_row(row: Row, mlm: Tensor, sop: Tensor, *spans: Tensor) -> Dict[str, Tensor]:
+def score_row(row: Row, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, Tensor]:
     """Sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
     pairs = row["sop_labels"] != NO_LABEL
     sums = {

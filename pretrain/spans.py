@@ -10,7 +10,7 @@ Most are easy: in trials of 300 steps of nothing else, a small model began to fi
 these, and found none with only the hardest.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Cloze(NamedTuple):
 
 def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
-) -> Optional[Cloze]:
+) -> Cloze | None:
     """An exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
 
     Query and passage have T tokens together, or fewer where the passage lacks a sentence. None
@@ -69,7 +69,7 @@ def _ask(
     hard: float,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
-) -> Optional[Tuple[np.ndarray, int, int]]:
+) -> tuple[np.ndarray, int, int] | None:
     """A query on one sentence, and the first and last token of its answer there; or None."""
     begins, ends, _ = find_words([sentence], vocabulary)
     hole = _HOLES[rng.integers(len(_HOLES))]

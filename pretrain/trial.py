@@ -5,7 +5,7 @@ global batch, plus the mean over all its pairs and the mean over all its spans, 
 dealt to slots and micro-batches.
 """
 
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ class PretrainTrial(StepTrial):
     """
 
     def __init__(
-        self, context: pytorch.PyTorchTrialContext, data: Optional[PretrainText] = None
+        self, context: pytorch.PyTorchTrialContext, data: PretrainText | None = None
     ) -> None:
         hparams = parse_pretrain_hparams(context.get_hparams())
         self.data = data or PretrainText.load(context.get_data_config(), hparams)
@@ -78,7 +78,7 @@ class PretrainTrial(StepTrial):
         held_out = self.data.validation, self.data.held_out
         return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
 
-    def begin_step(self, batch: List[Row]) -> None:
+    def begin_step(self, batch: list[Row]) -> None:
         labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
         counts = torch.tensor(
             [
@@ -110,7 +110,7 @@ class PretrainTrial(StepTrial):
             losses.sum() * weight for (losses, _), weight in zip(parts, self.weights, strict=False)
         )
 
-    def evaluate_batch(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
+    def evaluate_batch(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
         """Score this slot's rows; the metrics come from the reducer, once for all slots."""
         self.forward.refresh()
         for row in batch:
@@ -118,7 +118,7 @@ class PretrainTrial(StepTrial):
             self.scores.update(row, score_row(row, *self.forward(row)))
         return {}
 
-    def build_callbacks(self) -> Dict[str, pytorch.PyTorchCallback]:
+    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         steps_done = self.context.get_initial_batch()
         return {
             "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
@@ -134,10 +134,10 @@ class ScoreReducer(pytorch.MetricReducer):
         self.vocabulary = vocabulary
 
     def reset(self) -> None:
-        self.rows: List[Tuple[int, Dict[str, torch.Tensor]]] = []
+        self.rows: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.labels = np.zeros(self.vocabulary, np.int64)
 
-    def update(self, row: Row, sums: Dict[str, torch.Tensor]) -> None:
+    def update(self, row: Row, sums: dict[str, torch.Tensor]) -> None:
         self.rows.append((int(row["windows"][0]), sums))
         labels = row["mlm_labels"].cpu().numpy()
         self.labels += np.bincount(labels, minlength=self.vocabulary)
@@ -146,7 +146,7 @@ class ScoreReducer(pytorch.MetricReducer):
         plain = [(first, {k: v.item() for k, v in sums.items()}) for first, sums in self.rows]
         return plain, self.labels
 
-    def cross_slot_reduce(self, per_slot: List[Any]) -> Dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
         rows = [sums for _, sums in sorted((r for rows, _ in per_slot for r in rows),
                                            key=lambda row: row[0])]  # fmt: skip
@@ -205,7 +205,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     return model
 
 
-def _pretrained(kind: Type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
+def _pretrained(kind: type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
     try:
         return load_weights(kind, name)[0]
     except (OSError, ValueError, RuntimeError, KeyError) as error:

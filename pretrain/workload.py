@@ -1,7 +1,8 @@
 """Pretraining as a workload of train.py."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import AlbertConfig, AlbertForPreTraining

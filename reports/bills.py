@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from reports.prices import Price, find
 from reports.records import ENDED, FINISHED, Experiment, Moment, Pool, Records, Trial
-from reports.rows import Run
+from reports.run import Run
 
 _KINDS = {"training": "training", "validation": "validation", "checkpointing": "checkpoints",
           "imagepulling": "image"}  # fmt: skip

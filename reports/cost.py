@@ -7,7 +7,7 @@ from detalbert.errors import UserError
 from reports import prices as price_file
 from reports.plots import cost_plot
 from reports.prices import Price
-from reports.rows import Run
+from reports.run import Run
 from reports.tables import Report, Table, frame, price_table
 
 _MONEY = "${:,.2f}"

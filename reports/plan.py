@@ -13,7 +13,7 @@ from reports.closed_form import Expected, break_even_hazard, daly_period, expect
 from reports.prices import Price, find
 from reports.reclaims import Constant, Reclaims
 from reports.simulate import Job, Outcome, simulate
-from reports.work import Speed
+from reports.speed import Speed
 
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import LogLocator, NullLocator  # noqa: E402
 
-from reports.rows import Run  # noqa: E402
+from reports.run import Run  # noqa: E402
 from reports.tables import Plot  # noqa: E402
 
 STYLE = {

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from reports.prices import Price, find
-from reports.rows import Run
+from reports.run import Run
 
 WINDOWS = 132_198  # training windows of SQuAD 2.0 in the published preprocessing
 EPOCHS = 2

@@ -11,7 +11,7 @@ import yaml
 from detalbert.errors import UserError
 from reports.prices import Price, find
 from reports.published import EPOCHS, WINDOWS
-from reports.rows import Run
+from reports.run import Run
 
 
 def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> Run:

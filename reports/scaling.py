@@ -7,7 +7,7 @@ from reports.plots import scaling_plot
 from reports.pretraining import Pretraining
 from reports.pretraining import tables as pretraining_tables
 from reports.published import LOADER_GAIN, SCALING, Point
-from reports.rows import Run
+from reports.run import Run
 from reports.tables import Report, Table, frame
 
 METHOD = [

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import torch
 import yaml
@@ -64,7 +64,7 @@ class Soak:
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
 
-    def start(self, output: Path, disk: Optional[int] = None) -> subprocess.Popen:
+    def start(self, output: Path, disk: int | None = None) -> subprocess.Popen:
         """The trainer in a process group of its own; `disk` limits the size of a file, in bytes."""
         launcher = [sys.executable]
         if self.processes > 1:
@@ -92,7 +92,7 @@ class Soak:
             },
         )
 
-    def run(self, output: Path) -> Dict[str, float]:
+    def run(self, output: Path) -> dict[str, float]:
         """To the end, uncut. Returns seconds: start to first step, in all, a checkpoint, a step."""
         began = time.monotonic()
         process = self.start(output)
@@ -114,12 +114,12 @@ class Soak:
             "step": speed["training_seconds"] * 8 / max(1, speed["training_windows"]),
         }
 
-    def cut(self, output: Path, kind: str, delay: float) -> Optional[str]:
+    def cut(self, output: Path, kind: str, delay: float) -> str | None:
         """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
         or None if it ended by itself before."""
         small = 100_000 if kind == "full disk" else None
         process = self.start(output, disk=small)
-        lines: List[str] = []
+        lines: list[str] = []
         opened = threading.Event()
 
         def read() -> None:
@@ -175,7 +175,7 @@ def kill_all(process: subprocess.Popen, folder: Path) -> None:
     process.wait()
 
 
-def trainers(folder: Path) -> List[int]:
+def trainers(folder: Path) -> list[int]:
     """The processes (of /proc) that train into `folder`, torchrun's own not counted."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -195,7 +195,7 @@ def truncate_newest(checkpoints: Path) -> None:
         os.truncate(weights, weights.stat().st_size // 2)
 
 
-def differences(one: Path, other: Path) -> List[str]:
+def differences(one: Path, other: Path) -> list[str]:
     """What is not identical between the ends of two runs."""
     found = []
     states = []
@@ -233,9 +233,9 @@ def soak(
     without: str,
     seed: int,
     steps: int,
-    kinds: Optional[List[str]] = None,
+    kinds: list[str] | None = None,
     pretraining: bool = False,
-) -> List[str]:
+) -> list[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
@@ -268,7 +268,7 @@ def soak(
 
 def overhead(repeats: int = 3, steps: int = 200) -> None:
     """Print what seeding, stop polling and the spot watcher cost at every step, and turn about."""
-    times: Dict[str, List[float]] = {"none": [], "all": []}
+    times: dict[str, list[float]] = {"none": [], "all": []}
     for _ in range(repeats):
         for without in times:
             with tempfile.TemporaryDirectory() as name:

@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 
@@ -31,7 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 # An ALBERT small enough for seconds, from random weights, on a corner of the embedded world.
-TINY: Dict[str, Any] = {
+TINY: dict[str, Any] = {
     "name": "test",
     "entrypoint": "python3 train.py",
     "hyperparameters": {
@@ -66,7 +66,7 @@ TINY: Dict[str, Any] = {
 }
 
 # The same model, from scratch on the embedded world's text.
-TINY_PRETRAINING: Dict[str, Any] = {
+TINY_PRETRAINING: dict[str, Any] = {
     "name": "test",
     "entrypoint": "python3 train.py",
     "hyperparameters": {
@@ -109,7 +109,7 @@ def albert(shared: pathlib.Path) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="session")
-def dev(shared: pathlib.Path, albert: PreTrainedTokenizerBase) -> Tuple[List[Example], Windows]:
+def dev(shared: pathlib.Path, albert: PreTrainedTokenizerBase) -> tuple[list[Example], Windows]:
     """The questions of the real dev file and their windows."""
     examples = read_squad(shared / "squad" / "dev.json")
     return examples, build_windows(examples, albert)
@@ -138,7 +138,7 @@ class LocalRun(NamedTuple):
     questions: pathlib.Path
 
     @property
-    def best(self) -> Dict[str, float]:
+    def best(self) -> dict[str, float]:
         return json.loads((self.path / "metrics.json").read_text())["best"]
 
     @property
@@ -185,7 +185,7 @@ def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.Complet
     )
 
 
-def settings(**values: Any) -> List[str]:
+def settings(**values: Any) -> list[str]:
     """--set arguments: settings(max_steps=5) -> ["--set", "hyperparameters.max_steps=5"]."""
     pairs = (f"hyperparameters.{key}={json.dumps(value)}" for key, value in values.items())
     return [word for pair in pairs for word in ("--set", pair)]

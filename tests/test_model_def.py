@@ -2,8 +2,9 @@
 
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from tests.conftest import ROOT
 @contextlib.contextmanager
 def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
     """The trial of a config, as `train.py` makes it, before its first step."""
-    config: Dict[str, Any] = yaml.safe_load(config_file.read_text())
+    config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     hparams = parse_hparams(config["hyperparameters"])
     data = SquadData.load(config["data"], hparams)
@@ -43,7 +44,7 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
         yield SquadTrial(context, data)
 
 
-def one_step(trial: SquadTrial, step: int = 0) -> Dict[str, torch.Tensor]:
+def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
     """Train on the first batch; returns the gradients that the optimizer saw."""
     batch = next(iter(trial.build_training_data_loader()))
     seen = {}

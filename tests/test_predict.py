@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_the_best_threshold_travels_and_gives_the_best_f1(
 def test_a_higher_threshold_answers_more(model: Trained, local_run: LocalRun) -> None:
     examples = list(read_questions(local_run.questions))[:60]
     odds = next(answering.answer(model, examples, 0.0)).answers.null_odds
-    answered: List[set] = []
+    answered: list[set] = []
     middle = sorted(odds.values())[30]
     for threshold in sorted((float("-inf"), -2.0, 0.0, middle, 5.0, float("inf"))):
         answers = next(answering.answer(model, examples, threshold)).answers
@@ -214,7 +214,7 @@ class Evil:
         return os.system, ("touch pwned",)
 
 
-def models(local_run: LocalRun, folder: Path) -> Dict[str, Any]:
+def models(local_run: LocalRun, folder: Path) -> dict[str, Any]:
     """Things that are no model, by what is said of them."""
     torch.save({"models_state_dict": [Evil()]}, folder / "evil.pth")
     evil = (folder / "evil.pth").read_bytes()
@@ -262,7 +262,7 @@ def models(local_run: LocalRun, folder: Path) -> Dict[str, Any]:
     }
 
 
-def refused(arguments: List[Any], message: str, capsys: Any) -> None:
+def refused(arguments: list[Any], message: str, capsys: Any) -> None:
     assert predict.main([str(word) for word in arguments]) == 2
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
@@ -287,7 +287,7 @@ def test_bad_words(local_run: LocalRun, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "blocked").write_text("")
     (tmp_path / "text.bin").write_bytes(bytes(range(256)))
     data = ["--data", local_run.questions]
-    cases: Dict[str, List[Any]] = {
+    cases: dict[str, list[Any]] = {
         "nothing to do: give exactly one of": [],
         "--data --question: give exactly one of": [*data, "--question", "a"],
         "--context: give the text to search": ["--question", "a"],

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +25,13 @@ from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import ROOT, TINY, settings, train
 
 
-def state(output_dir: Path) -> Dict[str, Any]:
+def state(output_dir: Path) -> dict[str, Any]:
     """The newest checkpoint's content."""
     newest = sorted((output_dir / "checkpoints").glob("step-*"))[-1]
     return torch.load(newest / "state_dict.pth", weights_only=True)
 
 
-def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> Dict[str, float]:
+def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> dict[str, float]:
     examples, _ = read_examples(open_source(validation, "validation", output_dir), limit=limit)
     predictions = json.loads((output_dir / "predictions.json").read_text())
     null_odds = json.loads((output_dir / "null_odds.json").read_text())
@@ -125,7 +125,7 @@ def test_two_processes_train_and_score_as_one(tiny_config: Path, tmp_path: Path)
     assert predictions[0] == predictions[1]
 
 
-def _set(config: Dict[str, Any], path: str, value: Any) -> None:
+def _set(config: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         config = config[parent]
@@ -218,7 +218,7 @@ def test_a_batch_that_two_processes_cannot_share(tiny_config: Path, tmp_path: Pa
     assert run.stderr.count("train.py: error: hyperparameters.global_batch_size: 9") == 1
 
 
-def wrong_answers(document: Dict[str, Any]) -> Dict[str, Any]:
+def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
     """The same questions with the answers of a paragraph handed on to the next question."""
     document = copy.deepcopy(document)
     for article in document["data"]:

@@ -8,8 +8,9 @@ import gzip
 import html
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import botocore
 
@@ -18,14 +19,14 @@ _ENDS_LINE = re.compile(r"</(?:p|li|h\d|dt|dd|note|pre)>|<br\s*/?>")
 _TAG = re.compile(r"<[^>]*>")
 
 
-def find_services() -> List[Path]:
+def find_services() -> list[Path]:
     """The newest description of every service, by name."""
     root = Path(botocore.__file__).parent / "data"
     newest = {path.parent.parent.name: path for path in sorted(root.glob("*/*/service-2.json.gz"))}
     return [newest[service] for service in sorted(newest)]
 
 
-def read_service(path: Path) -> List[str]:
+def read_service(path: Path) -> list[str]:
     """The texts of one service, in its file's order, each once: a paragraph per line."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         found = _descriptions(json.load(file))

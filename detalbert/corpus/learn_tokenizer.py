@@ -10,8 +10,8 @@ import math
 import os
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Iterable, Iterator
 
 import filelock
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers

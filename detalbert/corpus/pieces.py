@@ -7,8 +7,9 @@ shard: sentences and examples end with their document, and no document is cut.
 import hashlib
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Job(NamedTuple):
     """One shard's text; `held_out` is the part of the documents that validation gets, 0 to 1."""
 
     number: int
-    spans: Tuple[Span, ...]
+    spans: tuple[Span, ...]
     held_out: float
 
 
@@ -35,7 +36,7 @@ class Piece(NamedTuple):
 
     job: int
     number: int
-    spans: Tuple[Span, ...]
+    spans: tuple[Span, ...]
     held_out: float
 
 
@@ -56,7 +57,7 @@ class Plan(NamedTuple):
         return "<u2" if len(self.tokenizer) <= 1 << 16 else "<u4"
 
 
-def size_of(spans: Tuple[Span, ...]) -> int:
+def size_of(spans: tuple[Span, ...]) -> int:
     """Bytes of text, about."""
     return sum((span.end - span.begin) * _unit(span) for span in spans)
 
@@ -66,9 +67,9 @@ def _unit(span: Span) -> int:
     return ROW_CHARACTERS if span.address.startswith("hub:") else 1
 
 
-def group_spans(spans: List[Span], part_bytes: int) -> List[Tuple[Span, ...]]:
+def group_spans(spans: list[Span], part_bytes: int) -> list[tuple[Span, ...]]:
     """Neighbouring spans together until they have `part_bytes` bytes: many small files, one job."""
-    groups: List[List[Span]] = []
+    groups: list[list[Span]] = []
     size = part_bytes
     for span in spans:
         if size >= part_bytes:
@@ -79,7 +80,7 @@ def group_spans(spans: List[Span], part_bytes: int) -> List[Tuple[Span, ...]]:
     return [tuple(group) for group in groups]
 
 
-def cut_job(job: Job) -> List[Piece]:
+def cut_job(job: Job) -> list[Piece]:
     """The pieces of a job, in the order of its text."""
     size = min(_MOST, max(_LEAST, size_of(job.spans) // _SHARE))
     spans = [part for span in job.spans for part in _cut_span(span, size)]
@@ -87,7 +88,7 @@ def cut_job(job: Job) -> List[Piece]:
     return [Piece(job.number, number, group, job.held_out) for number, group in groups]
 
 
-def _cut_span(span: Span, size: int) -> List[Span]:
+def _cut_span(span: Span, size: int) -> list[Span]:
     """Lines and rows can be read from anywhere; other documents come whole."""
     if not span.address.endswith((".txt", ".jsonl")) and not span.address.startswith("hub:"):
         return [span]
@@ -102,7 +103,7 @@ def piece_path(folder: Path, job: int, number: int) -> Path:
 
 def write_piece(plan: Plan, piece: Piece, encoder: WordEncoder) -> None:
     """Tokens, sentence lengths and examples of both splits, in a file that appears whole."""
-    parts: Dict[str, List[Tuple[np.ndarray, ...]]] = {split: [] for split in SPLITS}
+    parts: dict[str, list[tuple[np.ndarray, ...]]] = {split: [] for split in SPLITS}
     counts = dict.fromkeys(SPLITS, 0)
     for texts in _batches(piece):
         held = [is_held_out(text, piece.held_out) for text in texts]
@@ -111,7 +112,7 @@ def write_piece(plan: Plan, piece: Piece, encoder: WordEncoder) -> None:
             if chosen:
                 parts[split].append(tokenize(plan, encoder, chosen))
                 counts[split] += len(chosen)
-    columns: Dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for split, rows in parts.items():
         empty = (np.zeros(0, plan.dtype), np.zeros(0, "<u2"), np.zeros(0, np.int64))
         names = ("tokens", "sentences", "counts")
@@ -128,8 +129,8 @@ def write_piece(plan: Plan, piece: Piece, encoder: WordEncoder) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _batches(piece: Piece) -> Iterator[List[str]]:
-    texts: List[str] = []
+def _batches(piece: Piece) -> Iterator[list[str]]:
+    texts: list[str] = []
     characters = 0
     for text, _ in itertools.chain.from_iterable(map(documents, piece.spans)):
         texts.append(text)
@@ -149,8 +150,8 @@ def is_held_out(text: str, part: float) -> bool:
 
 
 def tokenize(
-    plan: Plan, encoder: WordEncoder, texts: List[str]
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    plan: Plan, encoder: WordEncoder, texts: list[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens of all sentences end to end, tokens per sentence, sentences per example.
 
     An example is as many sentences in a row of one document as a window holds. A sentence that is
@@ -167,14 +168,14 @@ def tokenize(
 
 
 def cut_examples(
-    sentences: List[int], last: List[bool], capacity: int
-) -> Tuple[np.ndarray, np.ndarray]:
+    sentences: list[int], last: list[bool], capacity: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokens per sentence, none over `capacity`, uint16; and sentences per example, int64.
 
     Args: sentences: tokens of each; last: whether it ends its document.
     """
-    lengths: List[int] = []
-    counts: List[int] = []
+    lengths: list[int] = []
+    counts: list[int] = []
     count = used = 0
     for length, ends in zip(sentences, last, strict=True):
         while length > 0:

@@ -12,7 +12,7 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import filelock
 import numpy as np
@@ -36,8 +36,8 @@ class Corpus:
         self.address, self.split, self.data = address, split, data
         self.index = read_index(address)
         facts = self.index["splits"][split]
-        self.shards: List[Dict[str, Any]] = facts["shards"]
-        self.counts: Dict[str, int] = facts["counts"]
+        self.shards: list[dict[str, Any]] = facts["shards"]
+        self.counts: dict[str, int] = facts["counts"]
         table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
         if hashlib.sha256(table).hexdigest() != facts["lengths_sha256"]:
             raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
@@ -45,7 +45,7 @@ class Corpus:
         self.table = np.load(io.BytesIO(table), allow_pickle=False)
         self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])  # [shards + 1]
         self.remote = storage.is_remote(address)
-        self._open: Dict[int, Dict[str, np.ndarray]] = {}
+        self._open: dict[int, dict[str, np.ndarray]] = {}
         if not self.remote:
             self._check_sizes()
 
@@ -66,7 +66,7 @@ class Corpus:
         """The shard of every example number, int64 [n]."""
         return np.searchsorted(self.bounds, numbers, side="right") - 1
 
-    def example(self, number: int) -> Tuple[np.ndarray, np.ndarray]:
+    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
         shard = int(self.shard_of(np.array(number)))
         columns = self.columns(shard)
@@ -78,7 +78,7 @@ class Corpus:
             columns["sentences"][sentences].astype(np.int64),
         )
 
-    def columns(self, shard: int) -> Dict[str, np.ndarray]:
+    def columns(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard, memory-mapped; fetched first where it is not here."""
         if shard not in self._open:
             if len(self._open) > 2 * self.data.shuffle_shards:  # of epochs and groups long over
@@ -113,7 +113,7 @@ class Corpus:
             os.utime(path)
         return path
 
-    def prefetch(self, shards: List[int]) -> None:
+    def prefetch(self, shards: list[int]) -> None:
         """Fetch shards in the background, one after another; what fails is tried again in need."""
         wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
 
@@ -129,7 +129,7 @@ class Corpus:
         key = hashlib.sha256(json.dumps([self.address, self.index["text"]]).encode()).hexdigest()
         return Path(self.data.cache_dir) / f"fetched-{key[:24]}"
 
-    def _download(self, facts: Dict[str, Any], path: Path) -> None:
+    def _download(self, facts: dict[str, Any], path: Path) -> None:
         address = storage.join(self.address, facts["name"])
         aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
@@ -167,7 +167,7 @@ class Corpus:
 
 
 @lru_cache(maxsize=4)
-def read_index(address: str) -> Dict[str, Any]:
+def read_index(address: str) -> dict[str, Any]:
     """The index of the shards at `address`. Raises UserError for what is no corpus."""
     try:
         index = json.loads(storage.read_all(storage.join(address, "index.json")))

@@ -6,7 +6,6 @@ segment may be cut, no more.
 """
 
 import re
-from typing import List
 
 # Line ends; or an end mark, closing quotes or brackets, white space, and something that can begin a
 # sentence. It starts with a set of characters, which the engine finds without trying every place:
@@ -18,13 +17,13 @@ _ABBREVIATION = re.compile(
 )
 
 
-def split_sentences(text: str) -> List[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of a document, in order, white space between them left out.
 
     >>> split_sentences('Dr. Who came. "Who?" He left.')
     ['Dr. Who came.', '"Who?"', 'He left.']
     """
-    sentences: List[str] = []
+    sentences: list[str] = []
     begin = 0
     for end in _END.finditer(text):
         stop = end.end(1) if end.group(1) is not None else end.start()

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def join_pieces(plan: Plan, job: int, count: int) -> None:
         piece.unlink()
 
 
-def _join(plan: Plan, pieces: List[Path], split: str, name: str) -> Dict[str, Any]:
+def _join(plan: Plan, pieces: list[Path], split: str, name: str) -> dict[str, Any]:
     """Write one shard, a column after another; returns its facts. One without examples is dropped.
 
     At most one piece's columns are in memory at a time.
@@ -82,13 +83,13 @@ def _join(plan: Plan, pieces: List[Path], split: str, name: str) -> Dict[str, An
     }
 
 
-def _read(pieces: List[Path], split: str, name: str) -> Iterator[np.ndarray]:
+def _read(pieces: list[Path], split: str, name: str) -> Iterator[np.ndarray]:
     for piece in pieces:
         with np.load(piece, allow_pickle=False) as columns:
             yield columns[f"{split}-{name}"]
 
 
-def _example_tokens(pieces: List[Path], split: str) -> Iterator[np.ndarray]:
+def _example_tokens(pieces: list[Path], split: str) -> Iterator[np.ndarray]:
     """Tokens per example, int64 [examples of a piece]."""
     both = (_read(pieces, split, name) for name in ("sentences", "counts"))
     for sentences, counts in zip(*both, strict=True):
@@ -111,7 +112,7 @@ class _Columns:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.sum = file, hashlib.sha256()
-        self.columns: Dict[str, List[Any]] = {}
+        self.columns: dict[str, list[Any]] = {}
 
     def column(self, name: str, dtype: str, parts: Iterator[np.ndarray]) -> None:
         self._write(bytes(-self.file.tell() % 64))

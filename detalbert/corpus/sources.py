@@ -13,8 +13,9 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import botocore
 
@@ -41,7 +42,7 @@ class Text(NamedTuple):
     """All text of one address: its parts in order, and what changes when its content does."""
 
     name: str
-    spans: List[Span]
+    spans: list[Span]
     fingerprint: str
 
 
@@ -74,7 +75,7 @@ def _cut(file: File, part_bytes: int) -> Iterator[Span]:
         yield Span(file.address, begin, min(file.size, begin + part_bytes), file.size)
 
 
-def documents(span: Span) -> Iterator[Tuple[str, int]]:
+def documents(span: Span) -> Iterator[tuple[str, int]]:
     """(text, bytes read for it) of every document of `span`, in order; empty ones are left out.
 
     Raises UserError naming the file and the byte for one that cannot be read.
@@ -96,15 +97,15 @@ def documents(span: Span) -> Iterator[Tuple[str, int]]:
             yield text, size
 
 
-def _generated(split: str) -> List[str]:
+def _generated(split: str) -> list[str]:
     return _contexts(world.generate(split, seed=1))
 
 
-def _contexts(document: Dict[str, Any]) -> List[str]:
+def _contexts(document: dict[str, Any]) -> list[str]:
     return [p["context"] for article in document["data"] for p in article["paragraphs"]]
 
 
-def _squad_contexts(span: Span) -> Iterator[Tuple[str, int]]:
+def _squad_contexts(span: Span) -> Iterator[tuple[str, int]]:
     try:
         contexts = _contexts(json.loads(storage.read_all(span.address)))
         if not all(isinstance(context, str) for context in contexts):
@@ -118,7 +119,7 @@ def _squad_contexts(span: Span) -> Iterator[Tuple[str, int]]:
     yield from ((context, each) for context in contexts)
 
 
-def _line_documents(span: Span) -> Iterator[Tuple[str, int]]:
+def _line_documents(span: Span) -> Iterator[tuple[str, int]]:
     jsonl = span.address.endswith(".jsonl")
     for at, line in _lines(span):
         try:
@@ -136,7 +137,7 @@ def _line_documents(span: Span) -> Iterator[Tuple[str, int]]:
         yield text, len(line)
 
 
-def _lines(span: Span) -> Iterator[Tuple[int, bytes]]:
+def _lines(span: Span) -> Iterator[tuple[int, bytes]]:
     """(byte, line) of every line that begins in the span; the last may end behind it."""
     first = max(0, span.begin - 1)  # a line begins at `begin` only if a line end is before it
     at, rest = first, b""
@@ -182,7 +183,7 @@ def _hub_text(address: str, key: str, part_bytes: int) -> Text:
     return Text(address, spans, rows._fingerprint)
 
 
-def _hub_documents(span: Span) -> Iterator[Tuple[str, int]]:
+def _hub_documents(span: Span) -> Iterator[tuple[str, int]]:
     rows = _hub(span.address[len("hub:") :], "data.text")
     for number in range(span.begin, span.end):
         yield rows[number]["text"] or "", 1

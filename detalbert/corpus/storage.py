@@ -8,10 +8,11 @@ Every read says how many bytes it wants and goes on from where it was when they 
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Iterator, List, Tuple
+from typing import Any
 
 from detalbert.errors import Unavailable, UserError
 
@@ -37,7 +38,7 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def find_files(address: str, key: str, suffixes: Tuple[str, ...]) -> List[File]:
+def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
     """The file that `address` names, or those below it that end in one of `suffixes`, by name.
 
     Raises UserError naming the config `key` where there is none.
@@ -105,7 +106,7 @@ def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
             yield block
 
 
-def _list_local(path: Path, key: str) -> List[File]:
+def _list_local(path: Path, key: str) -> list[File]:
     if not path.exists():
         raise UserError(f"{key}: {path}: no such file or folder; set {key} to where the text is")
     found = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
@@ -127,7 +128,7 @@ def _stamp(path: Path) -> str:
     return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
-def _split(address: str) -> Tuple[str, str]:
+def _split(address: str) -> tuple[str, str]:
     bucket, _, key = address[len("s3://") :].partition("/")
     return bucket, key
 
@@ -144,7 +145,7 @@ def _s3(process: int) -> Any:
     return boto3.client("s3", config=Config(connect_timeout=10, read_timeout=20, retries=retries))
 
 
-def _list_s3(address: str, key: str) -> List[File]:
+def _list_s3(address: str, key: str) -> list[File]:
     bucket, prefix = _split(address)
     try:
         pages = (
@@ -169,7 +170,7 @@ def _fsspec(address: str) -> Any:
         raise UserError(f"{address}: {error}; install what reads this kind of address") from None
 
 
-def _list_fsspec(address: str, key: str) -> List[File]:
+def _list_fsspec(address: str, key: str) -> list[File]:
     system = _fsspec(address)
     try:
         found = system.find(address, detail=True)

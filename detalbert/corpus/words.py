@@ -6,7 +6,7 @@ for tokenizers that are known to treat words apart (see `encoding`); others get 
 
 from collections import defaultdict
 from itertools import chain, count, islice
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class WordEncoder:
         self.greedy = [t.content for t in added if self.marks or t.lstrip or t.rstrip]
         self._forget()
 
-    def __call__(self, sentences: List[str]) -> Tuple[np.ndarray, np.ndarray]:
+    def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids end to end int32 [N], and tokens per sentence int64 [n]: those of
         `backend.encode_batch(sentences, add_special_tokens=False)`."""
         if not self.apart or not sentences:
@@ -52,7 +52,7 @@ class WordEncoder:
         tokens = ptr[places + 1] - ptr[places]
         return ids[ranges(ptr[places], tokens)], np.add.reduceat(tokens, np.cumsum(counts) - counts)
 
-    def _whole(self, sentences: List[str]) -> List[bool]:
+    def _whole(self, sentences: list[str]) -> list[bool]:
         """Which sentences may not be taken apart at spaces."""
         if self.marks:  # the tokens of one word then hold the space before it: one, and nothing odd
             whole = [
@@ -69,7 +69,7 @@ class WordEncoder:
                 whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
         return whole
 
-    def _number(self, sentences: List[str]) -> np.ndarray:
+    def _number(self, sentences: list[str]) -> np.ndarray:
         """The number of the word at every place of the sentences, int64; new words are learnt."""
         if not sentences:
             return np.zeros(0, np.int64)
@@ -83,10 +83,10 @@ class WordEncoder:
         return places
 
     def _forget(self) -> None:
-        self.number: Dict[str, int] = defaultdict(count().__next__)
+        self.number: dict[str, int] = defaultdict(count().__next__)
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
-    def _ordinary(self, texts: List[str]) -> Tuple[np.ndarray, np.ndarray]:
+    def _ordinary(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         parts, lengths = [np.zeros(0, np.int32)], []
         for at in range(0, len(texts), 4000):  # bounds what encoding objects take
             part = self.backend.encode_batch_fast(texts[at : at + 4000], add_special_tokens=False)

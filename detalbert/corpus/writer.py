@@ -8,8 +8,9 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
 
 import filelock
 import numpy as np
@@ -43,8 +44,8 @@ def write_corpus(
     data: TextConfig,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
-    folder: Optional[Path] = None,
-    processes: Optional[int] = None,
+    folder: Path | None = None,
+    processes: int | None = None,
 ) -> Path:
     """The folder of the shards of `data.text`, written unless it is whole already.
 
@@ -81,7 +82,7 @@ def write_corpus(
     return folder
 
 
-def _open_texts(data: TextConfig, part: int) -> Dict[str, Text]:
+def _open_texts(data: TextConfig, part: int) -> dict[str, Text]:
     """Text by what it is for. Without "validation" a part of "text" is held out."""
     texts = {"text": open_text(data.text, "data.text", part, "train")}
     if data.validation is not None or data.text == "generated":
@@ -90,7 +91,7 @@ def _open_texts(data: TextConfig, part: int) -> Dict[str, Text]:
     return texts
 
 
-def _check_same(folder: Path, facts: Dict[str, Any]) -> None:
+def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Refuse to mix two texts in one folder that the user named."""
     try:
         if json.loads((folder / "plan.json").read_text()) != facts:
@@ -101,14 +102,14 @@ def _check_same(folder: Path, facts: Dict[str, Any]) -> None:
         write_json(folder / "plan.json", facts)
 
 
-def _plan_jobs(texts: Dict[str, Text], part: int, held_out: float) -> List[Job]:
+def _plan_jobs(texts: dict[str, Text], part: int, held_out: float) -> list[Job]:
     groups = [(group, held_out) for group in group_spans(texts["text"].spans, part)]
     if "validation" in texts:
         groups += [(group, 1.0) for group in group_spans(texts["validation"].spans, part)]
     return [Job(number, *group) for number, group in enumerate(groups)]
 
 
-def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
+def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
     sweep(plan.folder)
     todo = [cut_job(job) for job in jobs if not is_done(plan.folder, job.number)]
     total = sum(size_of(job.spans) for job in jobs)
@@ -130,14 +131,14 @@ def _run(plan: Plan, jobs: List[Job], processes: Optional[int]) -> None:
             _join_written(plan, [pieces])
 
 
-def _join_written(plan: Plan, todo: List[List[Piece]]) -> None:
+def _join_written(plan: Plan, todo: list[list[Piece]]) -> None:
     """Take jobs off the front of `todo` as long as all their pieces are written, and join these."""
     while todo and all(piece_path(plan.folder, p.job, p.number).exists() for p in todo[0]):
         pieces = todo.pop(0)
         join_pieces(plan, pieces[0].job, len(pieces))
 
 
-def _run_parallel(plan: Plan, todo: List[List[Piece]], processes: int, bar: tqdm) -> None:
+def _run_parallel(plan: Plan, todo: list[list[Piece]], processes: int, bar: tqdm) -> None:
     """Workers take the next piece by a shared counter; no queue, so none waits for a dead parent.
 
     What they write is joined here meanwhile, in the order of the jobs.
@@ -179,7 +180,7 @@ def _run_parallel(plan: Plan, todo: List[List[Piece]], processes: int, bar: tqdm
 
 
 def _work(
-    plan: Plan, pieces: List[Piece], counter: Any, progress: Any, send: Any, parent: int
+    plan: Plan, pieces: list[Piece], counter: Any, progress: Any, send: Any, parent: int
 ) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
@@ -209,7 +210,7 @@ def _work(
     os._exit(3)
 
 
-def _write_index(folder: Path, facts: Dict[str, Any], jobs: int) -> None:
+def _write_index(folder: Path, facts: dict[str, Any], jobs: int) -> None:
     """`index.json`, last of all: what shards there are, and the length of every example."""
     records = [json.loads(record_path(folder, number).read_text()) for number in range(jobs)]
     splits = {}
@@ -225,7 +226,7 @@ def _write_index(folder: Path, facts: Dict[str, Any], jobs: int) -> None:
     write_json(folder / "index.json", {**facts, "splits": splits})
 
 
-def _write_lengths(folder: Path, split: str, shards: List[Dict[str, Any]], examples: int) -> str:
+def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]], examples: int) -> str:
     """Text tokens and sentences of every example, uint16 [E, 2], as a .npy; returns its SHA-256."""
     path = folder / f"{split}-lengths.npy"
     with path.open("wb") as file:
@@ -243,7 +244,7 @@ def _write_lengths(folder: Path, split: str, shards: List[Dict[str, Any]], examp
     return digest.hexdigest()
 
 
-def _lengths(path: Path, columns: Dict[str, Any]) -> Iterator[np.ndarray]:
+def _lengths(path: Path, columns: dict[str, Any]) -> Iterator[np.ndarray]:
     """Text tokens and sentences of every example of a shard, uint16 [some, 2]."""
     examples = columns["token_ptr"][2] - 1
     for at in range(0, examples, _EXAMPLES):

@@ -5,8 +5,9 @@ A packed row is n windows end to end, T real tokens, no padding; window i is tok
 registers an attention named "packed" that no token leaves its own window by.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +50,7 @@ class Layout:
     """
 
     def __init__(
-        self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: Optional[bool] = None
+        self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: bool | None = None
     ) -> None:
         self.cu_seqlens, self.tokens, self.max_length = cu_seqlens, tokens, max_length
         self.kernel = has_kernel(cu_seqlens.device)
@@ -62,7 +63,7 @@ class Layout:
         self.padded = padded if padded is not None else n > 1 and cu_seqlens.device.type != "cpu"
 
     @cached_property
-    def lengths(self) -> List[int]:
+    def lengths(self) -> list[int]:
         return [self.tokens] if self.windows == 1 else self.cu_seqlens.diff().tolist()
 
     @cached_property
@@ -100,12 +101,12 @@ def packed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Optional[Tensor],
+    attention_mask: Tensor | None,
     dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    packed_layout: Optional[Layout] = None,
+    scaling: float | None = None,
+    packed_layout: Layout | None = None,
     **kwargs: Any,
-) -> Tuple[Tensor, None]:
+) -> tuple[Tensor, None]:
     """The "packed" entry of the library's AttentionInterface: each window attends to itself.
 
     Args: query, key, value: [1, heads, T, d], any float type; packed_layout: of this row.
@@ -140,7 +141,7 @@ def _without_kernel(
     value: Tensor,
     layout: Layout,
     dropout: float,
-    scaling: Optional[float],
+    scaling: float | None,
 ) -> Tensor:
     """[1, heads, T, d] -> [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
@@ -158,7 +159,7 @@ def _without_kernel(
     return torch.cat(outs, dim=1)
 
 
-def _no_mask(attention_mask: Optional[Tensor] = None, **_: Any) -> None:
+def _no_mask(attention_mask: Tensor | None = None, **_: Any) -> None:
     if attention_mask is not None:
         raise ValueError("a packed row has no padding: do not hand the model an attention_mask")
 
@@ -167,7 +168,7 @@ AttentionInterface.register(PACKED, packed_attention)
 AttentionMaskInterface.register(PACKED, _no_mask)
 
 
-def model_inputs(model: nn.Module, row: Mapping[str, Any]) -> Dict[str, Any]:
+def model_inputs(model: nn.Module, row: Mapping[str, Any]) -> dict[str, Any]:
     """What to call `model` with so that it reads `row` as separate windows.
 
     Args:
@@ -211,7 +212,7 @@ def first_position(bare: nn.Module) -> int:
     return 0 if padding is None else padding + 1
 
 
-def answer_logits(model: nn.Module, row: Mapping[str, Any]) -> Tuple[Tensor, Tensor]:
+def answer_logits(model: nn.Module, row: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Start and end logits [T] of a packed row, from any AutoModelForQuestionAnswering encoder.
 
     Takes what `model_inputs` takes and raises what it raises; never waits for the device when

@@ -7,7 +7,6 @@ windows of epoch 0 and the first 42 of epoch 1.
 """
 
 import os
-from typing import List
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from detalbert.squad.windows import Windows
 CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
 
 
-def micro_batches(lengths: np.ndarray, max_tokens: int) -> List[np.ndarray]:
+def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     """One slot's windows cut into micro-batches of at most `max_tokens` real tokens each.
 
     Tries the fewest bins that the total allows, spread evenly, and one bin more until all fit.
@@ -46,7 +45,7 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> List[np.ndarray]:
         bins += 1
 
 
-def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> List[Row]:
+def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> list[Row]:
     """`share` (window indices, int64 [n]) as packed rows of at most `max_tokens` real tokens."""
     rows = []
     for chosen in micro_batches(windows.lengths[share], max_tokens):
@@ -63,7 +62,7 @@ class _Packed(Dataset):
         self.windows = windows
         self.max_tokens = max_tokens
 
-    def __getitem__(self, share: np.ndarray) -> List[Row]:
+    def __getitem__(self, share: np.ndarray) -> list[Row]:
         return pack_rows(self.windows, share, self.max_tokens)
 
 
@@ -90,7 +89,7 @@ def train_loader(
     return RowLoader(packed, Steps(order, slot, first_step), num_workers, pin_memory)
 
 
-def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
+def validation_rows(windows: Windows, max_tokens: int) -> list[np.ndarray]:
     """Every window once, as rows of window numbers (int64) of at most `max_tokens` tokens.
 
     A row holds windows of like lengths, and of questions of one chunk: CHUNK questions in file
@@ -98,7 +97,7 @@ def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
     """
     questions = int(windows.example_index[-1]) + 1 if len(windows) else 0
     edges = np.searchsorted(windows.example_index, np.arange(0, questions + CHUNK, CHUNK))
-    rows: List[np.ndarray] = []
+    rows: list[np.ndarray] = []
     for begin, end in zip(edges, edges[1:], strict=False):
         rows += rows_of_like_lengths(windows.lengths, int(begin), int(end), max_tokens)
     return rows
@@ -106,7 +105,7 @@ def validation_rows(windows: Windows, max_tokens: int) -> List[np.ndarray]:
 
 def rows_of_like_lengths(
     lengths: np.ndarray, begin: int, end: int, max_tokens: int
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """Windows begin..end, shortest first, cut into rows of at most `max_tokens` tokens (int64)."""
     rows = []
     by_length = begin + np.argsort(lengths[begin:end], kind="stable")

@@ -1,8 +1,6 @@
 """A packed row through the model: logits, losses, the best spans. What training, validation and
 prediction share, so that they cannot come apart."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,7 +17,7 @@ def window_losses(
     cu_seqlens: Tensor,
     start_positions: Tensor,
     end_positions: Tensor,
-    max_length: Optional[int] = None,
+    max_length: int | None = None,
 ) -> Tensor:
     """Per window the mean of start and end cross-entropy over the window's own tokens.
 
@@ -39,7 +37,7 @@ def window_losses(
     return (loss(start_logits, start_positions) + loss(end_logits, end_positions)) / 2
 
 
-def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: Optional[int] = None) -> Tensor:
+def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int | None = None) -> Tensor:
     """[T] -> [n, L], a window a line, -inf past its end; L is `max_length`, or T without it."""
     tokens = len(logits)
     start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
@@ -53,7 +51,7 @@ def row_losses(row: Row, start: Tensor, end: Tensor) -> Tensor:
     return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
 
 
-def evaluate_row(run: Forward, row: Row, hparams: HParams) -> Tuple[Candidates, Tensor]:
+def evaluate_row(run: Forward, row: Row, hparams: HParams) -> tuple[Candidates, Tensor]:
     """The best spans of every window of a row of n, and losses, fp32 [n].
 
     Where questions carry no answers the losses are those of "no answer".

@@ -1,7 +1,8 @@
 """How a model runs here: its precision, its compiled layers, and the row lengths they run on."""
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +18,10 @@ from detalbert.errors import UserError
 ROW_MULTIPLE = 64
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
-Read = Callable[[nn.Module, Mapping[str, Any], int], Tuple[Tensor, ...]]
+Read = Callable[[nn.Module, Mapping[str, Any], int], tuple[Tensor, ...]]
 
 
-def read_answers(model: nn.Module, row: Mapping[str, Any], tokens: int) -> Tuple[Tensor, ...]:
+def read_answers(model: nn.Module, row: Mapping[str, Any], tokens: int) -> tuple[Tensor, ...]:
     """Start and end logits [T] of a row."""
     start, end = answer_logits(model, row)
     return start[:tokens], end[:tokens]
@@ -47,7 +48,7 @@ class Forward:
         model: nn.Module,
         precision: str,
         device: torch.device,
-        compiled: Optional[bool] = None,
+        compiled: bool | None = None,
         read: Read = read_answers,
     ) -> None:
         self.model, self.device, self.read = model, device, read
@@ -56,7 +57,7 @@ class Forward:
         use_fused_gelu(model)
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
-        self.linears: List[StepLinear] = take_over_layers(layers, self.dtype, fp8) if half else []
+        self.linears: list[StepLinear] = take_over_layers(layers, self.dtype, fp8) if half else []
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
@@ -70,7 +71,7 @@ class Forward:
         for linear in self.linears:
             linear.refresh()
 
-    def __call__(self, row: Mapping[str, Any]) -> Tuple[Tensor, ...]:
+    def __call__(self, row: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """What `read` gives for a row on the device, float32 or half precision."""
         half = self.dtype is not torch.float32
         with torch.autocast(self.device.type, self.dtype, enabled=half):
@@ -116,12 +117,12 @@ class Forward:
             self(row)
 
 
-def encoder_layers(model: nn.Module) -> List[nn.Module]:
+def encoder_layers(model: nn.Module) -> list[nn.Module]:
     """The encoder's repeated blocks, each once: what its outermost module lists hold.
 
     One group of one layer for ALBERT, which uses it 12 times; 12 layers for BERT.
     """
-    lists: List[nn.Module] = []
+    lists: list[nn.Module] = []
     for child in model.children():
         lists += list(child) if isinstance(child, nn.ModuleList) else encoder_layers(child)
     return lists
@@ -142,14 +143,14 @@ def pad_row(row: Mapping[str, Any], multiple: int) -> Mapping[str, Any]:
     if not missing:
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
-    padded: Dict[str, Any] = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
+    padded: dict[str, Any] = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
     bounds = row["cu_seqlens"]
     padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
     padded["max_length"] = max(row["max_length"], missing)
     return padded
 
 
-def made_up_row(tokens: int, longest: int, device: torch.device) -> Dict[str, Any]:
+def made_up_row(tokens: int, longest: int, device: torch.device) -> dict[str, Any]:
     """A packed row of `tokens` zeros in windows of `longest` tokens and what is left over."""
     bounds = [*range(0, tokens, longest), tokens]
     position = torch.arange(tokens, device=device)

@@ -6,7 +6,7 @@ and a layout that changes after the first step, so that a sum over three ranks a
 in another order after a restart. Here the layout is the model's, always.
 """
 
-from typing import Iterable, List
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -84,7 +84,7 @@ def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     sent[: len(flat)] = flat if scale is None else flat * scale
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
-    chunks: List[Tensor] = list(received.view(ranks, chunk).unbind())
+    chunks: list[Tensor] = list(received.view(ranks, chunk).unbind())
     total = chunks[0].float()
     for other in chunks[1:]:
         total += other

@@ -1,7 +1,7 @@
 """The model and its precision: a hub name, folder or config -> an encoder with a span head."""
 
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import torch
 from transformers import (
@@ -16,7 +16,7 @@ from transformers import (
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError, unknown_key
-from detalbert.hub import WEIGHTS, find_local, hub_error, is_checkpoint
+from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 
 
@@ -60,7 +60,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     return model
 
 
-def load_weights(model_class: Any, name: str) -> Tuple[PreTrainedModel, set]:
+def load_weights(model_class: Any, name: str) -> tuple[PreTrainedModel, set]:
     """The model of a folder, a hub name or a checkpoint of this package, whatever its head was;
     and the names of the parameters that it has no weights for.
 
@@ -76,7 +76,7 @@ def load_weights(model_class: Any, name: str) -> Tuple[PreTrainedModel, set]:
         )
         return model, set(info["missing_keys"])
     model = random_model(model_class, AutoConfig.from_pretrained(find_local(name)))
-    weights = read_weights(Path(name) / WEIGHTS)
+    weights = read_weights(Path(name) / STATE_DICT)
     wanted = model.state_dict()
     weights = {key: value for key, value in weights.items() if key in wanted}
     model.load_state_dict(weights, strict=False)
@@ -103,7 +103,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     return own.get_vocab() != tokenizer.get_vocab()
 
 
-def config_from_keys(keys: Dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     """A model config of `model_type` (albert by default) and other keys, for `tokenizer`.
 
     Raises UserError for a key that the model does not have, or sizes that do not fit.
@@ -133,7 +133,7 @@ def config_from_keys(keys: Dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     return config
 
 
-def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> Dict[str, Any]:
+def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: getattr(tokenizer, name) for name in names}
     return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}

@@ -2,8 +2,9 @@
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 import torch_optimizer
@@ -15,7 +16,7 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices and embeddings decay, vectors do not.
 
     By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
@@ -29,7 +30,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> List[Dict[str, An
 
 
 def build_optimizer(
-    name: str, groups: List[Dict[str, Any]], lr: float, beta2: float = 0.999
+    name: str, groups: list[dict[str, Any]], lr: float, beta2: float = 0.999
 ) -> Optimizer:
     """RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
 
@@ -50,9 +51,7 @@ def build_optimizer(
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
 
 
-def total_steps(
-    windows: int, global_batch_size: int, epochs: float, max_steps: Optional[int]
-) -> int:
+def total_steps(windows: int, global_batch_size: int, epochs: float, max_steps: int | None) -> int:
     """Optimizer steps of a run: `max_steps` if given, else enough to see every window `epochs`
     times. 132,198 windows twice at 48 a step are 5,509 steps (5,508.25 rounded up)."""
     if max_steps is not None:
@@ -99,7 +98,7 @@ class RAdam(torch_optimizer.RAdam):
     """
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Step every parameter that has a gradient; no value is read back from the device."""
         loss = None
         if closure is not None:
@@ -111,7 +110,7 @@ class RAdam(torch_optimizer.RAdam):
                 self._step_group(group, parameters)
         return loss
 
-    def _step_group(self, group: Dict[str, Any], parameters: List[torch.Tensor]) -> None:
+    def _step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
         (beta1, beta2), lr = group["betas"], group["lr"]
         gradients = [p.grad for p in parameters]
         for parameter in parameters:
@@ -143,7 +142,7 @@ class RAdam(torch_optimizer.RAdam):
             torch._foreach_addcdiv_(parameters, means, roots, -step_size)
 
 
-def rectify(step: int, beta2: float) -> Optional[float]:
+def rectify(step: int, beta2: float) -> float | None:
     """The paper's r_t times sqrt(1 - beta2^t), or None while the variance cannot be trusted.
 
     With beta2 0.999 rho stays just below the number of the step, so step 6 is the first rectified
@@ -157,7 +156,7 @@ def rectify(step: int, beta2: float) -> Optional[float]:
     return math.sqrt((1 - power) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2))
 
 
-def plan_steps(hparams: StepHParams, windows: int) -> Tuple[int, int]:
+def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
     """Optimizer steps of the whole run, and how many of them warm up."""
     steps = total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
     return steps, warmup_steps(steps, hparams.warmup_fraction)

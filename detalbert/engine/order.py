@@ -1,8 +1,8 @@
 """Which windows a step trains on, and which slot gets which of them: a function of (seed, step)."""
 
 import heapq
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Iterator, List
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -57,7 +57,7 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
-def deal(lengths: np.ndarray, slots: int) -> List[np.ndarray]:
+def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
     """The windows of a global batch, dealt to slots so that real tokens are even.
 
     The longest window left goes to the slot with the fewest tokens that still has room (Graham
@@ -76,10 +76,10 @@ def deal(lengths: np.ndarray, slots: int) -> List[np.ndarray]:
     return spread(lengths, slots, room=len(lengths) // slots)
 
 
-def spread(lengths: np.ndarray, bins: int, room: int) -> List[np.ndarray]:
+def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
     """Longest first, each to the bin with the fewest tokens among those with fewer than `room`."""
     lengths = np.asarray(lengths, dtype=np.int64)
-    parts: List[List[int]] = [[] for _ in range(bins)]
+    parts: list[list[int]] = [[] for _ in range(bins)]
     open_bins = [(0, number) for number in range(bins)]
     for position in np.argsort(-lengths, kind="stable").tolist():
         tokens, number = heapq.heappop(open_bins)

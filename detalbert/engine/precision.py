@@ -6,7 +6,7 @@ weight is copied once per step, every use reads the copy, and every use hands it
 gradient on in float32.
 """
 
-from typing import Any, List, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class _Product(torch.autograd.Function):
         return torch.addmm(bias.to(copy.dtype), x, copy.t())
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, copy = ctx.saved_tensors
         dy = dy.to(copy.dtype)
         return dy @ copy, weight_gradient(dy, x), dy.sum(0, dtype=torch.float32), None
@@ -56,7 +56,7 @@ class _Fp8Product(torch.autograd.Function):
         return y + bias.to(half)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, transposed, scale = ctx.saved_tensors
         dy = dy.to(x.dtype)
         dy8, dy_scale = to_fp8(dy, FP8_BACKWARD)
@@ -78,7 +78,7 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return (dy.t() @ x).float()
 
 
-def to_fp8(x: Tensor, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+def to_fp8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """`x` over its own scale, and the scale (float32, a scalar on the device): max |x| becomes the
     largest number of `dtype` (448 for e4m3, 57,344 for e5m2)."""
     largest = torch.finfo(dtype).max
@@ -143,7 +143,7 @@ class Fp8Linear(StepLinear):
         return _Fp8Product.apply(x, self.weight, self.bias, *buffers, self.half_dtype)
 
 
-def take_over_layers(layers: List[nn.Module], half: torch.dtype, fp8: bool) -> List[StepLinear]:
+def take_over_layers(layers: list[nn.Module], half: torch.dtype, fp8: bool) -> list[StepLinear]:
     """Every nn.Linear inside `layers` becomes a StepLinear (or Fp8Linear where its sizes allow).
 
     Returns them, each once; call `refresh` on each before the first forward after a change.

@@ -11,8 +11,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Iterator, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class StepProfile(pytorch.PyTorchCallback):
         elif self.running is not None and self.done == WARM_UP + self.steps:
             self._finish()
 
-    def mark(self, name: str) -> ContextManager[Any]:
+    def mark(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Names what runs inside, in the trace; nothing where there is none."""
         return contextlib.nullcontext() if self.running is None else record_function(name)
 
@@ -94,7 +95,7 @@ class StepProfile(pytorch.PyTorchCallback):
         print(f"{describe(summarize(events))}; trace: {path}", flush=True)
 
 
-def summarize(events: List[Dict[str, Any]]) -> Dict[str, Any]:
+def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:
     """Milliseconds a step of a trace: `wall` of it `busy`, `loader` and `all_reduce`.
 
     `busy` is the device's: kernels and copies, but for NCCL's kernels, which are `all_reduce` with
@@ -126,7 +127,7 @@ def summarize(events: List[Dict[str, Any]]) -> Dict[str, Any]:
     return {"steps": len(steps), "device": "GPU" if kernels else "CPU operators", **each}
 
 
-def describe(found: Dict[str, Any]) -> str:
+def describe(found: dict[str, Any]) -> str:
     """One line of `summarize`."""
 
     def part(name: str) -> str:
@@ -138,14 +139,14 @@ def describe(found: Dict[str, Any]) -> str:
     )
 
 
-def _times(events: List[Dict[str, Any]]) -> Times:
+def _times(events: list[dict[str, Any]]) -> Times:
     times = np.array([(e["ts"], e["ts"] + e["dur"]) for e in events]).reshape(-1, 2)
     return times[np.argsort(times[:, 0], kind="stable")]
 
 
 def _windows(
     steps: Times, waits: Times, reports: np.ndarray, end: float
-) -> List[Tuple[float, float]]:
+) -> list[tuple[float, float]]:
     """What counts: from the first wait to `end`, without what reports interrupt."""
     windows = []
     begin = waits[0, 0]
@@ -157,7 +158,7 @@ def _windows(
     return [*windows, (begin, end)]
 
 
-def _covered(times: Times, windows: List[Tuple[float, float]]) -> float:
+def _covered(times: Times, windows: list[tuple[float, float]]) -> float:
     """How much of the windows lies in at least one of `times`, microseconds."""
     total = 0.0
     ordered = times[np.argsort(times[:, 0], kind="stable")]

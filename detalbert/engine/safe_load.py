@@ -2,7 +2,7 @@
 
 import pickle
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch
 from detalbert.errors import UserError
 
 
-def read_weights(path: Path) -> Dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """The parameters of a checkpoint, by safe loading. Raises UserError for more than numbers."""
     try:
         saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)

@@ -1,7 +1,7 @@
 """`max_tokens_per_forward: auto`: the most tokens of a row that this GPU's memory can train on."""
 
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist

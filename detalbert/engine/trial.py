@@ -6,7 +6,7 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import torch
 from determined import pytorch
@@ -84,10 +84,10 @@ class StepTrial(pytorch.PyTorchTrial):
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
-    def get_batch_length(self, batch: List[Row]) -> int:
+    def get_batch_length(self, batch: list[Row]) -> int:
         return sum(len(row["windows"]) for row in batch)
 
-    def begin_step(self, batch: List[Row]) -> None:
+    def begin_step(self, batch: list[Row]) -> None:
         """What has to be known of all the slot's rows before the first of them runs."""
         raise NotImplementedError
 
@@ -95,12 +95,12 @@ class StepTrial(pytorch.PyTorchTrial):
         """The row's part of the slot's loss, a scalar; the step's is the mean over the slots."""
         raise NotImplementedError
 
-    def train_batch(self, batch: List[Row], epoch_idx: int, batch_idx: int) -> Dict[str, Any]:
+    def train_batch(self, batch: list[Row], epoch_idx: int, batch_idx: int) -> dict[str, Any]:
         """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
         with self.profile.step():
             return self._step(batch, batch_idx)
 
-    def _step(self, batch: List[Row], batch_idx: int) -> Dict[str, Any]:
+    def _step(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
         determinism.seed_step(self.hparams.seed, batch_idx, self.rank)
         self.begin_step(batch)
         self.gradients.zero()
@@ -144,7 +144,7 @@ class TrainingMeter(pytorch.MetricReducer):
     """Mean loss and throughput of the steps since the last report. Loss sums stay on the device."""
 
     def reset(self) -> None:
-        self.losses: List[torch.Tensor] = []
+        self.losses: list[torch.Tensor] = []
         self.windows = self.tokens = 0
         self.began = time.monotonic()
 
@@ -153,11 +153,11 @@ class TrainingMeter(pytorch.MetricReducer):
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
 
-    def per_slot_reduce(self) -> Tuple[float, int, int, float]:
+    def per_slot_reduce(self) -> tuple[float, int, int, float]:
         total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
         return total, self.windows, self.tokens, time.monotonic() - self.began
 
-    def cross_slot_reduce(self, per_slot: List[Tuple[float, int, int, float]]) -> Dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[tuple[float, int, int, float]]) -> dict[str, float]:
         loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
         seconds = max(slot[3] for slot in per_slot)
         return {

@@ -5,8 +5,9 @@ chunks are held.
 """
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +25,16 @@ from detalbert.squad.windows import Example, Windows, build_windows
 class Answered(NamedTuple):
     """What became of a chunk of questions."""
 
-    examples: List[Example]
+    examples: list[Example]
     answers: Answers
-    n_best: Dict[str, List[Dict[str, Any]]]  # by question id, as `n_best_list` gives it
+    n_best: dict[str, list[dict[str, Any]]]  # by question id, as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
 
 class _Chunk(NamedTuple):
-    examples: List[Example]
+    examples: list[Example]
     windows: Windows
-    rows: List[Row]
+    rows: list[Row]
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
@@ -45,7 +46,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
     """
     questions = iter(examples)
 
-    def next_chunk() -> Optional[_Chunk]:
+    def next_chunk() -> _Chunk | None:
         chunk = list(itertools.islice(questions, CHUNK))
         return featurise(trained, chunk) if chunk else None
 
@@ -77,7 +78,7 @@ def answer_one(
     return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
 
 
-def featurise(trained: Trained, examples: List[Example]) -> _Chunk:
+def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
     windows = build_windows(examples, trained.tokenizer, *sizes)
@@ -91,7 +92,7 @@ def featurise(trained: Trained, examples: List[Example]) -> _Chunk:
 @torch.no_grad()
 def evaluate(
     trained: Trained, rows: Iterable[Row], go_on: Callable[[], bool] = lambda: True
-) -> Tuple[List[Candidates], np.ndarray]:
+) -> tuple[list[Candidates], np.ndarray]:
     """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
     spans, losses = [], [np.empty(0, np.float32)]
     for row in rows:
@@ -106,7 +107,7 @@ def evaluate(
 def _merge(
     trained: Trained,
     chunk: _Chunk,
-    spans: List[Candidates],
+    spans: list[Candidates],
     losses: np.ndarray,
     threshold: float,
 ) -> Answered:

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 from detalbert.atomic import write_json
 from detalbert.errors import UserError
@@ -57,7 +57,7 @@ def push(folder: Path, name: str) -> str:
         ) from None
 
 
-def settings(trained: Trained) -> Dict[str, Any]:
+def settings(trained: Trained) -> dict[str, Any]:
     """What is no part of a library config, for `trained.load` to read again."""
     hparams = {**dataclasses.asdict(trained.hparams), "model": base_model(trained)}
     hparams["model_config"] = None  # config.json has it

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import Unavailable, UserError
-from detalbert.hub import WEIGHTS
+from detalbert.hub import STATE_DICT
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
 
@@ -107,12 +107,12 @@ def find(name: str) -> Path:
             f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
             "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
         )
-    if (folder / WEIGHTS).is_file() or (folder / "config.json").is_file():
+    if (folder / STATE_DICT).is_file() or (folder / "config.json").is_file():
         return folder
     if (folder / "checkpoints").is_dir():
         return _best_of_run(folder)
     raise UserError(
-        f"--model {name}: neither a checkpoint ({WEIGHTS}) nor a run's output directory "
+        f"--model {name}: neither a checkpoint ({STATE_DICT}) nor a run's output directory "
         "(checkpoints/) nor a model folder (config.json)"
     )
 

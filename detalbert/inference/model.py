@@ -6,7 +6,7 @@ Weights are read by safe loading only: tensors and numbers, no code.
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from transformers import (
@@ -21,7 +21,7 @@ from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
-from detalbert.hub import WEIGHTS
+from detalbert.hub import STATE_DICT
 from detalbert.inference.find import find
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training.checkpoints import MANIFEST, find_fault
@@ -37,12 +37,12 @@ class Trained(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     hparams: HParams
     run: Forward  # the model as it runs on its device
-    scores: Dict[str, float]  # of its validation; empty where there was none
-    data: Dict[str, Any]  # `data:` of its experiment config; empty for a folder of another make
-    steps: Optional[int]  # optimizer steps trained, where known
+    scores: dict[str, float]  # of its validation; empty where there was none
+    data: dict[str, Any]  # `data:` of its experiment config; empty for a folder of another make
+    steps: int | None  # optimizer steps trained, where known
 
 
-def load_model(name: str, device: Optional[torch.device] = None) -> Trained:
+def load_model(name: str, device: torch.device | None = None) -> Trained:
     """The model that `name` means.
 
     Args:
@@ -55,7 +55,7 @@ def load_model(name: str, device: Optional[torch.device] = None) -> Trained:
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     try:
-        if (folder / WEIGHTS).is_file():
+        if (folder / STATE_DICT).is_file():
             return _from_checkpoint(folder, device)
         return _from_export(folder, device)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -79,7 +79,7 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
     model = AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
     )
-    model.load_state_dict(read_weights(folder / WEIGHTS))
+    model.load_state_dict(read_weights(folder / STATE_DICT))
     return Trained(
         *prepare(model, tokenizer, hparams, device),
         scores=_json(folder / SCORES),
@@ -140,7 +140,7 @@ def prepare(
     return model, tokenizer, hparams, run
 
 
-def choose_threshold(trained: Trained, wanted: Optional[str] = None) -> float:
+def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     """`--threshold`: a number, `best` (F1's best at validation), or None: the run's own.
 
     Raises UserError for anything else, and for `best` where no validation was recorded.
@@ -163,5 +163,5 @@ def choose_threshold(trained: Trained, wanted: Optional[str] = None) -> float:
     return value
 
 
-def _json(path: Path) -> Dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -4,7 +4,7 @@ import dataclasses
 import platform
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import yaml
 
@@ -21,7 +21,7 @@ def base_model(trained: Trained) -> str:
     return _name(trained.hparams.model or FROM_SCRATCH)
 
 
-def public(data: Dict[str, Any]) -> Dict[str, Any]:
+def public(data: dict[str, Any]) -> dict[str, Any]:
     """`data:` without what is only of the machine: folders, the cache."""
     kept = {key: value for key, value in data.items() if key != "cache_dir"}
     return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
@@ -60,8 +60,8 @@ def card(trained: Trained, license_id: str) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _front(trained: Trained, license_id: str, squad: bool) -> Dict[str, Any]:
-    front: Dict[str, Any] = {
+def _front(trained: Trained, license_id: str, squad: bool) -> dict[str, Any]:
+    front: dict[str, Any] = {
         "license": license_id,
         "language": "en",
         "library_name": "transformers",
@@ -106,8 +106,8 @@ def _scores(trained: Trained) -> str:
     return f"{default}\n\n" + (_rows(trained.scores) if trained.scores else "Not validated.")
 
 
-def _rows(values: Dict[str, Any]) -> str:
-    lines: List[Optional[str]] = ["| | |", "| --- | --- |"]
+def _rows(values: dict[str, Any]) -> str:
+    lines: list[str | None] = ["| | |", "| --- | --- |"]
     for key, value in values.items():
         shown = f"{value:.6g}" if isinstance(value, float) else str(value)
         lines.append(f"| {key} | {shown.replace('|', chr(92) + '|')} |")

@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -21,7 +22,7 @@ METRICS = "metrics.json"
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
 
 
-def predict(trained: Trained, data: str, folder: Path, threshold: float) -> Dict[str, float]:
+def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict[str, float]:
     """Answer the questions of `data` into `folder`; returns the scores, {} without any answers.
 
     Args:
@@ -50,7 +51,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> Dict
     return metrics
 
 
-def _open(data: str) -> Tuple[Iterable[Example], int]:
+def _open(data: str) -> tuple[Iterable[Example], int]:
     """The questions and their number. A file is read through first: a fault in its last line
     shall not wait for the model to get there."""
     path = Path(data)
@@ -70,8 +71,8 @@ def _open(data: str) -> Tuple[Iterable[Example], int]:
 
 
 def _answer_all(
-    chunks: Iterable[Answered], writers: List["_JsonMapping"], threshold: float, bar: tqdm
-) -> Dict[str, float]:
+    chunks: Iterable[Answered], writers: list["_JsonMapping"], threshold: float, bar: tqdm
+) -> dict[str, float]:
     tally, losses = Tally(), []
     for chunk in chunks:
         for writer, values in zip(writers, (*chunk.answers, chunk.n_best), strict=True):
@@ -105,7 +106,7 @@ class _JsonMapping:
             yield mapping
             file.write("\n}")
 
-    def add(self, values: Dict[str, Any]) -> None:
+    def add(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             key = json.dumps(name, ensure_ascii=False)
             text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
@@ -113,7 +114,7 @@ class _JsonMapping:
             self.before = ",\n "
 
 
-def table(metrics: Dict[str, float]) -> str:
+def table(metrics: dict[str, float]) -> str:
     """The scores as a short table."""
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):

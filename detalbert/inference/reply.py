@@ -1,7 +1,8 @@
 """One question asked of one text: the reply that the command line and the server give."""
 
 import re
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from detalbert.inference.answering import answer_one
 from detalbert.inference.model import Trained
@@ -16,7 +17,7 @@ def ask(
     context: str,
     threshold: float,
     go_on: Callable[[], bool] = lambda: True,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The reply, ready for JSON.
 
     answer: the text, "" where the model abstains, and start and end, its characters in `context`
@@ -44,7 +45,7 @@ def ask(
     }
 
 
-def _trimmed(n_best: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
+def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The entries without the white space that pieces bring along; spans of nothing else go."""
     for entry in n_best:
         text, start = entry["text"].strip(), entry["start"]
@@ -54,9 +55,9 @@ def _trimmed(n_best: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
             yield {"text": text, "probability": entry["probability"], **place}
 
 
-def describe(reply: Dict[str, Any], context: str, marks: Tuple[str, str] = ("**", "**")) -> str:
+def describe(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**", "**")) -> str:
     """The reply as lines for people, the sentence with the answer between `marks`."""
-    spans: List[Dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
+    spans: list[dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
     margin = "no span of the text is possible"
     if reply["margin"] is not None:
         least = 0.0 - reply["threshold"]
@@ -72,7 +73,7 @@ def describe(reply: Dict[str, Any], context: str, marks: Tuple[str, str] = ("**"
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
 
 
-def sentence(context: str, start: int, end: int, marks: Tuple[str, str]) -> str:
+def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:
     """The sentence around characters start to end, these between `marks`, on one line."""
     breaks = list(_SENTENCE_END.finditer(context))
     first = max((found.end() for found in breaks if found.end() <= start), default=0)

@@ -9,12 +9,13 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
 from threading import Thread
-from typing import Any, Awaitable, Callable, Dict, List, Optional
+from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.inference.answering import Stopped
@@ -77,14 +78,14 @@ class Reply(BaseModel):
     question: str
     answer: str = Field(description="empty where the model abstains")
     abstained: bool
-    start: Optional[int]
-    end: Optional[int]
+    start: int | None
+    end: int | None
     probability: float = Field(description='of the answer, or of "no answer"')
-    margin: Optional[float] = Field(
+    margin: float | None = Field(
         description='score of the best span less score of "no answer"; null without any span'
     )
     threshold: float = Field(description="the model abstains where -margin is above it")
-    n_best: List[Choice] = Field(description="best first")
+    n_best: list[Choice] = Field(description="best first")
 
 
 class Worker:
@@ -97,7 +98,7 @@ class Worker:
         self.thread = Thread(target=self._work, daemon=True)
         self.thread.start()
 
-    def submit(self, question: str, context: str, deadline: float) -> "Future[Dict[str, Any]]":
+    def submit(self, question: str, context: str, deadline: float) -> "Future[dict[str, Any]]":
         """The reply to come; past `deadline` (time.monotonic) nobody waits for it. Raises Full."""
         future: Future = Future()
         self.queue.put_nowait((future, question, context, deadline))
@@ -131,7 +132,7 @@ class BoundedBody:
         self.app = app
         self.limits = limits
 
-    async def __call__(self, scope: Dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -147,12 +148,12 @@ class BoundedBody:
             return
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def replay() -> Dict[str, Any]:
+        async def replay() -> dict[str, Any]:
             return messages.pop() if messages else await receive()
 
         await self.app(scope, replay, send)
 
-    async def _read(self, receive: Callable[[], Awaitable[Dict[str, Any]]]) -> Optional[bytes]:
+    async def _read(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes | None:
         """The whole body; None where it is too long.
 
         Some of what is too long is read and dropped: most clients look at the answer only when

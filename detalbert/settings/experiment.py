@@ -1,7 +1,7 @@
 """A Determined experiment config: read, changed by `--set`, its sections checked."""
 
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import yaml
 
@@ -26,7 +26,7 @@ UNREAD = {
 }
 
 
-def load_config(path: Path) -> Dict[str, Any]:
+def load_config(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UserError for a file that holds none."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def load_config(path: Path) -> Dict[str, Any]:
     return config
 
 
-def apply_overrides(config: Dict[str, Any], overrides: List[str]) -> None:
+def apply_overrides(config: dict[str, Any], overrides: list[str]) -> None:
     """Change `config` in place by `key.path=value` texts; values are read as YAML."""
     for override in overrides:
         path, equals, text = override.partition("=")
@@ -61,7 +61,7 @@ def apply_overrides(config: Dict[str, Any], overrides: List[str]) -> None:
             raise UserError(f"--set {override}: {text!r} is not a YAML value") from None
 
 
-def check_sections(config: Dict[str, Any]) -> None:
+def check_sections(config: dict[str, Any]) -> None:
     """Raise UserError for a key that Determined does not know or that nothing would read."""
     for key in config:
         if key not in KNOWN_KEYS:
@@ -73,7 +73,7 @@ def check_sections(config: Dict[str, Any]) -> None:
             raise UserError(f"config.{section}: missing; an experiment config needs this section")
 
 
-def single_values(hyperparameters: Dict[str, Any]) -> Dict[str, Any]:
+def single_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:
     """Hyperparameters with `{type: const, val: x}` unwrapped, for a run outside a search.
 
     Raises UserError for a range, which only a cluster's searcher can draw from.

@@ -4,8 +4,9 @@ Nothing here imports the rest of the package: every other module may raise `User
 and take an `HParams`. Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, Literal, Mapping, Optional, Union
+from typing import Any, Literal
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import parse_section
@@ -18,11 +19,11 @@ class DataConfig:
 
     train: str
     validation: str
-    tokenizer: Optional[str] = None  # a folder or hub name; default: the one beside the model
+    tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
-    max_train_examples: Optional[int] = None
-    max_validation_examples: Optional[int] = None
+    max_train_examples: int | None = None
+    max_validation_examples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class StepHParams:
     """What every workload's optimizer step depends on. Periods and steps are optimizer steps."""
 
     # The model: a hub name or folder, or a model config to start from random weights.
-    model: Optional[str] = None
-    model_config: Optional[Dict[str, Any]] = None
+    model: str | None = None
+    model_config: dict[str, Any] | None = None
 
     # The schedule. `max_steps` wins over `epochs`.
     global_batch_size: int = 48  # windows per optimizer step, over all slots
     epochs: float = 2
-    max_steps: Optional[int] = None
+    max_steps: int | None = None
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
     base_learning_rate: float = 5e-5
@@ -51,13 +52,13 @@ class StepHParams:
     # How it runs.
     max_seq_length: int = 384  # tokens of the longest window
     precision: str = "auto"
-    max_tokens_per_forward: Union[int, Literal["auto"]] = 4096  # real tokens in a micro-batch
-    compile: Optional[bool] = None  # the layers, with torch.compile; default: on a GPU
+    max_tokens_per_forward: int | Literal["auto"] = 4096  # real tokens in a micro-batch
+    compile: bool | None = None  # the layers, with torch.compile; default: on a GPU
     allreduce_dtype: str = "fp32"  # gradients between slots; sums are taken in fp32 always
     seed: int = 42
-    num_workers: Optional[int] = None  # loaders of one slot; default: by the machine's cores
-    checkpoint_period: Optional[int] = None  # default: once per epoch
-    validation_period: Optional[int] = None  # default: once per epoch
+    num_workers: int | None = None  # loaders of one slot; default: by the machine's cores
+    checkpoint_period: int | None = None  # default: once per epoch
+    validation_period: int | None = None  # default: once per epoch
     reporting_period: int = 10
     profile_steps: int = 0  # traced by rank 0 after a warm-up, see profiling.py
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back

@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import math
+import types
 import typing
-from typing import Any, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Union
 
 from detalbert.errors import UserError, unknown_key
 
@@ -25,7 +27,7 @@ _CHOICES = {
 
 
 def parse_section(
-    cls: type, section: str, values: Any, choices: Optional[Mapping[str, Tuple[str, ...]]] = None
+    cls: type, section: str, values: Any, choices: Mapping[str, tuple[str, ...]] | None = None
 ) -> Any:
     """A config section as dataclass `cls`, its keys, types and limits checked.
 
@@ -51,8 +53,8 @@ def parse_section(
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
     """`value` as `wanted`. YAML reads 5e-5 (no dot) as text, so numbers in text are taken too."""
-    words: Tuple[Any, ...] = ()
-    if typing.get_origin(wanted) is Union:
+    words: tuple[Any, ...] = ()
+    if typing.get_origin(wanted) in (types.UnionType, Union):
         wanted, other = typing.get_args(wanted)
         words = (None,) if other is type(None) else typing.get_args(other)
         if value in words:
@@ -72,7 +74,7 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
 
 
 def _check_limits(
-    section: str, key: str, value: Any, choices: Mapping[str, Tuple[str, ...]]
+    section: str, key: str, value: Any, choices: Mapping[str, tuple[str, ...]]
 ) -> None:
     if value is None or value == "auto":
         return

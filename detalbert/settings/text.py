@@ -1,7 +1,7 @@
 """The keys of `data:` where text is read, not questions."""
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import parse_section
@@ -11,17 +11,17 @@ from detalbert.settings.sections import parse_section
 class TextConfig:
     """Where text comes from: `text`, made into token shards here, or `shards` made before."""
 
-    text: Optional[str] = None  # see sources.py for what it may name
-    tokenizer: Optional[str] = None  # a folder or hub name
-    vocab_size: Optional[int] = None  # or: pieces of a tokenizer that is learned from `text`
-    validation: Optional[str] = None  # held-out text; default: a fraction of the documents
+    text: str | None = None  # see sources.py for what it may name
+    tokenizer: str | None = None  # a folder or hub name
+    vocab_size: int | None = None  # or: pieces of a tokenizer that is learned from `text`
+    validation: str | None = None  # held-out text; default: a fraction of the documents
     validation_fraction: float = 0.01  # which ones, a hash of their text decides
-    shards: Optional[str] = None  # a folder or address that `python -m pretrain` wrote
+    shards: str | None = None  # a folder or address that `python -m pretrain` wrote
     shard_mib: float = 1024  # of tokens in a shard, about
     shuffle_shards: int = 8  # read at the same time, their windows mixed
     cache_dir: str = ".cache"
     cache_gib: float = 64  # for shards fetched from afar
-    max_validation_examples: Optional[int] = 10_000
+    max_validation_examples: int | None = 10_000
 
 
 def parse_text_config(values: Any) -> TextConfig:

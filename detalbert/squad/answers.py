@@ -1,6 +1,7 @@
 """The best spans of all windows -> one answer per question, and its n best."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from detalbert.squad.windows import Example, Windows
 class Answers(NamedTuple):
     """What the windows of every question say together, by question id."""
 
-    predictions: Dict[str, str]  # "" is "no answer"
-    null_odds: Dict[str, float]  # null score less best span's score: how unanswerable
+    predictions: dict[str, str]  # "" is "no answer"
+    null_odds: dict[str, float]  # null score less best span's score: how unanswerable
 
 
-def _best_with_text(windows: Windows, candidates: Candidates) -> Tuple[np.ndarray, ...]:
+def _best_with_text(windows: Windows, candidates: Candidates) -> tuple[np.ndarray, ...]:
     """Of every window: its number, the characters (begin, end) and the logits (start, end) of its
     best span that has any, the logits -inf where none has, and the null score; [n] each."""
     number, starts, ends, start_logits, end_logits, null = candidates
@@ -103,7 +104,7 @@ def n_best_list(
     windows: Windows,
     candidates: Sequence[Candidates],
     n_best_size: int = 20,
-) -> Dict[str, List[Dict[str, Any]]]:
+) -> dict[str, list[dict[str, Any]]]:
     """The n_best_size best of every question, best first, "no answer" always among them.
 
     Each is text, start and end (characters of the context, end exclusive), score (sum of two

@@ -1,6 +1,7 @@
 """Span decoding: logits -> the best spans of a window, on the device -> one answer per question."""
 
-from typing import Any, Mapping, NamedTuple, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ def best_spans(
     return Candidates(*(c.cpu().numpy() if isinstance(c, torch.Tensor) else c for c in columns))
 
 
-def _top(values: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k greatest of each row, the earlier one first among equals (topk promises no order)."""
     values, order = values.sort(dim=1, descending=True, stable=True)
     return values[:, :k], order[:, :k]
@@ -64,7 +65,7 @@ def _top(values: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
 
 def _spans_on_device(
     start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
-) -> Tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor, ...]:
     """Starts, ends, their logits, [n, K] each, by sorting: many operations, but no waiting."""
     cu_seqlens = row["cu_seqlens"].long()
     lengths = cu_seqlens.diff()
@@ -95,7 +96,7 @@ def _spans_on_device(
 
 def _spans_on_host(
     start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
-) -> Tuple[np.ndarray, ...]:
+) -> tuple[np.ndarray, ...]:
     """What `_spans_on_device` gives, made of the pairs that are spans instead of all K * K."""
     names = ("cu_seqlens", "context_start", "context_end")
     cu_seqlens, low, high = (row[name].numpy().astype(np.int64) for name in names)
@@ -161,7 +162,7 @@ def _greatest(grid: np.ndarray, k: int) -> np.ndarray:
 
 
 def _best_first(
-    window: np.ndarray, start: np.ndarray, end: np.ndarray, tokens: Tuple[np.ndarray, np.ndarray]
+    window: np.ndarray, start: np.ndarray, end: np.ndarray, tokens: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
     """The order of pairs by window, then score in fp32, falling, then start rank, then end rank.
 

@@ -10,8 +10,9 @@ does so only for tokenizers whose parts are known to treat words apart from one 
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import chain, count
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def marks_words(backend: Any) -> bool:
     """Whether that is known of words with one space between them, where the space is part of a
     token (Metaspace alone): for printable ASCII that holds none of the added tokens."""
 
-    def by_metaspace(first: Dict[str, Any]) -> bool:
+    def by_metaspace(first: dict[str, Any]) -> bool:
         always = first.get("prepend_scheme") == "always"
         return first["type"] == "Metaspace" and always and first.get("split", True)
 
@@ -84,7 +85,7 @@ def marks_words(backend: Any) -> bool:
     return not any(map(re.compile(r"\s").search, replaced)) and _takes_apart(backend, by_metaspace)
 
 
-def _takes_apart(backend: Any, splits: Callable[[Dict[str, Any]], bool]) -> bool:
+def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool:
     """Args: splits: whether the first pre-tokenizer takes a text apart at white space."""
     states = [
         _state(p) for p in (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
@@ -107,7 +108,7 @@ def _takes_apart(backend: Any, splits: Callable[[Dict[str, Any]], bool]) -> bool
     )
 
 
-def _state(part: Any) -> Dict[str, Any]:
+def _state(part: Any) -> dict[str, Any]:
     """What a part of a tokenizer is; of one written in Python, that it is unknown."""
     try:
         return {"type": None} if part is None else json.loads(part.__getstate__())
@@ -115,11 +116,11 @@ def _state(part: Any) -> Dict[str, Any]:
         return {"type": "unknown"}
 
 
-def _parts(state: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
+def _parts(state: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return state[key] if state["type"] == "Sequence" and state[key] else [state]
 
 
-def _is_local(normalizer: Dict[str, Any]) -> bool:
+def _is_local(normalizer: dict[str, Any]) -> bool:
     if normalizer["type"] == "Replace":
         text = normalizer["pattern"].get("String", " ")  # or a Regex
         return bool(text) and not re.search(r"\s", text)
@@ -157,7 +158,7 @@ def _encode_words(backend: Any, texts: Sequence[str]) -> Tokens:
 
 def _number_words(
     backend: Any, texts: Sequence[str]
-) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
     """Takes texts apart at ASCII spaces; what stands between two is a word, the empty string too,
     so that the character where a word begins follows from the lengths of those before it.
 
@@ -167,7 +168,7 @@ def _number_words(
     """
     added = backend.get_added_tokens_decoder().values()
     greedy = [token.content for token in added if _strips(token)]  # take in spaces beside them
-    number: Dict[str, int] = defaultdict(count().__next__)
+    number: dict[str, int] = defaultdict(count().__next__)
     places, counts, odd = [], [0], []
     for text in texts:
         words = text.split(" ")
@@ -182,7 +183,7 @@ def _number_words(
     return list(number), is_odd, np.concatenate(places), np.cumsum(counts, dtype=np.int64)
 
 
-def encode_distinct(backend: Any, words: List[str], odd: np.ndarray) -> Tokens:
+def encode_distinct(backend: Any, words: list[str], odd: np.ndarray) -> Tokens:
     """The tokens of every word. Words that are not odd share lines, since every call has a cost.
 
     Where a token holds the space before its word (`marks_words`), so do its offsets.
@@ -204,7 +205,7 @@ def encode_distinct(backend: Any, words: List[str], odd: np.ndarray) -> Tokens:
 
 def _assemble(
     alone: Tokens, characters: np.ndarray, word: np.ndarray, ptr: np.ndarray
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids, tokens per text and offsets of some texts, of which none is without a word.
 
     Args: alone: the tokens of every distinct word; characters: of every distinct word and the

@@ -6,8 +6,8 @@ arXiv:1806.03822); numbers agree with it to rounding, best thresholds included.
 
 import re
 import string
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
-def answer_words(text: str) -> Tuple[str, ...]:
+def answer_words(text: str) -> tuple[str, ...]:
     """Lower case, no ASCII punctuation, no articles, split at white space."""
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
@@ -60,9 +60,9 @@ def f1(prediction: str, gold: str) -> float:
 def score(
     examples: Sequence[Example],
     predictions: Mapping[str, str],
-    null_odds: Optional[Mapping[str, float]] = None,
+    null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """EM and F1 in percent, under the official keys.
 
     Args: predictions: text by question id, "" for no answer; questions without one do not count.
@@ -84,7 +84,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._parts: List[np.ndarray] = []  # float64 [questions, 6] each, as in `add`
+        self._parts: list[np.ndarray] = []  # float64 [questions, 6] each, as in `add`
         self._odds = 0  # entries of null_odds so far
         self._with_odds = False
 
@@ -92,7 +92,7 @@ class Tally:
         self,
         examples: Sequence[Example],
         predictions: Mapping[str, str],
-        null_odds: Optional[Mapping[str, float]] = None,
+        null_odds: Mapping[str, float] | None = None,
     ) -> None:
         """Take in those of `examples` that have a prediction. Give null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
@@ -112,13 +112,13 @@ class Tally:
         self._odds += len(odds)
         self._with_odds = null_odds is not None
 
-    def metrics(self, threshold: float = 0.0) -> Dict[str, float]:
+    def metrics(self, threshold: float = 0.0) -> dict[str, float]:
         """What `score` returns, of all questions so far."""
         columns = np.concatenate([np.empty((0, 6)), *self._parts])
         scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
         answerable, silent = columns[:, 2:4].astype(bool).T
         odds, place = columns[:, 4:].T
-        best: Dict[str, float] = {}
+        best: dict[str, float] = {}
         if self._with_odds:
             # Among equal odds the official scorer goes in the order of the odds file.
             order = np.lexsort((place, odds))
@@ -127,7 +127,7 @@ class Tally:
                 found = _best_threshold(*sorted_columns)
                 best[f"best_{name}"], best[f"best_{name}_thresh"] = found
             scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
-        result: Dict[str, float] = {}
+        result: dict[str, float] = {}
         groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
         for prefix, group in groups.items():
             total = int(group.sum())
@@ -138,9 +138,9 @@ class Tally:
         return {**result, **best}
 
 
-def _best_of_gold(prediction: str, example: Example) -> Tuple[int, float]:
+def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
     """Greatest exact match and F1 over the gold answers; [""] where none has any words."""
-    gold: List[str] = list({text: None for text, _ in example.answers if answer_words(text)}) or [
+    gold: list[str] = list({text: None for text, _ in example.answers if answer_words(text)}) or [
         ""
     ]
     return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
@@ -148,7 +148,7 @@ def _best_of_gold(prediction: str, example: Example) -> Tuple[int, float]:
 
 def _best_threshold(
     scores: np.ndarray, odds: np.ndarray, answerable: np.ndarray, silent: np.ndarray
-) -> Tuple[float, float]:
+) -> tuple[float, float]:
     """Best percentage over all thresholds, and the lowest threshold that gives it.
 
     Questions come sorted by odds. With a threshold below all, none is answered and each

@@ -1,13 +1,14 @@
 """Questions to answer, read one at a time: SQuAD JSON by article, JSON lines and CSV by row.
 
-Unlike training's reader (squad_files.py) it takes questions of which nobody knows the answer, and
+Unlike training's reader (sources.py) it takes questions of which nobody knows the answer, and
 holds no more of a file than one article or row.
 """
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, TextIO
+from typing import Any, TextIO
 
 from detalbert.errors import UserError
 from detalbert.squad.sources import Question, article_questions, checked_examples, row_question
@@ -117,7 +118,7 @@ def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
         raise UserError(f"{where}: line {rows.line_num + 1}: {error}; mend it") from None
 
 
-def _with_id(row: Dict[str, Any], number: int) -> Dict[str, Any]:
+def _with_id(row: dict[str, Any], number: int) -> dict[str, Any]:
     given = row.get("id")
     return {**row, "id": str(number if given is None else given)}
 

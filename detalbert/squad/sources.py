@@ -11,9 +11,10 @@ import os
 import tempfile
 import urllib.request
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -36,7 +37,7 @@ class Source(NamedTuple):
 
     name: str  # as the config has it
     split: str  # "train" or "validation"
-    path: Optional[Path]  # the JSON file; None for the hub and the generated world
+    path: Path | None  # the JSON file; None for the hub and the generated world
     fingerprint: str  # changes when any byte of the questions may have changed
 
 
@@ -63,8 +64,8 @@ def open_source(name: str, split: str, cache_dir: Path) -> Source:
 
 
 def read_examples(
-    source: Source, skip_invalid: bool = False, limit: Optional[int] = None
-) -> Tuple[List[Example], Dict[str, int]]:
+    source: Source, skip_invalid: bool = False, limit: int | None = None
+) -> tuple[list[Example], dict[str, int]]:
     """The questions of `source` in file order, at most `limit`, and the faults that were skipped.
 
     Returns the examples and {kind of fault: how many questions}, empty unless `skip_invalid`.
@@ -85,7 +86,7 @@ def read_examples(
 
 
 def checked_examples(
-    questions: Iterable["Question"], faults: Optional[Counter] = None, answers_needed: bool = True
+    questions: Iterable["Question"], faults: Counter | None = None, answers_needed: bool = True
 ) -> Iterator[Example]:
     """Every question, checked, one at a time; only ids are kept.
 
@@ -117,7 +118,7 @@ class _Fault(Exception):
         self.kind = kind
 
 
-Question = Tuple[str, str, Any, Any]  # where, title, context, raw question
+Question = tuple[str, str, Any, Any]  # where, title, context, raw question
 
 
 def _official_questions(where: str, document: Any) -> Iterator[Question]:
@@ -146,7 +147,7 @@ def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]
                 yield where, str(article.get("title", "")), paragraph.get("context"), question
 
 
-def _hub_questions(where: str, rows: List[Dict[str, Any]]) -> Iterator[Question]:
+def _hub_questions(where: str, rows: list[dict[str, Any]]) -> Iterator[Question]:
     for row in rows:
         if not isinstance(row.get("answers"), dict):
             raise UserError(f"{where}: not of SQuAD's shape (no 'answers'); use a SQuAD data set")
@@ -187,7 +188,7 @@ def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> E
     return Example(name, title, context, text, tuple(_answer(name, context, a) for a in answers))
 
 
-def _answer(name: str, context: str, answer: Any) -> Tuple[str, int]:
+def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
     text = answer.get("text") if isinstance(answer, dict) else None
     start = answer.get("answer_start") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text or type(start) is not int:
@@ -218,7 +219,7 @@ def _world(split: str) -> str:
 
 
 @lru_cache(maxsize=2)
-def _hub_rows(name: str, split: str) -> List[Dict[str, Any]]:
+def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
     try:

@@ -4,9 +4,10 @@ No files and no trainer. Arrays are flat ("columns"), so that they can be saved 
 memory-mapped; position t of a window counts from its first token, [CLS], which is 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Example(NamedTuple):
     title: str
     context: str
     question: str
-    answers: Tuple[Tuple[str, int], ...]
+    answers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +63,11 @@ class Windows:
         question = self.question_ptr[e + 1] - self.question_ptr[e]
         return len(self.prefix_ids) + question + len(self.middle_ids)
 
-    def columns(self) -> Dict[str, np.ndarray]:
+    def columns(self) -> dict[str, np.ndarray]:
         """Every array by name; `Windows(**columns)` gives the windows back."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def pack(self, indices: np.ndarray) -> Dict[str, np.ndarray]:
+    def pack(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The chosen windows one after another in a row of T real tokens, no padding.
 
         Args: indices: window numbers, [n], in any order; n may be 0.
@@ -93,7 +94,7 @@ class Windows:
             "windows": indices,
         }
 
-    def _tokens(self, indices: np.ndarray, cu_seqlens: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    def _tokens(self, indices: np.ndarray, cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids and token types of the row, int64 [T] each, part by part over all windows."""
         total = int(cu_seqlens[-1])
         input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -167,7 +168,7 @@ class _Texts(NamedTuple):
 
 
 def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
-    number: Dict[str, int] = {}  # distinct context -> its number
+    number: dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
     tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
     context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
@@ -185,7 +186,7 @@ def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) ->
 def _assemble(
     examples: Sequence[Example],
     texts: _Texts,
-    layout: Tuple[np.ndarray, ...],
+    layout: tuple[np.ndarray, ...],
     room: np.ndarray,
     example: np.ndarray,
     skip: np.ndarray,
@@ -214,7 +215,7 @@ def _assemble(
     )
 
 
-def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> Tuple[np.ndarray, ...]:
+def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarray, ...]:
     """Prefix, middle and suffix ids and the 5 token types, read off one real pair call."""
     pairs = ((e.question, e.context) for e in examples if e.question.strip() and e.context.strip())
     pair = next(pairs, ("a", "a"))
@@ -236,7 +237,7 @@ def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> Tuple[np.ndarra
 
 def _cover(
     examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Example number and tokens of its context skipped, of every window, int64 [W] each.
 
     A context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.

@@ -11,8 +11,9 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 from determined import core
 from determined.common import storage
@@ -41,8 +42,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self,
         distributed: core.DistributedContext,
         output: RunFolder,
-        run: Dict[str, Any],
-        pruning: Dict[str, Any],
+        run: dict[str, Any],
+        pruning: dict[str, Any],
     ) -> None:
         self.output = output
         self.folder = output.path / "checkpoints"
@@ -53,8 +54,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: Optional[Dict[str, Any]] = None, *, shard: bool = False
-    ) -> Iterator[Tuple[Path, str]]:
+        self, metadata: dict[str, Any] | None = None, *, shard: bool = False
+    ) -> Iterator[tuple[Path, str]]:
         """Yields a folder to fill and the name it will have; chief only."""
         steps = int((metadata or {})["steps_completed"])
         name = step_name(steps)
@@ -85,12 +86,12 @@ class LocalCheckpoints(core.DummyCheckpointContext):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def list_checkpoints(folder: Path) -> List[Tuple[int, Path]]:
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(steps, path) of every finished checkpoint in `folder`, oldest first."""
     return sorted((int(p.name[5:]), p) for p in folder.glob("step-*") if p.name[5:].isdigit())
 
 
-def newest_complete(folder: Path) -> Optional[Path]:
+def newest_complete(folder: Path) -> Path | None:
     """The newest checkpoint whose every file is as written; damaged ones are passed over, warned
     about. None where there is no checkpoint at all.
 
@@ -111,7 +112,7 @@ def newest_complete(folder: Path) -> Optional[Path]:
     return None
 
 
-def find_fault(path: Path) -> Optional[str]:
+def find_fault(path: Path) -> str | None:
     """What keeps `path` from being a complete checkpoint, or None: manifest, sizes, checksums."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
@@ -126,7 +127,7 @@ def find_fault(path: Path) -> Optional[str]:
     return None
 
 
-def write_manifest(folder: Path, facts: Dict[str, Any]) -> None:
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """List every file of `folder` with its size and SHA-256, beside `facts`."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

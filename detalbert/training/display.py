@@ -4,7 +4,8 @@ import logging
 import sys
 import time
 import warnings
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import transformers
@@ -36,7 +37,7 @@ class Progress(pytorch.PyTorchCallback):
         self.steps = steps
         self.done = done
         self.chief = chief
-        self.bar: Optional[tqdm] = None
+        self.bar: tqdm | None = None
         self.seconds = 0.0  # spent training, validation and checkpoints left out
         self.trained = 0  # steps in those seconds
         self.resumed_at = time.monotonic()
@@ -47,7 +48,7 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_training_workload_end(
-        self, avg_metrics: Dict[str, Any], batch_metrics: List[Dict[str, Any]]
+        self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
     ) -> None:
         new = len(batch_metrics)
         self.done += new
@@ -67,7 +68,7 @@ class Progress(pytorch.PyTorchCallback):
             self.say(f"step {self.done}/{self.steps}  {text}  left {_clock(left)}")
         self.resumed_at = time.monotonic()
 
-    def on_validation_end(self, metrics: Dict[str, Any]) -> None:
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
         shown = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1")
         shown += ("mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy", "loss")
         text = "  ".join(f"{key} {metrics[key]:.2f}" for key in shown if key in metrics)
@@ -129,7 +130,7 @@ def describe(trial: Any) -> str:
     return "\n".join(f"{name:<14}{text}" for name, text in lines.items())
 
 
-def summarize(validation: Dict[str, float], order: Sequence[str]) -> str:
+def summarize(validation: dict[str, float], order: Sequence[str]) -> str:
     """The scores of one validation, as a run prints them at its end, in this order."""
     scores = "  ".join(f"{name} {validation[name]:.2f}" for name in order if name in validation)
     return f"best validation (step {validation['steps']}):  {scores}"

@@ -3,8 +3,9 @@
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any
 
 import filelock
 import numpy as np
@@ -54,16 +55,16 @@ class RunFolder(core.DummyTrainContext):
         global_batch_size: windows per step, for the throughput.
     """
 
-    def __init__(self, path: Path, searcher: Dict[str, Any], global_batch_size: int) -> None:
+    def __init__(self, path: Path, searcher: dict[str, Any], global_batch_size: int) -> None:
         self.path = path
         self.metric = searcher.get("metric", "f1")
         self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
         self.global_batch_size = global_batch_size
-        self.answers: Callable[[], Optional[Answers]] = lambda: None
-        self.validations: List[Dict[str, float]] = []
+        self.answers: Callable[[], Answers | None] = lambda: None
+        self.validations: list[dict[str, float]] = []
         self.windows = self.tokens = self.seconds = 0.0
-        self.checkpoint_seconds: List[float] = []
-        self._writer: Optional[SummaryWriter] = None
+        self.checkpoint_seconds: list[float] = []
+        self._writer: SummaryWriter | None = None
 
     def create(self) -> None:
         """Make the directory. Raises UserError when it cannot be written."""
@@ -107,7 +108,7 @@ class RunFolder(core.DummyTrainContext):
             path.rename(aside / path.name)
         (self.path / "checkpoints").mkdir()
 
-    def restore(self, checkpoint: Path, validations: List[Dict[str, float]]) -> None:
+    def restore(self, checkpoint: Path, validations: list[dict[str, float]]) -> None:
         """Go on from the validations a checkpoint had behind it.
 
         In a fresh directory the best one's predictions come from beside that checkpoint.
@@ -121,21 +122,21 @@ class RunFolder(core.DummyTrainContext):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(source / name, self.path / name)
 
-    def write_config(self, config: Dict[str, Any]) -> None:
+    def write_config(self, config: dict[str, Any]) -> None:
         """The resolved experiment config, as `config.yaml`."""
         with whole_file(self.path / "config.yaml") as file:
             yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True)
 
-    def best(self) -> Optional[Dict[str, float]]:
+    def best(self) -> dict[str, float] | None:
         """The best validation so far."""
         return max(self.validations, key=lambda v: self.sign * v[self.metric], default=None)
 
-    def best_steps(self, count: int) -> Set[int]:
+    def best_steps(self, count: int) -> set[int]:
         """The steps of the `count` best validations so far."""
         ranked = sorted(self.validations, key=lambda v: -self.sign * v[self.metric])
         return {validation["steps"] for validation in ranked[:count]}
 
-    def get_experiment_best_validation(self) -> Optional[float]:
+    def get_experiment_best_validation(self) -> float | None:
         best = self.best()
         return None if best is None else best[self.metric]
 
@@ -151,8 +152,8 @@ class RunFolder(core.DummyTrainContext):
     def report_training_metrics(
         self,
         steps_completed: int,
-        metrics: Dict[str, Any],
-        batch_metrics: Optional[List[Dict[str, Any]]] = None,
+        metrics: dict[str, Any],
+        batch_metrics: list[dict[str, Any]] | None = None,
     ) -> None:
         windows = self.global_batch_size * len(batch_metrics or ())
         seconds = windows / metrics["examples_per_second"]
@@ -161,7 +162,7 @@ class RunFolder(core.DummyTrainContext):
         self.tokens += metrics["tokens_per_second"] * seconds
         self._events("training", steps_completed, metrics)
 
-    def report_validation_metrics(self, steps_completed: int, metrics: Dict[str, Any]) -> None:
+    def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
         entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
         self.validations.append({"steps": steps_completed, **entry})
         self._events("validation", steps_completed, entry)
@@ -190,7 +191,7 @@ class RunFolder(core.DummyTrainContext):
         if self._writer is not None:
             self._writer.close()
 
-    def _events(self, group: str, step: int, metrics: Dict[str, Any]) -> None:
+    def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
         if self._writer is None:
             self._writer = SummaryWriter(str(self.get_tensorboard_path()))
         for name, value in metrics.items():

@@ -12,8 +12,9 @@ import pickle
 import re
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional
+from typing import Any
 
 import torch
 from determined import core, pytorch, util
@@ -105,9 +106,9 @@ def _free_port() -> int:
 def trial_context(
     distributed: core.DistributedContext,
     checkpoints: LocalCheckpoints,
-    folder: Optional[RunFolder],
+    folder: RunFolder | None,
     stop: StopRequest,
-    config: Dict[str, Any],
+    config: dict[str, Any],
     steps_completed: int,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """What `determined.pytorch.init` yields on a cluster. `folder` is the chief's, else None."""

@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any
 
 import huggingface_hub
 import torch
@@ -27,7 +28,7 @@ from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad import sources
 
 GIB = 2**30
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 OFFICIAL = sources.OFFICIAL_SHA256
 
 
@@ -84,7 +85,7 @@ def check_build(given: int, seen: int, version: str) -> None:
         )
 
 
-def check_architecture(name: str, capability: Tuple[int, int], built_for: List[str]) -> None:
+def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
     """Refuse a GPU that this torch build has no code for, e.g. a V100 and a CUDA 12.8 build.
 
     Args: capability: of the GPU, (7, 0) for a V100; built_for: torch.cuda.get_arch_list(), such as
@@ -121,7 +122,7 @@ def check_gpu_memory(gpu_uuids: Sequence[str], parameters: int) -> None:
             )
 
 
-def gpu_memory() -> List[Tuple[str, int, int]]:
+def gpu_memory() -> list[tuple[str, int, int]]:
     """(UUID, free bytes, total bytes) of every GPU that nvidia-smi lists; none without it."""
     query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
     try:
@@ -187,7 +188,7 @@ def count_parameters(hparams: HParams) -> int:
             return _count(AutoConfig.for_model(keys.pop("model_type"), **keys))
         return 0
     path = Path(find_local(hparams.model))
-    weights = is_checkpoint(hparams.model) or any(list(path.glob(name)) for name in WEIGHTS)
+    weights = is_checkpoint(hparams.model) or any(list(path.glob(name)) for name in WEIGHT_FILES)
     if path.is_dir() and not weights:
         raise UserError(
             f"hyperparameters.model: {hparams.model!r} has no weights in this container; "

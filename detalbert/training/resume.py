@@ -9,7 +9,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
@@ -30,7 +30,7 @@ FREE = {
 }
 
 
-def identity(hparams: HParams, fingerprints: Dict[str, Any]) -> Dict[str, Any]:
+def identity(hparams: HParams, fingerprints: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint and a run that goes on from it must have in common.
 
     Args: fingerprints: of the questions and the tokenizer, by config key.
@@ -40,7 +40,7 @@ def identity(hparams: HParams, fingerprints: Dict[str, Any]) -> Dict[str, Any]:
     return json.loads(json.dumps({**kept, **fingerprints}))
 
 
-def find_checkpoint(resume: str, output_dir: Path, run: Dict[str, Any]) -> Optional[Path]:
+def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path | None:
     """The checkpoint to go on from: `--resume auto`, or a path to one. None to start afresh.
 
     Raises UserError for a checkpoint that is missing, damaged, of another format version, or of a
@@ -71,6 +71,6 @@ def find_checkpoint(resume: str, output_dir: Path, run: Dict[str, Any]) -> Optio
     return path
 
 
-def read_manifest(checkpoint: Path) -> Dict[str, Any]:
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """The manifest of a checkpoint that `find_fault` finds whole."""
     return json.loads((checkpoint / MANIFEST).read_text())

@@ -11,7 +11,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from typing import Callable, Dict, Iterator, Optional
+from collections.abc import Callable, Iterator
 
 import determined
 from determined.common.api import authentication, bindings, certs
@@ -36,7 +36,7 @@ class SpotWatcher(threading.Thread):
         endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
         self.base = f"{endpoint.rstrip('/')}/latest"
         self.stopped = threading.Event()
-        self._token: Optional[str] = None
+        self._token: str | None = None
         # The metadata service is never behind the proxy of the environment.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -58,7 +58,7 @@ class SpotWatcher(threading.Thread):
                     return
             self.stopped.wait(PERIOD)
 
-    def _look(self) -> Optional[str]:
+    def _look(self) -> str | None:
         for path in NOTICES:
             try:
                 body = self._request("GET", f"meta-data/{path}", self._headers())
@@ -71,13 +71,13 @@ class SpotWatcher(threading.Thread):
             return f"{path} {body.strip()}"
         return None
 
-    def _headers(self) -> Dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         if self._token is None:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
             self._token = self._request("PUT", "api/token", lifetime)
         return {"X-aws-ec2-metadata-token": self._token}
 
-    def _request(self, method: str, path: str, headers: Dict[str, str]) -> str:
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
         request = urllib.request.Request(f"{self.base}/{path}", method=method, headers=headers)
         with self._open(request, timeout=TIMEOUT) as response:
             return response.read(4096).decode("utf-8", "replace")

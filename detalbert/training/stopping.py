@@ -4,8 +4,8 @@ import contextlib
 import os
 import signal
 from collections import abc
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Callable, Iterator, Optional
 
 import torch
 from determined import core
@@ -20,7 +20,7 @@ class StopRequest(core.DummyPreemptContext):
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
-        self.reason: Optional[str] = None  # why this rank was asked, or that another one was
+        self.reason: str | None = None  # why this rank was asked, or that another one was
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
         self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
 
@@ -42,7 +42,7 @@ class StopRequest(core.DummyPreemptContext):
     def on_signals(self) -> Iterator[None]:
         """Take SIGTERM and SIGINT as requests; a second one ends the process at once."""
 
-        def handle(number: int, frame: Optional[FrameType]) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
             if self.reason is None:
                 self.request(signal.Signals(number).name)
             else:

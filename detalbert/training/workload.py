@@ -1,6 +1,7 @@
 """What train.py drives: a `Workload` for each kind of training."""
 
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from detalbert.engine.trial import StepTrial
 from detalbert.settings.hparams import StepHParams
@@ -9,7 +10,7 @@ from detalbert.settings.hparams import StepHParams
 class DataSummary(NamedTuple):
     """What a run says of its data: a line for each part, and what a training epoch holds."""
 
-    lines: Dict[str, str]
+    lines: dict[str, str]
     windows: int
     tokens: int
 
@@ -24,10 +25,10 @@ class Workload(NamedTuple):
     parse_data: Callable[[Any], Any]  # `data:`, checked
     parse: Callable[[Mapping[str, Any]], StepHParams]  # `hyperparameters:`, checked
     hparams: type  # what `parse` gives
-    load: Callable[[Dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
+    load: Callable[[dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
     trial: Callable[[Any, Any], StepTrial]
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
-    metrics: Tuple[str, ...]  # that a validation gives, beside `loss`
+    metrics: tuple[str, ...]  # that a validation gives, beside `loss`
     metric: str  # the searcher's, where the config names none
-    shown: Tuple[str, ...]  # of the best validation, at the end
+    shown: tuple[str, ...]  # of the best validation, at the end
     leaves: str  # what is in the output directory

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import botocore
 import pytest
@@ -26,7 +26,7 @@ def learn(text: Path, cache: Path, **more: Any) -> Path:
     return own_tokenizer(parse_text_config(values), positions=128)
 
 
-def sentences(count: int) -> List[str]:
+def sentences(count: int) -> list[str]:
     return [f"The {name} number {i} sails. It carries salt." for i in range(count)
             for name in ("Zanto", "Belmira")]  # fmt: skip
 

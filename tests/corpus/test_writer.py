@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,13 +47,13 @@ def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     return write_corpus(config, named_tokenizer(TOKENIZER), 96, processes=processes)
 
 
-def sums(folder: Path) -> Dict[str, str]:
+def sums(folder: Path) -> dict[str, str]:
     """Of everything that readers read."""
     files = [*folder.glob("*.bin"), *folder.glob("*.npy"), folder / "index.json"]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def contexts(paragraphs: int) -> List[str]:
+def contexts(paragraphs: int) -> list[str]:
     document = world.generate("train", seed=3, paragraphs=paragraphs)
     return [p["context"] for article in document["data"] for p in article["paragraphs"]]
 
@@ -91,7 +91,7 @@ def test_every_source_gives_the_same_documents(tmp_path: Path) -> None:
        st.integers(1, 40), st.booleans())  # fmt: skip
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_spans_share_out_every_line_once(
-    tmp_path_factory: Any, lines: List[str], part: int, ends: bool
+    tmp_path_factory: Any, lines: list[str], part: int, ends: bool
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(("\n".join(lines) + "\n" * ends).encode())
@@ -365,7 +365,7 @@ ODD_WORDS = [
 
 @given(st.lists(st.lists(st.sampled_from(ODD_WORDS), max_size=6).map(" ".join), max_size=6))
 @hypothesis_settings(max_examples=300, deadline=None)
-def test_a_tokenizer_that_keeps_the_space_gives_the_same(sentences: List[str]) -> None:
+def test_a_tokenizer_that_keeps_the_space_gives_the_same(sentences: list[str]) -> None:
     """The embedded one: Metaspace alone, so that the tokens of a word hold the space before it."""
     backend = named_tokenizer(TOKENIZER).backend_tokenizer
     encoder = words.WordEncoder(backend)

@@ -1,7 +1,7 @@
 """How rows run: padding to a multiple, compiled layers, half precision, fused GELU, the budget."""
 
 import math
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def albert(seed: int = 0, **more: Any) -> nn.Module:
     return AlbertForQuestionAnswering._from_config(config, attn_implementation=PACKED)
 
 
-def row_of(lengths: List[int], seed: int = 0) -> Dict[str, Any]:
+def row_of(lengths: list[int], seed: int = 0) -> dict[str, Any]:
     torch.manual_seed(seed)
     row = made_up_row(sum(lengths), max(lengths), CPU)
     bounds = torch.tensor([0, *lengths]).cumsum(0)
@@ -76,7 +76,7 @@ def test_gelu_is_fused_and_means_the_same() -> None:
     torch.testing.assert_close(torch.stack(got), torch.stack(wanted), rtol=1e-5, atol=1e-5)
 
 
-def loss_and_gradients(run: Forward, row: Dict[str, Any]) -> List[torch.Tensor]:
+def loss_and_gradients(run: Forward, row: dict[str, Any]) -> list[torch.Tensor]:
     run.refresh()
     run.model.zero_grad()
     start, end = run(row)
@@ -136,7 +136,7 @@ def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
         torch.testing.assert_close(got[side], wanted, rtol=1e-4, atol=1e-5)
 
 
-def cut(row: Dict[str, Any], first: int, last: int) -> Dict[str, Any]:
+def cut(row: dict[str, Any], first: int, last: int) -> dict[str, Any]:
     return {name: row[name][first:last] for name in ("input_ids", "position_ids")}
 
 
@@ -147,7 +147,7 @@ def test_rows_of_any_length_compile_a_handful_of_times(
     torch._dynamo.reset()
     traced = []
 
-    def backend(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         traced.append(graph)
         return graph.forward
 
@@ -199,7 +199,7 @@ def test_a_compiler_that_fails_is_done_without(
     torch._dynamo.reset()
     backend = torch._dynamo.config.patch(suppress_errors=False)
 
-    def broken(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         raise RuntimeError("Failed to find C compiler.")
 
     compile_with(broken, monkeypatch)
@@ -231,7 +231,7 @@ def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPa
     torch._dynamo.reset()
     with_gradients = []
 
-    def backend(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         with_gradients.append(torch.is_grad_enabled())
         return graph.forward
 
@@ -247,7 +247,7 @@ def test_prediction_does_without_a_compiler(
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
     torch._dynamo.reset()
 
-    def broken(graph: torch.fx.GraphModule, inputs: List[Any]) -> Any:
+    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         raise RuntimeError("Failed to find C compiler.")
 
     compile_with(broken, monkeypatch)

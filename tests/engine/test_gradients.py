@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.FileStore(f"{folder}/store", ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    seen: Dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     for wire in (torch.float32, torch.bfloat16, torch.float16):
         for size, scale in ((1, 1.0), (1000, 1e-6), (1001, 1e4)):
             flat = _addend(rank, size, scale)

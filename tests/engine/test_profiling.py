@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +21,7 @@ LINE = re.compile(
 )
 
 
-def read(out: str) -> Tuple[List[float], Path]:
+def read(out: str) -> tuple[list[float], Path]:
     """The line's numbers: steps, and milliseconds."""
     (found,) = LINE.finditer(out)
     *numbers, path = found.groups()
@@ -114,7 +114,7 @@ def test_a_run_stopped_in_its_profile_goes_on_without(
     assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().out
 
 
-def event(cat: str, name: str, begin: float, end: float) -> Dict[str, Any]:
+def event(cat: str, name: str, begin: float, end: float) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "ts": begin, "dur": end - begin}
 
 

@@ -1,7 +1,7 @@
 """Batches that travel as one buffer: what comes out is what went in, however it went."""
 
 import pickle
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def tensors(draw: Any) -> torch.Tensor:
     return values.to(draw(DTYPES)).reshape(shape)
 
 
-def assert_same(found: List[Dict[str, Any]], wanted: List[Dict[str, Any]]) -> None:
+def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
     assert [list(row) for row in found] == [list(row) for row in wanted]
     for one, other in zip(found, wanted, strict=True):
         for name, value in other.items():
@@ -36,7 +36,7 @@ def assert_same(found: List[Dict[str, Any]], wanted: List[Dict[str, Any]]) -> No
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.dictionaries(st.text(max_size=3), tensors() | st.integers()), max_size=4))
-def test_rows_come_back_as_they_were(rows: List[Dict[str, Any]]) -> None:
+def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
     assert_same(Parcel(rows).rows(), rows)
     assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
 
@@ -82,7 +82,7 @@ class Made(Dataset):
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __getitem__(self, number: int) -> List[Dict[str, Any]]:
+    def __getitem__(self, number: int) -> list[dict[str, Any]]:
         tokens = torch.arange(self.size) * (number + 1)
         return [{"input_ids": tokens, "max_length": 9}, {"input_ids": tokens[:1], "max_length": 1}]
 
@@ -99,7 +99,7 @@ def test_workers_give_what_the_process_itself_gives(size: int) -> None:
 
 def test_a_batch_without_rows() -> None:
     class Nothing(Made):
-        def __getitem__(self, number: int) -> List[Dict[str, Any]]:
+        def __getitem__(self, number: int) -> list[dict[str, Any]]:
             return []
 
     assert list(RowLoader(Nothing(0), range(2), num_workers=1)) == [[], []]

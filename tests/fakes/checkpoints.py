@@ -11,7 +11,7 @@ import tarfile
 import threading
 import urllib.parse
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from determined.common.api import bindings
 
@@ -36,10 +36,10 @@ class CheckpointMaster:
         machine, the client downloads through the master.
     """
 
-    def __init__(self, stored: List[Stored], storage: Dict[str, Any]) -> None:
+    def __init__(self, stored: list[Stored], storage: dict[str, Any]) -> None:
         self.stored = stored
         self.storage = storage
-        self.calls: List[str] = []
+        self.calls: list[str] = []
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -52,7 +52,7 @@ class CheckpointMaster:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, query: Dict[str, str]) -> Any:
+    def answer(self, path: str, query: dict[str, str]) -> Any:
         """The answer to a GET: something of the bindings, bytes, or None for 404."""
         if path == "/api/v1/trials/7":
             return bindings.v1GetTrialResponse(trial=_trial())
@@ -73,7 +73,7 @@ class CheckpointMaster:
             return bindings.v1GetCheckpointResponse(checkpoint=self._describe(item))
         return _archive(item.folder)
 
-    def _sorted(self, query: Dict[str, str]) -> List[Stored]:
+    def _sorted(self, query: dict[str, str]) -> list[Stored]:
         if query.get("sortByAttr") == "SORT_BY_END_TIME":
             down = query["orderBy"] == "ORDER_BY_DESC"
             return sorted(self.stored, key=lambda item: item.ended, reverse=down)
@@ -124,7 +124,7 @@ def _handler(master: CheckpointMaster) -> type:
         def do_GET(self) -> None:
             url = urllib.parse.urlsplit(self.path)
             master.calls.append(url.path)
-            answer: Optional[Any] = None
+            answer: Any | None = None
             status = 401
             if self.headers.get("Authorization") == f"Bearer {TOKEN}":
                 answer = master.answer(url.path, dict(urllib.parse.parse_qsl(url.query)))

@@ -8,12 +8,13 @@ import re
 import threading
 import time
 import urllib.parse
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from determined.common.api import bindings
 
 TOKEN = "task-token"
-Answer = Tuple[int, Any]
+Answer = tuple[int, Any]
 Handler = Callable[..., Answer]
 
 
@@ -30,18 +31,18 @@ class FakeMaster:
     def __init__(
         self,
         context: bytes = b"",
-        slots: Tuple[int, ...] = (1,),
-        preempt_at: Optional[Tuple[str, int]] = None,
+        slots: tuple[int, ...] = (1,),
+        preempt_at: tuple[str, int] | None = None,
     ) -> None:
         self.context = context
         self.slots = slots
         self.preempt_at = preempt_at
-        self.calls: List[str] = []  # "METHOD path" of every request
-        self.unknown: List[str] = []  # those that this master does not speak
-        self.metrics: List[Dict[str, Any]] = []  # group, steps, metrics
-        self.checkpoints: List[bindings.v1Checkpoint] = []
-        self.states: List[str] = []
-        self.progress: List[float] = []
+        self.calls: list[str] = []  # "METHOD path" of every request
+        self.unknown: list[str] = []  # those that this master does not speak
+        self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
+        self.checkpoints: list[bindings.v1Checkpoint] = []
+        self.states: list[str] = []
+        self.progress: list[float] = []
         self.acknowledged = 0
         self.pending = 0  # the container's own requests to be preempted
         self.preempt = threading.Event()
@@ -59,11 +60,11 @@ class FakeMaster:
         self._server.shutdown()
         self._server.server_close()
 
-    def reports(self, group: str) -> List[Dict[str, Any]]:
+    def reports(self, group: str) -> list[dict[str, Any]]:
         """What was reported as "training" or "validation", in order of arrival."""
         return [report for report in self.metrics if report["group"] == group]
 
-    def answer(self, method: str, path: str, query: Dict[str, str], body: Any) -> Answer:
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
         """The status and JSON of one request."""
         self.calls.append(f"{method} {path}")
         for wanted, pattern, handler in _ROUTES:
@@ -126,7 +127,7 @@ class FakeMaster:
 
     # Preemption.
 
-    def wait_for_preemption(self, allocation: str, query: Dict[str, str], **_: Any) -> Answer:
+    def wait_for_preemption(self, allocation: str, query: dict[str, str], **_: Any) -> Answer:
         return 200, {"preempt": self.preempt.wait(float(query["timeout_seconds"]))}
 
     def acknowledge(self, allocation: str, **_: Any) -> Answer:
@@ -142,7 +143,7 @@ class FakeMaster:
 
 _API, _ID = "/api/v1", "([^/]+)"
 _ALLOCATION, _TRIAL = f"{_API}/allocations/{_ID}", f"{_API}/trials/{_ID}"
-_ROUTES: List[Tuple[str, str, Handler]] = [
+_ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", f"{_API}/tasks/{_ID}/context_directory", FakeMaster.send_context),
     ("POST", f"{_ALLOCATION}/acceleratorData", FakeMaster.take_accelerators),
     ("GET", f"{_ALLOCATION}/resources/{_ID}/rendezvous", FakeMaster.rendezvous),

@@ -2,7 +2,7 @@
 
 import http.server
 import threading
-from typing import Any, List, Optional
+from typing import Any
 
 
 class MetadataServer:
@@ -10,9 +10,9 @@ class MetadataServer:
     is. `asked` lists what was asked for."""
 
     def __init__(self) -> None:
-        self.notice: Optional[str] = None
-        self.rebalance: Optional[str] = None
-        self.asked: List[str] = []
+        self.notice: str | None = None
+        self.rebalance: str | None = None
+        self.asked: list[str] = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

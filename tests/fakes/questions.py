@@ -1,7 +1,7 @@
 """Made-up questions, small tokenizers for them, and real files of questions."""
 
 import json
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -15,7 +15,7 @@ from detalbert.squad.windows import Example
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 
 
-def read_squad(path: Any) -> List[Example]:
+def read_squad(path: Any) -> list[Example]:
     return [
         Example(
             qa["id"],
@@ -72,7 +72,7 @@ TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
 @st.composite
-def example_lists(draw: Any) -> List[Example]:
+def example_lists(draw: Any) -> list[Example]:
     """Up to 6 questions, some blank, over up to 3 contexts; answers are any characters."""
     text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join)
     contexts = draw(st.lists(text, min_size=1, max_size=3))
@@ -80,7 +80,7 @@ def example_lists(draw: Any) -> List[Example]:
     for i in range(draw(st.integers(1, 6))):
         context = draw(st.sampled_from(contexts))
         question = draw(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join))
-        answers: Tuple = ()
+        answers: tuple = ()
         if draw(st.booleans()):
             begin = draw(st.integers(0, len(context) - 1))
             end = draw(st.integers(begin + 1, len(context)))
@@ -90,7 +90,7 @@ def example_lists(draw: Any) -> List[Example]:
 
 
 @st.composite
-def cut_lists(draw: Any) -> Tuple[List[Example], Any, int, int]:
+def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
     """Questions, a tokenizer, and a max_seq_length and overlap that can cover every context."""
     examples = draw(example_lists())
     tokenizer = TOKENIZERS[draw(st.sampled_from(sorted(TOKENIZERS)))]
@@ -99,5 +99,5 @@ def cut_lists(draw: Any) -> Tuple[List[Example], Any, int, int]:
     return examples, tokenizer, max(map(len, ids)) + stride + draw(st.integers(0, 30)), stride
 
 
-def tensors(row: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
+def tensors(row: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(column) for name, column in row.items()}

@@ -13,7 +13,7 @@ import json
 import re
 import threading
 import urllib.parse
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from determined.common.api import bindings
 
@@ -231,7 +231,7 @@ class FakeRecords:
     """Serves the records. `hide_raw`: refuse them, as a master with strict permissions does."""
 
     def __init__(self, hide_raw: bool = False) -> None:
-        self.calls: List[str] = []
+        self.calls: list[str] = []
         self.hide_raw = hide_raw
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -245,7 +245,7 @@ class FakeRecords:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, query: Dict[str, List[str]], token: str) -> Tuple[int, Any]:
+    def answer(self, path: str, query: dict[str, list[str]], token: str) -> tuple[int, Any]:
         self.calls.append(path)
         if token != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tests.conftest import LocalRun
 
 
 @pytest.fixture(scope="module")
-def examples(local_run: LocalRun) -> List[Example]:
+def examples(local_run: LocalRun) -> list[Example]:
     return list(read_questions(local_run.questions))
 
 
@@ -36,7 +37,7 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
 def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
-    size: int, model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+    size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_chunks(monkeypatch, size)
     some = examples[:120]
@@ -57,7 +58,7 @@ def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
 
 
 def test_chunks_answer_as_one_pass_over_everything(
-    model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+    model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_chunks(monkeypatch, 16)
     some = examples[:50]
@@ -77,7 +78,7 @@ def test_chunks_answer_as_one_pass_over_everything(
 
 
 def test_questions_are_read_as_they_are_needed(
-    model: Trained, examples: List[Example], monkeypatch: pytest.MonkeyPatch
+    model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_chunks(monkeypatch, 8)
     read = []
@@ -94,7 +95,7 @@ def test_questions_are_read_as_they_are_needed(
     assert answered == 80
 
 
-def test_a_reader_that_fails_fails_the_whole(model: Trained, examples: List[Example]) -> None:
+def test_a_reader_that_fails_fails_the_whole(model: Trained, examples: list[Example]) -> None:
     def reader() -> Iterator[Example]:
         yield examples[0]
         raise UserError("file: broken")
@@ -104,7 +105,7 @@ def test_a_reader_that_fails_fails_the_whole(model: Trained, examples: List[Exam
 
 
 def test_losses_are_those_of_questions_with_known_answers(
-    model: Trained, examples: List[Example]
+    model: Trained, examples: list[Example]
 ) -> None:
     some = examples[:30]
     half = [e._replace(answers=None) if i % 2 else e for i, e in enumerate(some)]
@@ -161,5 +162,5 @@ def test_who_waits_no_longer_is_not_answered(model: Trained) -> None:
 
 
 def test_an_empty_file_of_questions_gives_nothing(model: Trained, tmp_path: Path) -> None:
-    empty: List[Any] = []
+    empty: list[Any] = []
     assert list(answering.answer(model, empty, 0.0)) == []

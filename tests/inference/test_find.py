@@ -2,8 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in 
 
 
 @pytest.fixture
-def stored(local_run: LocalRun, tmp_path: Path) -> List[Stored]:
+def stored(local_run: LocalRun, tmp_path: Path) -> list[Stored]:
     """A cluster's checkpoints have no manifest; the newest one failed."""
     folders = []
     for uuid in (BEST, LATEST):
@@ -36,7 +37,7 @@ def stored(local_run: LocalRun, tmp_path: Path) -> List[Stored]:
 @pytest.fixture(params=["directory", "shared_fs", "elsewhere"])
 def master(
     request: pytest.FixtureRequest,
-    stored: List[Stored],
+    stored: list[Stored],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[CheckpointMaster]:

@@ -4,7 +4,8 @@ Needs Debian's packages chromium and chromium-driver.
 """
 
 import shutil
-from typing import Any, Iterator, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run
 --disable-background-networking --disable-component-update --disable-sync
 --window-size=900,1000""".split()
-Questions = Tuple[Example, Example]
+Questions = tuple[Example, Example]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def questions(local_run: LocalRun, model: Trained) -> Tuple[Questions, float]:
+def questions(local_run: LocalRun, model: Trained) -> tuple[Questions, float]:
     """One that the model answers and one on which it abstains, and the threshold between them:
     the margins of a short run's model say which is which."""
     some = list(read_questions(local_run.questions))[:30]

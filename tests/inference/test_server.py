@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import pytest
 import uvicorn
@@ -23,7 +24,7 @@ from tests.conftest import ROOT, LocalRun
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
-Reply = Tuple[int, Dict[str, str], Any]
+Reply = tuple[int, dict[str, str], Any]
 
 
 def connected(port: int, timeout: float = 300) -> Any:
@@ -39,7 +40,7 @@ def send(port: int, body: Any, timeout: float = 300, **headers: str) -> Reply:
         return response.status, dict(response.headers), json.loads(response.read())
 
 
-def get(port: int, path: str) -> Tuple[int, Dict[str, str], bytes]:
+def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
     with connected(port) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -61,7 +62,7 @@ def serving_here(model: Trained, threshold: float = 0.0, **limits: float) -> Ite
         thread.join(30)
 
 
-def start(*words: Any) -> Tuple[subprocess.Popen, int]:
+def start(*words: Any) -> tuple[subprocess.Popen, int]:
     """`predict.py --serve` in a process of its own, and its port."""
     command = [sys.executable, "predict.py", "--serve", "--port", "0", *map(str, words)]
     process = subprocess.Popen(
@@ -94,7 +95,7 @@ def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
     assert "threshold" in json.dumps(json.loads(get(port, "/openapi.json")[2])["components"])
 
 
-BAD: Dict[str, Tuple[Any, int, str]] = {
+BAD: dict[str, tuple[Any, int, str]] = {
     "not JSON": (b"{", 422, "JSON"),
     "nothing": (b"", 422, "required"),
     "not UTF-8": (b'{"question": "\xe9", "context": "b"}', 400, ""),
@@ -228,7 +229,7 @@ def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals) -> N
     assert how is signal.SIGTERM or (out == "stopped\n" and process.returncode == 0)
 
 
-def refused(words: List[str], message: str, env: Optional[Dict[str, str]] = None) -> None:
+def refused(words: list[str], message: str, env: dict[str, str] | None = None) -> None:
     done = subprocess.run(
         [sys.executable, "predict.py", "--serve", *words],
         cwd=ROOT, capture_output=True, text=True, timeout=600, env=env,

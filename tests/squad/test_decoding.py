@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from detalbert.squad.windows import Example, Windows, build_windows
 from tests.fakes.questions import TOKENIZERS, WORDS, cut_lists, tensors
 
 
-def plain_n_best(start: Any, end: Any, low: int, high: int, k: int, longest: int) -> List[Tuple]:
+def plain_n_best(start: Any, end: Any, low: int, high: int, k: int, longest: int) -> list[tuple]:
     """(start, end) spans of one window, best first: the reference's two loops."""
     tokens = range(len(start))
     spans = [
@@ -30,11 +30,11 @@ def plain_n_best(start: Any, end: Any, low: int, high: int, k: int, longest: int
 
 
 def plain_answers(
-    examples: List[Example], windows: Windows, logits: List[Tuple], k: int, longest: int
-) -> Dict[str, Tuple[str, float]]:
+    examples: list[Example], windows: Windows, logits: list[tuple], k: int, longest: int
+) -> dict[str, tuple[str, float]]:
     """Text and null odds per question, window by window in Python."""
-    pools: Dict[int, List[Tuple]] = {}
-    nulls: Dict[int, float] = {}
+    pools: dict[int, list[tuple]] = {}
+    nulls: dict[int, float] = {}
     starts = windows.context_starts(np.arange(len(windows)))
     for w, (start, end) in enumerate(logits):
         e, low = int(windows.example_index[w]), int(starts[w])
@@ -53,7 +53,7 @@ def plain_answers(
 
 
 @st.composite
-def decoding_cases(draw: Any) -> Tuple[Any, List[Tuple], int, int]:
+def decoding_cases(draw: Any) -> tuple[Any, list[tuple], int, int]:
     """Windows and logits; half the time whole numbers, so that many scores are equal."""
     examples, tokenizer, length, stride = draw(cut_lists())
     windows = build_windows(examples, tokenizer, length, stride)
@@ -63,9 +63,9 @@ def decoding_cases(draw: Any) -> Tuple[Any, List[Tuple], int, int]:
     return (examples, windows), logits, draw(st.integers(1, 25)), draw(st.integers(1, 12))
 
 
-def decode(windows: Windows, logits: List[Tuple], chosen: Any, k: int, longest: int) -> Candidates:
+def decode(windows: Windows, logits: list[tuple], chosen: Any, k: int, longest: int) -> Candidates:
     start, end = (np.concatenate([logits[w][side] for w in chosen]) for side in (0, 1))
-    row: Dict[str, Any] = tensors(windows.pack(np.array(chosen)))
+    row: dict[str, Any] = tensors(windows.pack(np.array(chosen)))
     if len(chosen) % 2:  # told or found out
         row["max_length"] = int(windows.lengths[chosen].max())
     return best_spans(torch.from_numpy(start), torch.from_numpy(end), row, k, longest)
@@ -94,7 +94,7 @@ def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
 @settings(deadline=None, max_examples=100, derandomize=True)
 def test_a_device_finds_the_spans_that_the_host_finds(case: Any) -> None:
     (_, windows), logits, k, longest = case
-    row: Dict[str, Any] = tensors(windows.pack(np.arange(len(windows))))
+    row: dict[str, Any] = tensors(windows.pack(np.arange(len(windows))))
     sides = [torch.from_numpy(np.concatenate(side)) for side in zip(*logits, strict=True)]
     host = decoding._spans_on_host(*sides, row, k, longest)
     device = decoding._spans_on_device(*sides, row, k, longest)
@@ -132,7 +132,7 @@ def test_answers_do_not_depend_on_batches_or_their_order(case: Any, random: Any)
     assert answers.null_odds == pytest.approx({i: odds for i, (_, odds) in plain.items()}, abs=1e-5)
 
 
-def hand_made() -> Tuple[List[Example], Windows]:
+def hand_made() -> tuple[list[Example], Windows]:
     """One question over two windows: [CLS] x [SEP] the river ban ##k [SEP], then ##k old."""
     examples = [Example("q", "t", "the river bank old", "x", ())]
     windows = build_windows(examples, TOKENIZERS["bert"], 8, 1)
@@ -140,7 +140,7 @@ def hand_made() -> Tuple[List[Example], Windows]:
     return examples, windows
 
 
-def hand_made_candidates(null: Tuple[float, float], **changes: Any) -> Candidates:
+def hand_made_candidates(null: tuple[float, float], **changes: Any) -> Candidates:
     columns = {
         "windows": np.array([0, 1]),
         "starts": np.array([[4, 3], [4, 0]], np.int32),  # river bank; the | old; none

@@ -1,7 +1,7 @@
 """Tokens from distinct words: those of the ordinary call, or the ordinary call itself."""
 
 import json
-from typing import Any, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def assert_equal(ours: Tokens, whole: Tokens) -> None:
 @pytest.mark.parametrize("kind", sorted(BACKENDS))
 @given(st.lists(st.lists(st.sampled_from(ODD), max_size=12).map("".join), min_size=1, max_size=9))
 @settings(deadline=None, max_examples=150, derandomize=True)
-def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: List[str]) -> None:
+def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
     assert treats_words_apart(BACKENDS[kind])
     assert_equal(encoding._encode_words(BACKENDS[kind], texts), encode_whole(BACKENDS[kind], texts))
 

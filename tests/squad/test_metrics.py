@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -120,8 +120,8 @@ def test_abstaining_is_strictly_above_the_threshold() -> None:
 
 
 def plain_best(
-    examples: List[Example], predictions: Dict[str, str], odds: Dict[str, float], name: str
-) -> Tuple[float, float]:
+    examples: list[Example], predictions: dict[str, str], odds: dict[str, float], name: str
+) -> tuple[float, float]:
     """Tries one question after another in the order of their odds, as the definition has it."""
     right = best = sum(not e.answers for e in examples)
     by_id, threshold = {e.id: e for e in examples}, 0.0
@@ -137,7 +137,7 @@ def plain_best(
 
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
 @settings(deadline=None, max_examples=150, derandomize=True)
-def test_best_thresholds(rows: List[Tuple], random: Any) -> None:
+def test_best_thresholds(rows: list[tuple], random: Any) -> None:
     """Odds are whole numbers, so many are equal: the odds file's order decides among those."""
     examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]
     predictions = {str(i): row[2] for i, row in enumerate(rows)}

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -65,7 +65,7 @@ def test_rows(tmp_path: Path) -> None:
 
 def test_rows_may_bring_answers_in_either_layout(tmp_path: Path) -> None:
     row = {"question": "Who?", "context": "Ada wrote it."}
-    given_answers: List[Any] = [
+    given_answers: list[Any] = [
         {"text": ["Ada"], "answer_start": [0]},
         [{"text": "Ada", "answer_start": 0}],
         {"text": [], "answer_start": []},

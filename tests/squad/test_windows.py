@@ -1,7 +1,7 @@
 """Windows: against the golden files and against the ordinary tokenizer call."""
 
 import pickle
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_
 
 
 def pairwise_windows(
-    examples: List[Example], tokenizer: Any, length: int, stride: int
-) -> List[Dict[str, Any]]:
+    examples: list[Example], tokenizer: Any, length: int, stride: int
+) -> list[dict[str, Any]]:
     """The windows of the ordinary tokenizer call, labelled by the ordinary loop."""
     rows = []
     for index, example in enumerate(examples):
@@ -50,7 +50,7 @@ def pairwise_windows(
     return rows
 
 
-def label(example: Example, offsets: Dict[int, Tuple[int, int]]) -> Tuple[int, int]:
+def label(example: Example, offsets: dict[int, tuple[int, int]]) -> tuple[int, int]:
     if not example.answers or not offsets:
         return 0, 0
     text, first = example.answers[0]
@@ -62,7 +62,7 @@ def label(example: Example, offsets: Dict[int, Tuple[int, int]]) -> Tuple[int, i
     return start, end
 
 
-def assert_windows_equal(windows: Windows, expected: List[Dict[str, Any]]) -> None:
+def assert_windows_equal(windows: Windows, expected: list[dict[str, Any]]) -> None:
     assert len(windows) == len(expected)
     row = windows.pack(np.arange(len(windows)))
     for i, want in enumerate(expected):
@@ -223,7 +223,7 @@ def test_pairs_that_do_not_start_with_cls_are_refused() -> None:
         build_windows([], PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
 
 
-def assert_golden(examples: List[Example], windows: Windows, path: Any) -> None:
+def assert_golden(examples: list[Example], windows: Windows, path: Any) -> None:
     row = windows.pack(np.arange(len(windows)))
     golden = np.load(path)
     assert [e.id for e in examples] == golden["example_ids"].tolist()

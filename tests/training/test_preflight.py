@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ V100, T4, A100, L4, H100, B200 = (7, 0), (7, 5), (8, 0), (8, 9), (9, 0), (10, 0)
 
 
 @pytest.mark.parametrize("gpu", [V100, T4, A100, L4, H100])
-def test_an_older_cuda_build_runs_on_gpus_since_volta(gpu: Tuple[int, int]) -> None:
+def test_an_older_cuda_build_runs_on_gpus_since_volta(gpu: tuple[int, int]) -> None:
     preflight.check_architecture("GPU 0", gpu, CU126)
 
 
@@ -35,7 +36,7 @@ def test_an_older_cuda_build_runs_on_gpus_since_volta(gpu: Tuple[int, int]) -> N
     [(V100, CU128), (B200, CU126), (A100, ["sm_86"]), (A100, ["sm_70"]), (V100, ["compute_80"]),
      (V100, [])],
 )  # fmt: skip
-def test_a_gpu_without_code_is_refused(gpu: Tuple[int, int], built_for: List[str]) -> None:
+def test_a_gpu_without_code_is_refused(gpu: tuple[int, int], built_for: list[str]) -> None:
     with pytest.raises(UserError, match=f"GPU 0 is sm_{gpu[0]}{gpu[1]}.*cluster/Dockerfile"):
         preflight.check_architecture("GPU 0", gpu, built_for)
 
@@ -99,9 +100,9 @@ def test_a_missing_file_is_refused() -> None:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[str]]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """An HTTP server that has the official training file and nothing else; what it was asked."""
-    asked: List[str] = []
+    asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -121,7 +122,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[str]]:
     server.server_close()
 
 
-def test_an_official_file_is_asked_for_not_fetched(site: List[str], tmp_path: pathlib.Path) -> None:
+def test_an_official_file_is_asked_for_not_fetched(site: list[str], tmp_path: pathlib.Path) -> None:
     config = data(
         train="train-v2.0.json", validation="dev-v2.0.json", cache_dir=str(tmp_path / "none")
     )
@@ -185,7 +186,7 @@ def test_where_checkpoints_go(tmp_path: pathlib.Path) -> None:
     assert uploaded.is_dir()
 
 
-def cluster_config(folder: pathlib.Path, **values: Any) -> Dict[str, Any]:
+def cluster_config(folder: pathlib.Path, **values: Any) -> dict[str, Any]:
     storage = {"type": "directory", "container_path": str(folder)}
     sources = {**TINY["data"], "cache_dir": str(folder / "cache"), **values}
     return {**TINY, "data": sources, "checkpoint_storage": storage}
@@ -224,7 +225,7 @@ print("ok")
 """
 
 
-def ranks(behave: str) -> List[subprocess.Popen]:
+def ranks(behave: str) -> list[subprocess.Popen]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -5,8 +5,9 @@ import os
 import pickle
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def steps(output: Path) -> List[int]:
+def steps(output: Path) -> list[int]:
     return [number for number, _ in list_checkpoints(output / "checkpoints")]
 
 

@@ -4,8 +4,9 @@ import http.server
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_notice_is_told_once(
     kind: str, service: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
-    told: List[str] = []
+    told: list[str] = []
     with spot.watching(True, told.append):
         wait_for(lambda: len(service.asked) > 6)
         assert told == []
@@ -55,7 +56,7 @@ def test_a_token_that_ran_out_is_renewed(
     service: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
-    told: List[str] = []
+    told: list[str] = []
     watcher = spot.SpotWatcher(told.append)
     watcher._token = "an old one"
     service.notice = NOTICE

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.steptime import Job, Network, imbalance, predict
+from benchmarks.step_time import Job, Network, imbalance, predict
 
 # p3.16xlarge: NVLink inside, 25 Gbit/s between machines. albert-xxlarge: 223 M parameters.
 P3 = Network(slots=8, inside=100e9, between=25e9 / 8)

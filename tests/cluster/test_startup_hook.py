@@ -13,7 +13,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -35,7 +35,7 @@ IMAGE = {  # name: version, of an image in which all is there
     "tqdm": "4.67.1",
 }
 # What an index would offer, with the torch that a careless `pip install` would take.
-OFFERED: List[Tuple[str, str, List[str]]] = [
+OFFERED: list[tuple[str, str, list[str]]] = [
     ("torch", "2.13.0", []),
     ("numpy", "2.4.6", []),
     ("tokenizers", "0.23.3", []),
@@ -45,7 +45,7 @@ OFFERED: List[Tuple[str, str, List[str]]] = [
 ]
 
 
-def wheel(folder: pathlib.Path, name: str, version: str, needs: List[str]) -> None:
+def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> None:
     """An empty wheel."""
     stem = f"{name.replace('-', '_')}-{version}"
     meta = "".join(
@@ -88,7 +88,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 class Image:
     """A virtual environment that looks like a task image with these packages."""
 
-    def __init__(self, folder: pathlib.Path, bare: pathlib.Path, packages: Dict[str, str]) -> None:
+    def __init__(self, folder: pathlib.Path, bare: pathlib.Path, packages: dict[str, str]) -> None:
         self.folder = folder / "venv"
         shutil.copytree(bare, self.folder, symlinks=True)
         (self.site,) = self.folder.glob("lib/python*/site-packages")
@@ -99,7 +99,7 @@ class Image:
             (info / "METADATA").write_text(meta)
             (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
 
-    def versions(self) -> Dict[str, str]:
+    def versions(self) -> dict[str, str]:
         infos = (path.name for path in self.site.glob("*.dist-info"))
         pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
         return {name.replace("_", "-"): version for name, version in pairs}
@@ -125,7 +125,7 @@ class Image:
 
 @pytest.fixture
 def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
-    def build(without: Tuple[str, ...] = (), **versions: str) -> Image:
+    def build(without: tuple[str, ...] = (), **versions: str) -> Image:
         packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
         return Image(tmp_path, bare, packages)
 

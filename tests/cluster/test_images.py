@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
 """
 
 
-def namespace() -> List[str]:
+def namespace() -> list[str]:
     """A command prefix that gives a mount namespace, or nothing where none is to be had."""
     for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
         try:
@@ -62,13 +62,13 @@ def namespace() -> List[str]:
 
 
 @pytest.fixture(scope="session")
-def sandbox() -> List[str]:
+def sandbox() -> list[str]:
     if not (prefix := namespace()):
         pytest.skip("no mount namespace for /run/determined: unshare needs user namespaces or root")
     return prefix
 
 
-def uploaded() -> List[Any]:
+def uploaded() -> list[Any]:
     """The files that `det experiment create configs/local.yaml .` sends, by its own code."""
     with contextlib.redirect_stdout(io.StringIO()):  # its progress
         return context.read_v1_context(ROOT)
@@ -93,7 +93,7 @@ class Trial:
 
     def __init__(
         self,
-        sandbox: List[str],
+        sandbox: list[str],
         archive: bytes,
         folder: pathlib.Path,
         cache_dir: pathlib.Path,
@@ -119,7 +119,7 @@ class Trial:
     def run(
         self,
         master: FakeMaster,
-        checkpoint: Optional[str] = None,
+        checkpoint: str | None = None,
         steps: int = 0,
         **env: str,
     ) -> subprocess.CompletedProcess:
@@ -161,7 +161,7 @@ class Trial:
             env={**os.environ, **task, **env},
         )
 
-    def weights(self, checkpoint: Any) -> Dict[str, torch.Tensor]:
+    def weights(self, checkpoint: Any) -> dict[str, torch.Tensor]:
         safe_load.allow_checkpoint_globals()
         path = self.storage / checkpoint.uuid / "state_dict.pth"
         state = torch.load(path, weights_only=True)["models_state_dict"][0]
@@ -182,14 +182,14 @@ def finished(done: subprocess.CompletedProcess, master: FakeMaster) -> None:
     assert master.unknown == []
 
 
-def steps_of(checkpoints: List[Any]) -> List[int]:
+def steps_of(checkpoints: list[Any]) -> list[int]:
     return [checkpoint.metadata["steps_completed"] for checkpoint in checkpoints]
 
 
 @pytest.fixture
 def trial(
     request: pytest.FixtureRequest,
-    sandbox: List[str],
+    sandbox: list[str],
     archive: bytes,
     tmp_path: pathlib.Path,
     cache_dir: pathlib.Path,
@@ -202,10 +202,16 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     lines = (ROOT / ".detignore").read_text().splitlines()
     left = {line[1:] for line in lines if line.startswith("/")}
     needed = {path.name for path in ROOT.glob("*.py")} - left
-    assert {"train.py", "model_def.py", "evaluation.py", "batches.py"} <= needed <= paths
+    assert {"train.py", "model_def.py", "data.py", "workloads.py"} <= needed <= paths
     assert "predict.py" in left and not left & paths
-    assert all((ROOT / name).exists() for name in left if name.endswith((".py", ".html")))
-    assert {"requirements.txt", "startup-hook.sh", "embedded/world.py"} <= paths
+    assert all((ROOT / name).exists() for name in left if name.endswith(".py") and "*" not in name)
+    package = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("detalbert/**/*.py")}
+    inference = {path for path in package if path.startswith("detalbert/inference/")}
+    assert inference and {path for path in paths if path.startswith("detalbert/")} & package == (
+        package - inference
+    )
+    assert {"requirements.txt", "startup-hook.sh", "pretrain/trial.py"} <= paths
+    assert not [path for path in paths if path.startswith(("detalbert/inference", "embedded/c"))]
     model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
     out = ("tests", "cluster", "runs", ".cache", ".git", ".venv", "docs", "reports", "data")

@@ -12,7 +12,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
 from pretrain.trial import build_model
-from tests.test_pretrain_masking import make_examples
+from tests.pretrain.test_masking import make_examples
 
 
 @pytest.fixture(scope="module")

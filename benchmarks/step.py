@@ -8,9 +8,10 @@ schedule and clipping; and the library's loss with the padding left out, so that
 import contextlib
 import copy
 import tempfile
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
 
 
 @contextlib.contextmanager
-def context_of(config: Dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorchTrialContext]:
+def context_of(config: dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorchTrialContext]:
     """Determined's context for one process, as a run makes it; it writes into `folder`."""
     alone = core.DummyDistributedContext()
     windows = config["hyperparameters"]["global_batch_size"]
@@ -83,7 +84,7 @@ def context_of(config: Dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorch
         yield context
 
 
-def train_step(trial: StepTrial, batch: List[Row], step: int) -> None:
+def train_step(trial: StepTrial, batch: list[Row], step: int) -> None:
     """One optimizer step of ours; `last_loss` reads its loss, and waits for the device."""
     trial.meter.reset()
     trial.train_batch(batch, 0, step)
@@ -118,7 +119,7 @@ class Padded:
         half = self.dtype is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
 
-    def batch(self, chosen: np.ndarray) -> List[Dict[str, torch.Tensor]]:
+    def batch(self, chosen: np.ndarray) -> list[dict[str, torch.Tensor]]:
         """The windows of a step as micro-batches of padded rows, int64 [MICRO, length]."""
         micros = []
         for at in range(0, len(chosen), MICRO):
@@ -133,7 +134,7 @@ class Padded:
             micros.append({name: torch.from_numpy(x) for name, x in columns.items()})
         return micros
 
-    def step(self, micros: List[Dict[str, torch.Tensor]]) -> torch.Tensor:
+    def step(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
         """One optimizer step; returns the mean loss of its windows, on the device."""
         total = sum(len(micro["input_ids"]) for micro in micros)
         mean = torch.zeros((), device=self.device)
@@ -158,14 +159,14 @@ class Padded:
 
 
 def _span_loss(
-    logits: torch.Tensor, inputs: Dict[str, torch.Tensor], target: torch.Tensor
+    logits: torch.Tensor, inputs: dict[str, torch.Tensor], target: torch.Tensor
 ) -> torch.Tensor:
     """The library's own loss but for one thing: its softmax takes in the padding."""
     real = inputs["attention_mask"].bool()
     return F.cross_entropy(logits.float().masked_fill(~real, -torch.inf), target)
 
 
-def step(options: Options) -> Dict[str, Any]:
+def step(options: Options) -> dict[str, Any]:
     """Whole optimizer steps of `options.windows` windows; inputs are on the host beforehand."""
     with trial_of(options) as trial:
         device, peer = trial.context.device, Padded(trial)
@@ -208,8 +209,8 @@ def step(options: Options) -> Dict[str, Any]:
 
 
 def _throughput(
-    seconds: List[float], lengths: List[np.ndarray], config: Any, peak: float
-) -> Dict[str, Any]:
+    seconds: list[float], lengths: list[np.ndarray], config: Any, peak: float
+) -> dict[str, Any]:
     """Of steps over windows of `lengths`: tokens a second, and the share of `peak` FLOP/s."""
     tokens = [int(step.sum()) for step in lengths]
     flops = [training_flops(config, step) for step in lengths]
@@ -219,7 +220,7 @@ def _throughput(
     }
 
 
-def _settings(options: Options, trial: SquadTrial, lengths: List[np.ndarray]) -> Dict[str, Any]:
+def _settings(options: Options, trial: SquadTrial, lengths: list[np.ndarray]) -> dict[str, Any]:
     tokens = float(sum(step.sum() for step in lengths))
     return {
         "shape": shape_of(options),
@@ -232,8 +233,8 @@ def _settings(options: Options, trial: SquadTrial, lengths: List[np.ndarray]) ->
 
 
 def _first_step(
-    trial: SquadTrial, peer: Padded, batch: List[Row], padded: Any, device: torch.device
-) -> Dict[str, Any]:
+    trial: SquadTrial, peer: Padded, batch: list[Row], padded: Any, device: torch.device
+) -> dict[str, Any]:
     """The warm-up, from equal weights, so its losses must be equal to rounding."""
     began = now(device)
     train_step(trial, batch, 0)
@@ -247,10 +248,10 @@ def _first_step(
     return {"ours": middle - began, "peer": ended - middle, "losses": [ours, theirs]}
 
 
-def _memory(call: Callable[[], None], turn: Dict[str, int]) -> Dict[str, Any]:
+def _memory(call: Callable[[], None], turn: dict[str, int]) -> dict[str, Any]:
     """Peak bytes of one more step, and windows/s at a budget of 16 GB or that it does not fit."""
     device = torch.device("cuda", torch.cuda.current_device())
-    result: Dict[str, Any] = {"budget_bytes": BUDGET}
+    result: dict[str, Any] = {"budget_bytes": BUDGET}
     for name in ("seconds", "seconds_at_budget"):
         turn.update(ours=0, peer=0)
         torch.cuda.empty_cache()
@@ -268,7 +269,7 @@ def _memory(call: Callable[[], None], turn: Dict[str, int]) -> Dict[str, Any]:
     return result
 
 
-def _compiled(results: Dict[str, Any]) -> Dict[str, Any]:
+def _compiled(results: dict[str, Any]) -> dict[str, Any]:
     """What the first step took beyond a usual one, and how many graphs were compiled."""
     stats = torch._dynamo.utils.counters["stats"]
     ours = results["ours"]

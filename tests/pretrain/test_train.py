@@ -3,7 +3,7 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 import torch
@@ -141,7 +141,7 @@ def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_pa
     assert scores[0]["best"]["loss"] == pytest.approx(scores[1]["best"]["loss"], rel=1e-4)
 
 
-BAD: Dict[str, Any] = {
+BAD: dict[str, Any] = {
     "unknown key": (["hyperparameters.max_ngrams=3"], "did you mean 'max_ngram'?"),
     "two models": (["hyperparameters.model=x"], "hyperparameters.size: set either"),
     "no such size": (["hyperparameters.size=huge"], "is not one of tiny, base"),

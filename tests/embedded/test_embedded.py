@@ -15,8 +15,8 @@ from detalbert.squad.relations import FIELDS, GOODS, TIMBERS
 from detalbert.squad.world import generate
 from embedded.pretrain import build_model, train_tokenizer
 from embedded.prune import prune
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "embedded" / "albert-tiny"
 SPLITS = ("train", "validation")
 

@@ -3,7 +3,8 @@
 import json
 import pathlib
 import re
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import jsonschema
 import pytest
@@ -29,7 +30,7 @@ PUBLISHED_WINDOWS = 132_198
 ids = {"argvalues": CONFIGS, "ids": [path.name for path in CONFIGS]}
 
 
-def load(name: str) -> Dict[str, Any]:
+def load(name: str) -> dict[str, Any]:
     return yaml.safe_load((ROOT / "configs" / name).read_text())
 
 
@@ -80,7 +81,7 @@ Validator = jsonschema.validators.extend(
 
 
 @pytest.fixture(scope="module")
-def schemas() -> Dict[str, Any]:
+def schemas() -> dict[str, Any]:
     """Determined's schemas by file name."""
     if not SCHEMAS.is_dir():
         pytest.skip("../shared/determined-schemas is not there")
@@ -91,7 +92,7 @@ def schemas() -> Dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def validate(schemas: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
+def validate(schemas: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
     """Check an experiment config against Determined's schemas, their own keywords included."""
     registry = referencing.Registry().with_resources(
         (BASE + name, referencing.jsonschema.DRAFT7.create_resource(schema))
@@ -100,7 +101,7 @@ def validate(schemas: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
     return Validator({"$ref": BASE + "experiment.json"}, registry=registry).validate
 
 
-def as_submitted(config: Dict[str, Any]) -> Dict[str, Any]:
+def as_submitted(config: dict[str, Any]) -> dict[str, Any]:
     """The config as the master completes it: its own storage merged in, a seed drawn."""
     storage = {"type": "s3", "bucket": "b", **config.get("checkpoint_storage", {})}
     return {"reproducibility": {"experiment_seed": 1}, **config, "checkpoint_storage": storage}
@@ -264,7 +265,7 @@ def test_log_policies_are_the_same_everywhere_and_do_what_they_say() -> None:
     assert not actions("KeyError: train_py error")
 
 
-def walk(spec: Any, schema: Dict[str, Any], schemas: Dict[str, Any], where: str):
+def walk(spec: Any, schema: dict[str, Any], schemas: dict[str, Any], where: str):
     """Yields (where, our keys, Determined's keys) for every mapping that both describe."""
     reference = schema.get("optionalRef") or schema.get("$ref")
     if reference:

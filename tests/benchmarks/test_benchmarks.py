@@ -7,12 +7,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import loader, parity, peer, pretraining, render, sharding, trial
+from benchmarks import loader, parity, peer, pretraining, render, sharding
+from benchmarks import step as trial
 from benchmarks.__main__ import main
 from benchmarks.measure import Options, memory_of_process
 from detalbert.squad import world
@@ -32,7 +33,7 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tuple[str, ...]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """A folder of few generated questions, and what makes every stage short."""
     folder = tmp_path_factory.mktemp("squad")
     for name, split in (("train", "train"), ("dev", "validation")):
@@ -50,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tuple[str, ...]:
     "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce", "shards"]
 )
 def test_every_stage_writes_a_whole_result(
-    stage: str, tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+    stage: str, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     file = tmp_path / "results" / f"{stage}.json"
     assert main([stage, *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
@@ -68,7 +69,7 @@ def test_every_stage_writes_a_whole_result(
     assert f"| {stage}" in table and "not measured" in table
 
 
-def test_memory_of_sharding_is_measured_at_three_sizes(tiny: Tuple[str, ...]) -> None:
+def test_memory_of_sharding_is_measured_at_three_sizes(tiny: tuple[str, ...]) -> None:
     options = Options(Path(), "embedded/albert-tiny", text=Path(tiny[tiny.index("--text") + 1]))
     found = [sharding.memory_of(options, times) for times in (1, 2)]
     assert 1.9 < found[1]["text_megabytes"] / found[0]["text_megabytes"] < 2.3
@@ -76,7 +77,7 @@ def test_memory_of_sharding_is_measured_at_three_sizes(tiny: Tuple[str, ...]) ->
 
 
 def test_pretraining_is_measured(
-    tiny: Tuple[str, ...],
+    tiny: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
@@ -131,7 +132,7 @@ def test_a_planted_difference_fails_the_stage(
     stage: str,
     name: str,
     wrong: Any,
-    tiny: Tuple[str, ...],
+    tiny: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -146,7 +147,7 @@ def test_a_planted_difference_fails_the_stage(
 @pytest.mark.parametrize("stage", ["step", "parity"])
 def test_other_weights_fail_the_stages_with_a_model(
     stage: str,
-    tiny: Tuple[str, ...],
+    tiny: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -158,7 +159,7 @@ def test_other_weights_fail_the_stages_with_a_model(
 
 
 def test_pretraining_notices_other_tokens_and_other_gradients(
-    tiny: Tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def fewer(*arguments: Any) -> Any:
         rows, windows = map_way(*arguments)
@@ -177,7 +178,7 @@ def test_pretraining_notices_other_tokens_and_other_gradients(
 
 
 def test_mistakes_are_one_line(
-    tiny: Tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+    tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     for arguments in (
@@ -196,7 +197,7 @@ def test_mistakes_are_one_line(
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_render_fills_the_page_between_its_markers(tiny: Tuple[str, ...], tmp_path: Path) -> None:
+def test_render_fills_the_page_between_its_markers(tiny: tuple[str, ...], tmp_path: Path) -> None:
     results = tmp_path / "results"
     assert main(["decode", *tiny, "--json", str(results / "decode.json")]) == 0
     page = tmp_path / "page.md"

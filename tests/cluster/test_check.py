@@ -5,7 +5,7 @@ import functools
 import json
 import pathlib
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import pytest
 import torch
@@ -22,24 +22,24 @@ V100_SPOT = "aws-spot-p3-16xlarge"
 
 
 @functools.lru_cache
-def parsed(path: pathlib.Path) -> Dict[str, Any]:
+def parsed(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(PLACEHOLDER.sub("filled-in", path.read_text()))
 
 
-def filled(path: pathlib.Path) -> Dict[str, Any]:
+def filled(path: pathlib.Path) -> dict[str, Any]:
     """A config with every placeholder filled in, to be changed at will."""
     return copy.deepcopy(parsed(path))
 
 
-def master(name: str = "master-aws-spot.yaml") -> Dict[str, Any]:
+def master(name: str = "master-aws-spot.yaml") -> dict[str, Any]:
     return filled(ROOT / "cluster" / name)
 
 
-def experiment(name: str) -> Dict[str, Any]:
+def experiment(name: str) -> dict[str, Any]:
     return filled(ROOT / "configs" / name)
 
 
-def put(config: Dict[str, Any], path: str, value: Any) -> None:
+def put(config: dict[str, Any], path: str, value: Any) -> None:
     """Set `a.b[0].c`; a value of None takes the key out."""
     *parents, last = re.findall(r"[^.\[\]]+", path)
     node: Any = config
@@ -53,9 +53,9 @@ def put(config: Dict[str, Any], path: str, value: Any) -> None:
 
 def findings(
     tmp_path: pathlib.Path,
-    config: Optional[Dict[str, Any]] = None,
-    cluster: Optional[Dict[str, Any]] = None,
-) -> List[Finding]:
+    config: dict[str, Any] | None = None,
+    cluster: dict[str, Any] | None = None,
+) -> list[Finding]:
     """What the checker says of configs as files of their own, the package as model folder."""
     paths = {}
     for name, content in (("job.yaml", config), ("master.yaml", cluster)):
@@ -143,7 +143,7 @@ JOB_MISTAKES = [
 
 @pytest.mark.parametrize(("name", "key", "value", "where", "words"), JOB_MISTAKES)
 def test_mistake_in_an_experiment_is_named(
-    name: str, key: str, value: Any, where: str, words: Optional[str], tmp_path: pathlib.Path
+    name: str, key: str, value: Any, where: str, words: str | None, tmp_path: pathlib.Path
 ) -> None:
     config = experiment(f"{name}.yaml")
     put(config, key, value)
@@ -209,7 +209,7 @@ def test_mistake_in_a_master_config_is_named(
     ],
 )
 def test_precision_against_the_gpu_of_the_pool(
-    instance: str, precision: str, words: Optional[str], tmp_path: pathlib.Path
+    instance: str, precision: str, words: str | None, tmp_path: pathlib.Path
 ) -> None:
     cluster, config = master(), experiment("smoke.yaml")
     put(cluster, f"{POOL}.instance_type", instance)
@@ -286,7 +286,7 @@ def test_estimates_of_the_published_runs() -> None:
     assert estimates.largest_token_budget(shape, h100, 8, half=True) > 8192
 
 
-def paths(node: Any, prefix: str = "") -> List[str]:
+def paths(node: Any, prefix: str = "") -> list[str]:
     """Every key of a config, as `put` takes them."""
     if isinstance(node, dict):
         inner = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in node.items()]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ segments = st.lists(segment, min_size=1, max_size=2)
 @given(segments, st.integers(0, 2**32), st.floats(0.01, 0.9), st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
 def test_whole_words_within_the_rate(
-    parts: List[np.ndarray], seed: int, fraction: float, max_ngram: int
+    parts: list[np.ndarray], seed: int, fraction: float, max_ngram: int
 ) -> None:
     words = find_words(parts, VOCABULARY)
     begins, ends, owners = words
@@ -84,7 +84,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return make_examples(tmp_path_factory.mktemp("text"))
 
 
-def make_examples(folder: Path, text: Optional[str] = None, **more: Any) -> Examples:
+def make_examples(folder: Path, text: str | None = None, **more: Any) -> Examples:
     letters = "abcdefghijklmnopqrst"
     sentence = "{0}{0}{0} the {1} was {0}."
     lines = [
@@ -104,7 +104,7 @@ def make_examples(folder: Path, text: Optional[str] = None, **more: Any) -> Exam
     return Examples(corpus, read_vocabulary(tokenizer), hparams)
 
 
-def original(examples: Examples, made: Any) -> Tuple[np.ndarray, np.ndarray]:
+def original(examples: Examples, made: Any) -> tuple[np.ndarray, np.ndarray]:
     """The text tokens of an example before masking, and its segment ids."""
     ids = made["input_ids"].copy()
     ids[made["masked"]] = made["mlm_labels"]

@@ -3,7 +3,7 @@
 import datetime
 import math
 import pathlib
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +14,7 @@ from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
 from reports import prices
 
-ENTRY: Dict[str, Any] = {
+ENTRY: dict[str, Any] = {
     "slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot_discount": 0.7,
     "interruption": "5-10%", "region": "us-east-1", "source": "a test",
     "date": datetime.date(2026, 9, 17),

@@ -8,7 +8,8 @@ gone round. ALBERT's gradients come out all at once, at the end of backward, so 
 `python -m benchmarks scaling` measures the parts and holds the sum against two real processes.
 """
 
-from typing import Dict, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def imbalance(job: Job, ranks: int, steps: int = 200) -> float:
 
 def predict(
     job: Job, tokens_per_second: float, network: Network, ranks: Sequence[int], fixed: float = 0.0
-) -> Dict[int, Dict[str, float]]:
+) -> dict[int, dict[str, float]]:
     """Seconds of a step at every number of slots, what they go to, and windows per second.
 
     Args: tokens_per_second: of one slot, real tokens, forward and backward; fixed: seconds per

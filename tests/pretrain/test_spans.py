@@ -2,7 +2,6 @@
 
 import copy
 from pathlib import Path
-from typing import List
 
 import numpy as np
 import pytest
@@ -18,14 +17,14 @@ from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import AlbertForSpanPreTraining, read_pretraining, score_row, span_losses
 from pretrain.spans import make_cloze
 from pretrain.trial import build_model
-from tests.test_pretrain_masking import VOCABULARY, make_examples
-from tests.test_pretrain_objectives import tickets
+from tests.pretrain.test_masking import VOCABULARY, make_examples
+from tests.pretrain.test_objectives import tickets
 
 sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)
 
 
 @given(st.lists(sentence, min_size=2, max_size=8), st.integers(0, 2**32))
-def test_an_exercise_is_of_one_sentence_of_the_window(parts: List[np.ndarray], seed: int) -> None:
+def test_an_exercise_is_of_one_sentence_of_the_window(parts: list[np.ndarray], seed: int) -> None:
     tokens, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
     cloze = make_cloze(tokens, sizes, VOCABULARY, np.random.default_rng(seed))
     if cloze is None:

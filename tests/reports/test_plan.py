@@ -10,7 +10,7 @@ import yaml
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
-from reports.work import count_windows, parse_speed
+from reports.speed import count_windows, parse_speed
 from tests.conftest import TINY
 
 FEW = ["--runs", "300", "--today", "2026-10-01", "--hourly", "0.05", "--pool", "p3.2xlarge",

@@ -9,7 +9,8 @@ import datetime
 import http.server
 import json
 import threading
-from typing import Any, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -49,9 +50,9 @@ def product(price: str) -> str:
 
 
 @contextlib.contextmanager
-def aws(status: int, body: str, kind: str) -> Iterator[Tuple[str, List[Any]]]:
+def aws(status: int, body: str, kind: str) -> Iterator[tuple[str, list[Any]]]:
     """A server that gives every request the same answer; yields its URL and what it was asked."""
-    asked: List[Any] = []
+    asked: list[Any] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:

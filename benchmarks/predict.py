@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 import transformers
@@ -55,7 +55,7 @@ def write_model(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def forward_seconds(model: Trained, rows: List[Any]) -> float:
+def forward_seconds(model: Trained, rows: list[Any]) -> float:
     began = time.perf_counter()
     for row in rows:
         model.run(row)
@@ -82,7 +82,7 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     return greatest / 2**20
 
 
-def predict(options: Options) -> Dict[str, Any]:
+def predict(options: Options) -> dict[str, Any]:
     """Ratio, medians and spread in seconds, peak memory in MiB, and what it ran on."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

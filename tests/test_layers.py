@@ -1,0 +1,58 @@
+"""The house: the package imports no file of the root, and inside it imports go one way only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Each may import those before it, and itself.
+LAYERS = "errors atomic hub settings squad corpus engine training inference".split()
+BESIDE = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"detalbert"}
+OUTSIDE = {path.stem for path in ROOT.glob("*.py")} | BESIDE
+
+
+def wrong_imports(place: str, source: str) -> list[str]:
+    """The modules that `source`, at `place` below detalbert/, must not import."""
+    layer = LAYERS.index(place.split("/")[0].removesuffix(".py"))
+    modules = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "a relative import, which this test does not follow"
+            modules += [f"{node.module}.{name.name}" for name in node.names]
+        elif isinstance(node, ast.Import):
+            modules += [name.name for name in node.names]
+    inside = [module.split(".") for module in modules if module.split(".")[0] == "detalbert"]
+    upward = [".".join(m) for m in inside if len(m) < 2 or LAYERS.index(m[1]) > layer]
+    return upward + [module for module in modules if module.split(".")[0] in OUTSIDE]
+
+
+FILES = sorted(path for path in ROOT.glob("detalbert/**/*.py") if path.stat().st_size)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_go_one_way(path: Path) -> None:
+    place = path.relative_to(ROOT / "detalbert").as_posix()
+    assert wrong_imports(place, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "place, planted",
+    [
+        ("errors.py", "from detalbert.atomic import write_json"),
+        ("squad/windows.py", "from detalbert.engine import rows"),
+        ("squad/windows.py", "from detalbert import corpus"),
+        ("engine/rows.py", "def late():\n    import detalbert.training.folder"),
+        ("corpus/words.py", "from pretrain.hparams import PretrainHParams"),
+        ("inference/model.py", "import model_def"),
+        ("hub.py", "import detalbert"),
+    ],
+)
+def test_a_planted_import_is_found(place: str, planted: str) -> None:
+    assert len(wrong_imports(place, planted)) == 1
+
+
+def test_the_root_holds_what_a_user_runs() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= 6
+    assert all(not path.read_text() for path in ROOT.glob("detalbert/**/__init__.py"))
