@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.settings.hparams import StepHParams, check_step
-from detalbert.settings.sections import parse_section
+from detalbert.settings.hparams import StepHParams
+from detalbert.settings.sections import limited, parse_section
 
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
 _SIZES = {
@@ -20,28 +20,29 @@ _SIZES = {
     "xlarge": (2048, 24, 16, 128, 8192),
     "xxlarge": (4096, 12, 64, 128, 16384),
 }
-_CHOICES = {"optimizer": ("lamb", "adamw", "radam"), "size": tuple(_SIZES)}
 
 
 @dataclass(frozen=True)
 class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
-    size: str | None = None  # tiny, base, large, xlarge, xxlarge; model_config changes its keys
+    # A published size; model_config changes its keys.
+    size: str | None = limited(None, choices=tuple(_SIZES))
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
-    masked_fraction: float = 0.15
-    max_ngram: int = 3
-    span_fraction: float = 0.0  # of windows that train to select a span instead: see spans.py
+    masked_fraction: float = limited(0.15, above=0, below=1)
+    max_ngram: int = limited(3, above=0)
+    # This part of the windows trains to select a span instead: see spans.py.
+    span_fraction: float = limited(0.0, least=0, below=1)
 
     global_batch_size: int = 4096
     max_steps: int | None = 125_000
     base_learning_rate: float = 0.00176
     base_batch_size: int = 4096
-    optimizer: str = "lamb"
+    optimizer: str = limited("lamb", choices=("lamb", "adamw", "radam"))
     weight_decay: float = 0.01
     warmup_fraction: float = 0.025
-    max_seq_length: int = 512
+    max_seq_length: int = limited(512, least=8, most=65_535)
 
     def model_keys(self) -> dict[str, Any]:
         """The model's config: that of `size`, with what `model_config` says instead."""
@@ -52,41 +53,29 @@ class PretrainHParams(StepHParams):
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return {**keys, **dropout, **(self.model_config or {})}
 
+    def check(self) -> None:
+        if (self.model is None) == (self.size is None and self.model_config is None):
+            raise UserError(
+                "hyperparameters.size: set either 'model' (a pretrained folder or hub name to go "
+                "on from) or 'size' (one from random weights), with 'model_config' to change the "
+                "latter"
+            )
+        keys = self.model_keys()
+        positions = keys["max_position_embeddings"]
+        if self.model is None and positions < self.max_seq_length:
+            raise UserError(
+                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
+                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
+            )
+        sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
+        if self.matching_start and (self.model is not None or len(sizes) > 1):
+            raise UserError(
+                "hyperparameters.matching_start: it is for a model from random weights, with "
+                "model_config.embedding_size equal to hidden_size"
+            )
+        super().check()
+
 
 def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
-    """`hyperparameters:` of a pretraining experiment. Raises UserError as `parse_hparams` does."""
-    hparams = parse_section(PretrainHParams, "hyperparameters", values, _CHOICES)
-    if (hparams.model is None) == (hparams.size is None and hparams.model_config is None):
-        raise UserError(
-            "hyperparameters.size: set either 'model' (a pretrained folder or hub name to go on "
-            "from) or 'size' (one from random weights), with 'model_config' to change the latter"
-        )
-    if hparams.masked_fraction >= 1:
-        raise UserError(
-            f"hyperparameters.masked_fraction: {hparams.masked_fraction} leaves nothing to read; "
-            "use less than 1"
-        )
-    if hparams.span_fraction >= 1:
-        raise UserError(
-            f"hyperparameters.span_fraction: {hparams.span_fraction} leaves no window for the "
-            "masked language model; use less than 1"
-        )
-    if hparams.max_seq_length < 8 or hparams.max_seq_length > 65_535:
-        raise UserError(
-            f"hyperparameters.max_seq_length: {hparams.max_seq_length} is not between 8 and 65535"
-        )
-    positions = hparams.model_keys()["max_position_embeddings"]
-    if hparams.model is None and positions < hparams.max_seq_length:
-        raise UserError(
-            f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
-            f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
-        )
-    keys = hparams.model_keys()
-    sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
-    if hparams.matching_start and (hparams.model is not None or len(sizes) > 1):
-        raise UserError(
-            "hyperparameters.matching_start: it is for a model from random weights, with "
-            "model_config.embedding_size equal to hidden_size"
-        )
-    check_step(hparams)
-    return hparams
+    """`hyperparameters:` of a pretraining experiment. Raises UserError as `parse_section` does."""
+    return parse_section(PretrainHParams, "hyperparameters", values)

@@ -3,52 +3,70 @@
 import contextlib
 import dataclasses
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from detalbert.errors import UserError, unknown_key
 
-_POSITIVE = {
-    "global_batch_size", "epochs", "max_steps", "base_learning_rate", "base_batch_size", "lr_scale",
-    "max_seq_length", "max_query_length", "n_best_size", "max_answer_length",
-    "max_tokens_per_forward", "checkpoint_period", "validation_period", "reporting_period",
-    "max_train_examples", "max_validation_examples",
-    "shard_mib", "cache_gib", "max_ngram", "masked_fraction",  # pretraining's
-}  # fmt: skip
-_NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "doc_stride", "seed", "num_workers"}
-_NOT_NEGATIVE |= {"profile_steps", "span_fraction"}
-_CHOICES = {
-    "optimizer": ("radam", "adamw"),
-    "precision": ("auto", "fp32", "bf16", "fp16", "fp8"),
-    "allreduce_dtype": ("fp32", "bf16", "fp16"),
+# What a limit is called in an error, and when a value keeps it.
+_LIMITS = {
+    "above": ("greater than", operator.gt),
+    "least": ("at least", operator.ge),
+    "below": ("less than", operator.lt),
+    "most": ("at most", operator.le),
 }
 
 
-def parse_section(
-    cls: type, section: str, values: Any, choices: Mapping[str, tuple[str, ...]] | None = None
-) -> Any:
+def limited(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
+    """A dataclass field whose numbers or texts are limited; None and "auto" always pass.
+
+    Args: limits: `above`, `least`, `below`, `most` (numbers) or `choices` (a tuple of texts). A
+    subclass that changes the default keeps the limits that it does not give.
+    """
+    return dataclasses.field(default=default, metadata=limits)
+
+
+class Section:
+    """Base of the dataclasses that `parse_section` makes."""
+
+    def check(self) -> None:
+        """Raise UserError for values that do not go together."""
+
+
+T = TypeVar("T", bound=Section)
+
+
+def parse_section(cls: type[T], section: str, values: Any) -> T:
     """A config section as dataclass `cls`, its keys, types and limits checked.
 
-    Args: choices: the texts that a key may hold, where they are other than fine-tuning's.
-    Raises: UserError naming the key.
+    Raises: UserError naming the key for an unknown, missing, wrongly typed or impossible value.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    types = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls)
     for key in values:
         if key not in fields:
             raise unknown_key(str(key), section, list(fields))
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and values.get(name) is None:
             raise UserError(f"{section}.{name}: missing; set it in the config")
-    checked = {}
-    for key, value in values.items():
-        checked[key] = _typed(f"{section}.{key}", value, types[key])
-        _check_limits(section, key, checked[key], {**_CHOICES, **(choices or {})})
-    return cls(**checked)
+    checked = {key: _typed(f"{section}.{key}", value, hints[key]) for key, value in values.items()}
+    for key, value in checked.items():
+        _check_limits(f"{section}.{key}", value, limits_of(cls, key))
+    parsed = cls(**checked)
+    parsed.check()
+    return parsed
+
+
+def limits_of(cls: type, key: str) -> dict[str, Any]:
+    """The limits of a key of dataclass `cls`, those of its bases included."""
+    bases = (base.__dict__.get("__dataclass_fields__", {}) for base in reversed(cls.__mro__))
+    return {name: value for fields in bases if key in fields
+            for name, value in fields[key].metadata.items()}  # fmt: skip
 
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
@@ -73,14 +91,12 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
     raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r}")
 
 
-def _check_limits(
-    section: str, key: str, value: Any, choices: Mapping[str, tuple[str, ...]]
-) -> None:
-    if value is None or value == "auto":
+def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if value is None or value == "auto" and "choices" not in limits:
         return
-    if key in _POSITIVE and not value > 0:
-        raise UserError(f"{section}.{key}: {value} must be greater than 0")
-    if key in _NOT_NEGATIVE and value < 0:
-        raise UserError(f"{section}.{key}: {value} must not be negative")
-    if key in choices and value not in choices[key]:
-        raise UserError(f"{section}.{key}: {value!r} is not one of {', '.join(choices[key])}")
+    if value not in limits.get("choices", (value,)):
+        raise UserError(f"{path}: {value!r} is not one of {', '.join(limits['choices'])}")
+    bounds = {name: _LIMITS[name] for name in _LIMITS if name in limits}
+    if not all(holds(value, limits[name]) for name, (_, holds) in bounds.items()):
+        wanted = " and ".join(f"{text} {limits[name]}" for name, (text, _) in bounds.items())
+        raise UserError(f"{path}: {value} must be {wanted}")

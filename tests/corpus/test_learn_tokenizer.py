@@ -89,8 +89,8 @@ def test_of_much_text_parts_from_all_over_are_looked_at(
         ({"text": "t.txt"}, "data.tokenizer: set either"),
         ({"text": "t.txt", "tokenizer": "x", "vocab_size": 400}, "data.tokenizer: set either"),
         ({"shards": "s", "vocab_size": 400}, "data.vocab_size: shards have"),
-        ({"text": "t.txt", "vocab_size": 299}, "data.vocab_size: 299 is not between"),
-        ({"text": "t.txt", "vocab_size": 70_000}, "data.vocab_size: 70000 is not between"),
+        ({"text": "t.txt", "vocab_size": 299}, "data.vocab_size: 299 must be at least 300"),
+        ({"text": "t.txt", "vocab_size": 70_000}, "data.vocab_size: 70000 must be at least"),
     ],
 )
 def test_bad_values_name_their_key(values: Any, said: str) -> None:

@@ -87,7 +87,7 @@ def test_two_slots_leave_one_trace_and_their_exchange_is_seen(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(-1, "must not be negative"), ("some", "expected a whole number"), (10, "the run's 12")],
+    [(-1, "must be at least 0"), ("some", "expected a whole number"), (10, "the run's 12")],
 )
 def test_a_bad_number_is_one_line(
     value: Any, said: str, tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture

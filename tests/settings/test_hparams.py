@@ -1,6 +1,8 @@
 """Keys, types and limits of `hyperparameters:` and `data:`; reading and changing a config."""
 
 import dataclasses
+import re
+import typing
 
 import pytest
 import yaml
@@ -15,6 +17,9 @@ from detalbert.settings.experiment import (
     single_values,
 )
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
+from detalbert.settings.sections import limits_of
+from detalbert.settings.text import TextConfig
+from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from tests.conftest import ROOT
 
 
@@ -36,9 +41,12 @@ def test_defaults_are_the_published_recipe() -> None:
         ({"global_batch_size": 0}, "hyperparameters.global_batch_size: 0 must be greater"),
         ({"epochs": [2]}, "hyperparameters.epochs: expected a number"),
         ({"epochs": None}, "hyperparameters.epochs: expected a number"),
-        ({"weight_decay": -0.1}, "hyperparameters.weight_decay: -0.1 must not be negative"),
-        ({"beta2": 1}, "hyperparameters.beta2: 1.0 is not from 0 to below 1"),
-        ({"warmup_fraction": 2}, "hyperparameters.warmup_fraction: 2.0 is not between 0 and 1"),
+        ({"weight_decay": -0.1}, "hyperparameters.weight_decay: -0.1 must be at least 0"),
+        ({"beta2": 1}, "hyperparameters.beta2: 1.0 must be at least 0 and less than 1"),
+        (
+            {"warmup_fraction": 2},
+            "hyperparameters.warmup_fraction: 2.0 must be at least 0 and at m",
+        ),
         ({"base_learning_rate": float("nan")}, "hyperparameters.base_learning_rate"),
         ({"optimizer": "sgd"}, "hyperparameters.optimizer: 'sgd' is not one of radam, adamw"),
         ({"precision": 16}, "hyperparameters.precision: expected text"),
@@ -52,6 +60,17 @@ def test_a_wrong_hyperparameter_is_named(keys: dict, message: str) -> None:
         parse_hparams({"model": "x", **keys})
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_no_number_is_without_limits() -> None:
+    """Also where a subclass changes a default."""
+    for section in (DataConfig, HParams, TextConfig, PretrainHParams):
+        hints = typing.get_type_hints(section)
+        numbers = {name for name, hint in hints.items() if re.search(r"int|float", str(hint))}
+        unlimited = {name for name in numbers if not limits_of(section, name)}
+        assert numbers and unlimited <= {"null_score_diff_threshold"}
+    with pytest.raises(UserError, match="global_batch_size: 0 must be greater than 0"):
+        parse_pretrain_hparams({"size": "base", "global_batch_size": 0})
 
 
 def test_numbers_as_yaml_1_1_reads_them() -> None:
