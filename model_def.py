@@ -19,15 +19,19 @@ from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import Row
-from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
+from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import METRICS, score
 from detalbert.training import preflight
-from detalbert.training.display import Progress
 from detalbert.training.folder import SCORES, write_predictions
 from detalbert.training.workload import Workload
+
+# What a run prints of a validation.
+SHOWN = (
+    "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1", "loss",
+)  # fmt: skip
 
 
 class SquadTrial(StepTrial):
@@ -35,22 +39,26 @@ class SquadTrial(StepTrial):
 
     Args:
         context: Determined's; its hyperparameters and `data` config say everything else.
-        data: the splits where the caller has them already; loaded from the config otherwise.
+        hparams, data: these, parsed and loaded, where the caller has them already.
     """
 
-    def __init__(self, context: pytorch.PyTorchTrialContext, data: SquadData | None = None) -> None:
-        hparams = parse_hparams(context.get_hparams())
+    def __init__(
+        self,
+        context: pytorch.PyTorchTrialContext,
+        hparams: HParams | None = None,
+        data: SquadData | None = None,
+    ) -> None:
+        hparams = hparams or parse_hparams(context.get_hparams())
         self.data = data or SquadData.load(context.get_data_config(), hparams)
         model = build_model(hparams, self.data.tokenizer)
-        self.prepare(context, hparams, model, len(self.data.train.windows))
-        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
+        super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN)
         self.answers = context.wrap_reducer(
-            AnswerReducer(self.hparams, self.data.validation, self.rank), for_training=False
+            AnswerReducer(hparams, self.data.validation, self.rank), for_training=False
         )
 
     def predictions(self) -> Answers | None:
         """The answers of the last validation, while the weights are still those; chief only."""
-        return self.answers.answers
+        return self.answers.latest
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
@@ -70,7 +78,7 @@ class SquadTrial(StepTrial):
         return validation_loader(windows, self.slots, self.rank, self.max_tokens)
 
     def begin_step(self, batch: list[Row]) -> None:
-        self.answers.answers = None  # the weights move on from what was validated
+        self.answers.latest = None  # the weights move on from what was validated
         self.share = self.get_batch_length(batch)
 
     def row_loss(self, row: Row) -> torch.Tensor:
@@ -86,12 +94,8 @@ class SquadTrial(StepTrial):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        steps_done = self.context.get_initial_batch()
-        return {
-            "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
-            "profile": self.profile,
-            "answers": AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer),
-        }
+        beside = AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer)
+        return {**super().build_callbacks(), "answers": beside}
 
 
 class AnswerReducer(pytorch.MetricReducer):
@@ -101,7 +105,7 @@ class AnswerReducer(pytorch.MetricReducer):
         self.hparams = hparams
         self.split = split
         self.rank = rank
-        self.answers: Answers | None = None  # of the weights as they are, on the chief
+        self.latest: Answers | None = None  # of the weights as they are, on the chief
         self.metrics: dict[str, float] = {}  # of these answers
 
     def reset(self) -> None:
@@ -122,8 +126,8 @@ class AnswerReducer(pytorch.MetricReducer):
         losses = np.concatenate([row for slot in per_slot for row in slot[1]])
         examples, windows = self.split.examples, self.split.windows
         threshold = self.hparams.null_score_diff_threshold
-        self.answers = merge_answers(examples, windows, spans, threshold)
-        metrics = score(examples, self.answers.predictions, self.answers.null_odds, threshold)
+        self.latest = merge_answers(examples, windows, spans, threshold)
+        metrics = score(examples, *self.latest, threshold)
         # In window order, so that the sum is the same however the rows were dealt to slots.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
@@ -146,20 +150,19 @@ class AnswersBesideCheckpoint(ModelBesideCheckpoint):
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         super().on_checkpoint_write_end(checkpoint_dir)
         folder = Path(checkpoint_dir)
-        if self.reducer.answers is not None:
-            write_predictions(folder, self.reducer.answers)
+        if self.reducer.latest is not None:
+            write_predictions(folder, self.reducer.latest)
             write_json(folder / SCORES, self.reducer.metrics)
 
 
 FINE_TUNING = Workload(
     parse_data=parse_data_config,
     parse=parse_hparams,
-    hparams=HParams,
     load=SquadData.load,
     trial=SquadTrial,
     check=preflight.check,
     metrics=tuple(METRICS),
     metric="f1",
-    shown=("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1"),
+    shown=SHOWN,
     leaves="predictions, metrics and checkpoints",
 )

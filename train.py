@@ -18,7 +18,6 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -29,22 +28,16 @@ import torch
 from determined import core, pytorch
 
 from detalbert.engine import determinism
-from detalbert.engine.optim import plan_steps
+from detalbert.engine.progress import format_scores
 from detalbert.errors import UserError
-from detalbert.settings.experiment import (
-    apply_overrides,
-    check_sections,
-    load_config,
-    single_values,
-)
-from detalbert.settings.hparams import StepHParams
-from detalbert.training import preflight, resume, spot
+from detalbert.settings import experiment
+from detalbert.training import folder, preflight, resume, spot
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.display import describe, quiet_libraries, summarize
-from detalbert.training.folder import RunFolder
+from detalbert.training.display import describe, quiet_libraries
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
+from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import EveryOrStop, StopRequest
-from detalbert.training.workload import Workload
+from detalbert.training.workload import Training
 from workloads import choose
 
 
@@ -97,168 +90,143 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def run_locally(args: argparse.Namespace) -> None:
     """Train on this machine, as one process or as one of torchrun's."""
-    config = load_config(args.config)
-    apply_overrides(config, args.set)
-    check_sections(config)
+    config = experiment.load(args.config, args.set)
     workload = choose(config)
-    check_metric(config, workload)
-    hparams = workload.parse(single_values(config["hyperparameters"]))
-    folder = RunFolder(args.output_dir, config["searcher"], hparams.global_batch_size)
+    hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         chief = distributed.rank == 0
         if chief:
-            folder.create()
-            stack.enter_context(folder.claimed())
-            stack.callback(folder.close)
-        data = workload.load(config["data"], hparams)
-        config = resolve(config, hparams, data)
-        run = resume.identity(workload.hparams(**config["hyperparameters"]), data.fingerprints())
+            folder.create_folder(args.output_dir)
+            stack.enter_context(folder.claim_folder(args.output_dir))
+        training = Training.load(workload, config, hparams)
+        identity = training.identity()
         checkpoint = None
         if chief:
-            checkpoint = prepare(folder, args.resume, config, run)
+            checkpoint = prepare(args.output_dir, args.resume, training, identity)
         checkpoint = distributed.broadcast(checkpoint)
-        train_locally(workload, distributed, folder, config, data, run, checkpoint)
+        train_locally(training, distributed, args.output_dir, identity, checkpoint)
 
 
 def prepare(
-    folder: RunFolder, resume_from: str, config: dict[str, Any], run: dict[str, Any]
+    output: Path, resume_from: str, training: Training, identity: dict[str, Any]
 ) -> str | None:
-    """The chief's part before training: the checkpoint to go on from, and `config.yaml`.
-
-    Args: run: what must not change over a restart, see `resume.identity`.
-    """
+    """The chief's part before training: the checkpoint to go on from, and `config.yaml`."""
     checkpoint = None
     if resume_from == "never":
-        folder.set_aside()
+        folder.set_aside(output)
     else:
-        checkpoint = resume.find_checkpoint(resume_from, folder.path, run)
+        checkpoint = resume.find_checkpoint(resume_from, output, identity)
     if checkpoint is not None:
-        manifest = resume.read_manifest(checkpoint)
-        folder.restore(checkpoint, manifest["validations"])
-        finished = manifest["steps"] == config["hyperparameters"]["max_steps"]
+        steps = resume.read_manifest(checkpoint)["steps"]
         print(
-            f"going on from step {manifest['steps']} ({checkpoint})"
-            + (": the run is complete, --resume never starts over" if finished else ""),
+            f"going on from step {steps} ({checkpoint})"
+            + (": the run is complete, --resume never starts over"
+               if steps == training.hparams.max_steps else ""),
             flush=True,
-        )
-    folder.write_config(config)
+        )  # fmt: skip
+    folder.write_config(output, training.config)
     return checkpoint and str(checkpoint)
 
 
 def train_locally(
-    workload: Workload,
+    training: Training,
     distributed: core.DistributedContext,
-    folder: RunFolder,
-    config: dict[str, Any],
-    data: Any,
-    run: dict[str, Any],
+    output: Path,
+    identity: dict[str, Any],
     checkpoint: str | None,
 ) -> None:
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
-    done = resume.read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
-    checkpoints = LocalCheckpoints(distributed, folder, run, config.get("checkpoint_storage") or {})
+    config, hparams = training.config, training.hparams
+    # `trial` is made below: its context wants to know first where reports go.
+    metrics = RunMetrics(
+        output, config["searcher"], hparams.global_batch_size, lambda: trial.predictions()
+    )
+    done = 0
+    if checkpoint is not None:
+        manifest = resume.read_manifest(Path(checkpoint))
+        done = manifest["steps"]
+        if chief:
+            metrics.restore(Path(checkpoint), manifest["validations"])
+    pruning = config.get("checkpoint_storage") or {}
+    checkpoints = LocalCheckpoints(distributed, metrics, identity, pruning)
     stop = StopRequest(distributed)
-    reports = folder if chief else None
-    with trial_context(distributed, checkpoints, reports, stop, config, done) as context:
-        trial = workload.trial(context, data)
-        folder.answers = trial.predictions
+    with (
+        contextlib.closing(metrics),
+        trial_context(distributed, checkpoints, metrics if chief else None, stop, config, done)
+        as context,
+    ):  # fmt: skip
+        trial = training.trial(context)
         if chief:
             print(describe(trial), flush=True)
         controller = LocalController(
             trial_inst=trial,
             context=context,
             max_length=pytorch.Batch(trial.steps),
-            smaller_is_better=folder.sign < 0,
-            searcher_metric_name=folder.metric,
+            smaller_is_better=metrics.sign < 0,
+            searcher_metric_name=metrics.metric,
             steps_completed=done,
             latest_checkpoint=checkpoint,
             local_training=True,
             test_mode=False,
-            global_batch_size=trial.hparams.global_batch_size,
+            global_batch_size=hparams.global_batch_size,
             profiling_enabled=False,
-            **fit_arguments(config, trial.hparams, stop),
+            **fit_arguments(training, stop),
         )
-        watch = trial.hparams.spot_notice and distributed.local_rank == 0
+        watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request):
             controller.run()
         done = controller.state.batches_trained
     if chief:
-        conclude(workload, folder, stop, done, trial.steps)
+        conclude(training, metrics, stop, done)
 
 
-def conclude(
-    workload: Workload, folder: RunFolder, stop: StopRequest, done: int, steps: int
-) -> None:
-    """The chief's part after `done` of `steps` steps: say how the run ended, and how well."""
-    if done < steps:
+def conclude(training: Training, metrics: RunMetrics, stop: StopRequest, done: int) -> None:
+    """The chief's part after `done` steps: say how the run ended, and how well."""
+    if done < training.hparams.max_steps:
         print(
             f"stopped by {stop.reason} after step {done}; checkpoint written, "
             "run the same command again to go on",
             flush=True,
         )
         return
-    if folder.windows:  # this process trained: its last checkpoint's seconds belong in there
-        folder.write_metrics()
-    print(summarize(folder.best(), workload.shown))
-    print(f"{workload.leaves} are in {folder.path}", flush=True)
+    if metrics.windows:  # this process trained: its last checkpoint's seconds belong in there
+        metrics.write_metrics()
+    best = metrics.best()
+    scores = format_scores(best, training.workload.shown)
+    print(f"best validation (step {best['steps']}):  {scores}")
+    print(f"{training.workload.leaves} are in {metrics.path}", flush=True)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial: everything comes from the master."""
     config = dict(info.trial._config)
     workload = choose(config)
-    check_metric(config, workload)
-    hparams = workload.parse(info.trial.hparams)
+    hparams = workload.read(config, info.trial.hparams)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         workload.check(config, hparams, info.gpu_uuids)
-    data = workload.load(config["data"], hparams)
-    config = resolve(config, hparams, data)
+    training = Training.load(workload, config, hparams)
+    config, hparams = training.config, training.hparams
     with pytorch.init(hparams=config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
-        trial = workload.trial(context, data)
+        trial = training.trial(context)
         if context.distributed.rank == 0:
             print(describe(trial), flush=True)
         preempt = context._core.preempt  # private: init() hands out no core context
-        watch = trial.hparams.spot_notice and context.distributed.local_rank == 0
+        watch = hparams.spot_notice and context.distributed.local_rank == 0
         with spot.watching(watch, spot.preempt_allocation):
             pytorch.Trainer(trial, context).fit(
                 max_length=pytorch.Batch(trial.steps),
                 latest_checkpoint=info.latest_checkpoint,
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
-                **fit_arguments(config, trial.hparams, preempt),
+                **fit_arguments(training, preempt),
             )
 
 
-def check_metric(config: dict[str, Any], workload: Workload) -> None:
-    """Refuse a `searcher.metric` that no validation gives, before hours of training."""
-    metric = config["searcher"].setdefault("metric", workload.metric)
-    known = ["loss", *workload.metrics]
-    if metric not in known:
-        raise UserError(
-            f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
-        )
-
-
-def resolve(config: dict[str, Any], hparams: StepHParams, data: Any) -> dict[str, Any]:
-    """`config` with every hyperparameter spelled out, the number of steps and periods too."""
-    windows = data.summary().windows
-    steps, _ = plan_steps(hparams, windows)
-    epoch = max(1, windows // hparams.global_batch_size)
-    hparams = dataclasses.replace(
-        hparams,
-        max_steps=steps,
-        checkpoint_period=hparams.checkpoint_period or epoch,
-        validation_period=hparams.validation_period or epoch,
-    )
-    return {**config, "hyperparameters": dataclasses.asdict(hparams)}
-
-
-def fit_arguments(
-    config: dict[str, Any], hparams: StepHParams, preempt: core.PreemptContext
-) -> dict[str, Any]:
+def fit_arguments(training: Training, preempt: core.PreemptContext) -> dict[str, Any]:
     """What Determined's trainer takes from neither the config nor the trial by itself."""
+    config, hparams = training.config, training.hparams
     should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
     return {
         "checkpoint_period": pytorch.Batch(hparams.checkpoint_period),

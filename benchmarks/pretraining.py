@@ -107,7 +107,7 @@ def _trial(options: Options, folder: Path, shards: Path, parts: int) -> Iterator
     config = _config(options, shards, max_tokens_per_forward=tokens)
     hparams = parse_pretrain_hparams(config["hyperparameters"])
     with context_of(config, folder / f"run-{parts}") as context:
-        trial = PretrainTrial(context, PretrainText.load(config["data"], hparams))
+        trial = PretrainTrial(context, hparams, PretrainText.load(config["data"], hparams))
         trial.meter.reset()
         trial.model.train()
         yield trial

@@ -29,8 +29,8 @@ from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.folder import RunFolder
 from detalbert.training.local import trial_context
+from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 from model_def import SquadTrial
 
@@ -65,7 +65,7 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
         config = {"hyperparameters": values, "data": data, "searcher": searcher}
         loaded = SquadData.load(data, parse_hparams(values))
         with context_of(config, Path(folder) / "run") as context:
-            trial = SquadTrial(context, loaded)
+            trial = SquadTrial(context, data=loaded)
             trial.meter.reset()
             trial.model.train()
             yield trial
@@ -76,10 +76,9 @@ def context_of(config: dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorch
     """Determined's context for one process, as a run makes it; it writes into `folder`."""
     alone = core.DummyDistributedContext()
     windows = config["hyperparameters"]["global_batch_size"]
-    run = RunFolder(folder, config["searcher"], windows)
-    run.create()
-    checkpoints = LocalCheckpoints(alone, run, {}, {})
-    with trial_context(alone, checkpoints, run, StopRequest(alone), config, 0) as context:
+    metrics = RunMetrics(folder, config["searcher"], windows)
+    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
+    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
         context._current_batch_idx = 0  # the trial loop counts it
         yield context
 

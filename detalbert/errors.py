@@ -4,7 +4,7 @@ import difflib
 
 
 class UserError(Exception):
-    """A mistake the user can mend. The text is one line: what is wrong, where, what to do.
+    """A mistake that the user can fix. The text is one line: what is wrong, where, what to do.
 
     `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
-from detalbert.settings.experiment import apply_overrides, load_config
+from detalbert.settings import experiment
 from detalbert.settings.text import parse_text_config
 from pretrain.data import load_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
@@ -27,8 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=None, help="default: one per core")
     args = parser.parse_args(argv)
     try:
-        config = load_config(args.config)
-        apply_overrides(config, args.set)
+        config = experiment.load(args.config, args.set)
         hparams = parse_pretrain_hparams(config.get("hyperparameters"))
         data = parse_text_config(config.get("data"))
         if data.text is None:

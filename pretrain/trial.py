@@ -1,6 +1,6 @@
 """`PretrainTrial`: ALBERT's pretraining as a Determined PyTorchTrial.
 
-The optimizer step is `step_trial`'s. The loss of a step is the mean over all hidden tokens of the
+The optimizer step is `StepTrial`'s. The loss of a step is the mean over all hidden tokens of the
 global batch, plus the mean over all its pairs and the mean over all its spans, however they were
 dealt to slots and micro-batches.
 """
@@ -16,9 +16,8 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.attention import check_model
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.rows import Row, to_device
-from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial, TrainingMeter
+from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial
 from detalbert.errors import UserError
-from detalbert.training.display import Progress
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
@@ -36,6 +35,7 @@ METRICS = (
     "mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy", "span_loss",
     "span_accuracy",
 )  # fmt: skip
+SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy")
 
 
 class PretrainTrial(StepTrial):
@@ -43,23 +43,23 @@ class PretrainTrial(StepTrial):
 
     Args:
         context: Determined's; its hyperparameters and `data` config say everything else.
-        data: the text where the caller has it already; loaded from the config otherwise.
+        hparams, data: these, parsed and loaded, where the caller has them already.
     """
 
     def __init__(
-        self, context: pytorch.PyTorchTrialContext, data: PretrainText | None = None
+        self,
+        context: pytorch.PyTorchTrialContext,
+        hparams: PretrainHParams | None = None,
+        data: PretrainText | None = None,
     ) -> None:
-        hparams = parse_pretrain_hparams(context.get_hparams())
+        hparams = hparams or parse_pretrain_hparams(context.get_hparams())
         self.data = data or PretrainText.load(context.get_data_config(), hparams)
         model = build_model(hparams, self.data.tokenizer)
-        self.prepare(context, hparams, model, len(self.data.train.lengths), read_pretraining)
-        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
+        examples = len(self.data.train.lengths)
+        super().__init__(context, hparams, model, examples, SHOWN, read_pretraining)
         self.scores = context.wrap_reducer(
             ScoreReducer(self.model.config.vocab_size), for_training=False
         )
-
-    def predictions(self) -> None:
-        """None: there are no answers."""
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         hparams, examples = self.hparams, self.data.train
@@ -119,12 +119,8 @@ class PretrainTrial(StepTrial):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        steps_done = self.context.get_initial_batch()
-        return {
-            "progress": Progress(self.steps, steps_done, chief=self.rank == 0),
-            "profile": self.profile,
-            "model": ModelBesideCheckpoint(self.model, self.data.tokenizer),
-        }
+        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
+        return {**super().build_callbacks(), "model": beside}
 
 
 class ScoreReducer(pytorch.MetricReducer):

@@ -12,7 +12,7 @@ from detalbert.training import preflight
 from detalbert.training.workload import Workload
 from pretrain.data import PretrainText
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
-from pretrain.trial import METRICS, PretrainTrial
+from pretrain.trial import METRICS, SHOWN, PretrainTrial
 
 
 def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
@@ -33,12 +33,11 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
 PRETRAINING = Workload(
     parse_data=parse_text_config,
     parse=parse_pretrain_hparams,
-    hparams=PretrainHParams,
     load=PretrainText.load,
     trial=PretrainTrial,
     check=check,
     metrics=METRICS,
     metric="loss",
-    shown=("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy"),
+    shown=SHOWN,
     leaves="metrics and checkpoints",
 )

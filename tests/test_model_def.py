@@ -13,17 +13,17 @@ import torch_optimizer
 import yaml
 from determined import core
 
-import train
 from data import SquadData, load_tokenizer
 from detalbert.engine.models import build_model, starts_from_scratch
 from detalbert.engine.precision import resolve_precision
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.folder import RunFolder
 from detalbert.training.local import trial_context
+from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
-from model_def import SquadTrial
+from detalbert.training.workload import Training
+from model_def import FINE_TUNING, SquadTrial
 from tests.conftest import ROOT
 
 
@@ -33,15 +33,13 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
     config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     hparams = parse_hparams(config["hyperparameters"])
-    data = SquadData.load(config["data"], hparams)
-    config = train.resolve(config, hparams, data)
-    alone = core.DummyDistributedContext()
-    folder = RunFolder(config_file.parent / "out", config["searcher"], hparams.global_batch_size)
-    folder.create()
-    checkpoints = LocalCheckpoints(alone, folder, {}, {})
-    with trial_context(alone, checkpoints, folder, StopRequest(alone), config, 0) as context:
+    training = Training.load(FINE_TUNING, config, hparams)
+    alone, config = core.DummyDistributedContext(), training.config
+    metrics = RunMetrics(config_file.parent / "out", config["searcher"], hparams.global_batch_size)
+    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
+    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
         context._current_batch_idx = 0  # the trial loop counts it
-        yield SquadTrial(context, data)
+        yield training.trial(context)
 
 
 def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
@@ -49,13 +47,16 @@ def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
     batch = next(iter(trial.build_training_data_loader()))
     seen = {}
 
-    def keep(parameters: Any) -> None:
-        for name, parameter in trial.model.named_parameters():
-            seen[name] = parameter.grad.clone()
+    clip = trial.gradients.clip
 
-    trial._clip_gradients = keep
+    def keep(limit: float) -> None:
+        seen.update((name, p.grad.clone()) for name, p in trial.model.named_parameters())
+        clip(limit)
+
+    trial.gradients.clip = keep
     trial.model.train()
     trial.train_batch(batch, 0, step)
+    assert seen
     return seen
 
 

@@ -5,6 +5,7 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
+from detalbert.engine.progress import Progress
 from detalbert.engine.rows import Row, to_device
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
@@ -27,21 +29,27 @@ from detalbert.settings.hparams import StepHParams
 
 
 class StepTrial(pytorch.PyTorchTrial):
-    """Trains an encoder over packed rows. A trial calls `prepare` and brings the data."""
+    """Trains an encoder over packed rows. A trial makes the model and brings the data.
 
-    def prepare(
+    Puts the model on the device; makes its forward, optimizer, schedule, meter, progress, profile.
+
+    Args:
+        context: Determined's.
+        model: float32, made with `attn_implementation=PACKED`.
+        examples: windows that an epoch trains on.
+        shown: the metrics of a validation that the progress prints.
+        read: what a forward gives, see `Forward`.
+    """
+
+    def __init__(
         self,
         context: pytorch.PyTorchTrialContext,
         hparams: StepHParams,
         model: nn.Module,
         examples: int,
+        shown: Sequence[str],
         read: Read = read_answers,
     ) -> None:
-        """Put the model on the device; make its forward, optimizer and schedule.
-
-        Args: model: float32, made with `attn_implementation=PACKED`; examples: windows that an
-        epoch trains on; read: what a forward gives, see `Forward`.
-        """
         self.context, self.hparams = context, hparams
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
@@ -54,17 +62,19 @@ class StepTrial(pytorch.PyTorchTrial):
         context._PyTorchDistributedDataParallel = lambda model: model
         self.model = context.wrap_model(model)
         self.forward = Forward(self.model, hparams.precision, context.device, hparams.compile, read)
-        self.gradients = FlatGradients(
-            (p for p in self.model.parameters() if p.requires_grad),
-            self.slots,
-            hparams.allreduce_dtype,
-        )
+        trained = (p for p in self.model.parameters() if p.requires_grad)
+        self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
         self.max_tokens = self._prepare_device()
         self._prepare_optimizer(examples)
+        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
+        self.progress = Progress(self.steps, context.get_initial_batch(), self.rank == 0, shown)
         self.profile = self._prepare_profile()
         # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
+
+    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
+        return {"progress": self.progress, "profile": self.profile}
 
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
@@ -77,6 +87,9 @@ class StepTrial(pytorch.PyTorchTrial):
             optim.build_scheduler(self.optimizer, self.steps, self.warmup),
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
+
+    def predictions(self) -> Any:
+        """What the last validation said, to be kept beside its scores; None where nothing is."""
 
     def workers(self) -> int:
         """Loader processes of this slot."""

@@ -21,11 +21,11 @@ from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
-from detalbert.hub import STATE_DICT
+from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.inference.find import find
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training.checkpoints import MANIFEST, find_fault
-from detalbert.training.folder import PRETRAINED, SCORES
+from detalbert.training.folder import SCORES
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 

@@ -26,6 +26,17 @@ UNREAD = {
 }
 
 
+def load(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """The experiment config in a YAML file, changed by `--set` texts, its sections checked.
+
+    Raises UserError for anything wrong with it.
+    """
+    config = load_config(path)
+    apply_overrides(config, overrides)
+    check_sections(config)
+    return config
+
+
 def load_config(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UserError for a file that holds none."""
     try:
@@ -37,7 +48,7 @@ def load_config(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
-        raise UserError(f"{path}: not YAML{where}; mend it") from None
+        raise UserError(f"{path}: not YAML{where}; fix it") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: not an experiment config; expected keys such as hyperparameters")
     return config

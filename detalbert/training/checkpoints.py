@@ -20,7 +20,8 @@ from determined.common import storage
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
-from detalbert.training.folder import RunFolder, step_name
+from detalbert.training.folder import step_name
+from detalbert.training.metrics import RunMetrics
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -32,7 +33,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     Args:
         distributed: Determined's distributed context.
-        output: the run's output directory; the chief's writes, the others' is not used.
+        metrics: of the run, with its output directory; only the chief writes.
         run: what must not change over a restart; kept in every manifest.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
@@ -41,12 +42,12 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def __init__(
         self,
         distributed: core.DistributedContext,
-        output: RunFolder,
+        metrics: RunMetrics,
         run: dict[str, Any],
         pruning: dict[str, Any],
     ) -> None:
-        self.output = output
-        self.folder = output.path / "checkpoints"
+        self.metrics = metrics
+        self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         self.run = run
         self.latest = max(1, pruning.get("save_trial_latest", 1))
@@ -64,7 +65,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             with whole_folder(self.folder / name) as folder:
                 yield folder, name
                 (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
-                facts = {"steps": steps, "run": self.run, "validations": self.output.validations}
+                facts = {"steps": steps, "run": self.run, "validations": self.metrics.validations}
                 write_manifest(folder, facts)
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             raise UserError(
@@ -72,7 +73,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
                 "free space there, then run the same command to go on from the one before"
             ) from None
         self._prune()
-        self.output.checkpoint_seconds.append(time.monotonic() - began)
+        self.metrics.checkpoint_seconds.append(time.monotonic() - began)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
@@ -80,7 +81,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         yield Path(storage_id)
 
     def _prune(self) -> None:
-        spared = self.output.best_steps(self.best)
+        spared = self.metrics.best_steps(self.best)
         for steps, folder in list_checkpoints(self.folder)[: -self.latest]:
             if steps not in spared:
                 shutil.rmtree(folder, ignore_errors=True)

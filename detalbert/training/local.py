@@ -20,9 +20,9 @@ import torch
 from determined import core, pytorch, util
 
 from detalbert.engine import safe_load
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.folder import RunFolder
+from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 
 HERE = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ class LocalController(pytorch._PyTorchTrialController):
             ) from None
         except (RuntimeError, KeyError, ValueError) as error:
             raise UserError(
-                f"{load_path}: does not fit this model: {str(error).splitlines()[0]}"
+                f"{load_path}: does not fit this model: {first_line(error)}"
             ) from None
 
     def _save(self, path: Path) -> None:
@@ -106,17 +106,17 @@ def _free_port() -> int:
 def trial_context(
     distributed: core.DistributedContext,
     checkpoints: LocalCheckpoints,
-    folder: RunFolder | None,
+    metrics: RunMetrics | None,
     stop: StopRequest,
     config: dict[str, Any],
     steps_completed: int,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """What `determined.pytorch.init` yields on a cluster. `folder` is the chief's, else None."""
+    """What `determined.pytorch.init` yields on a cluster. `metrics` are the chief's, else None."""
     core_context = core.Context(
         checkpoint=checkpoints,
         distributed=distributed,
         preempt=stop,
-        train=folder or core.DummyTrainContext(),
+        train=metrics or core.DummyTrainContext(),
     )
     with core_context:
         yield pytorch.PyTorchTrialContext(
@@ -130,5 +130,5 @@ def trial_context(
             steps_completed=steps_completed,
             managed_training=True,
             debug_enabled=False,
-            enable_tensorboard_logging=False,  # RunFolder writes the events
+            enable_tensorboard_logging=False,  # RunMetrics writes the events
         )

@@ -22,8 +22,8 @@ import torch
 from determined.common import constants
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
-from detalbert.errors import Unavailable, UserError
-from detalbert.hub import find_local, hub_error, is_checkpoint
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.hub import find_local, hub_error, is_checkpoint, looks_like_path
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad import sources
 
@@ -151,7 +151,7 @@ def check_source(data: DataConfig, split: str) -> None:
             raise UserError(f"data.{split}: {path} cannot be read; give this task's user access")
     elif name in OFFICIAL:
         reach(f"{sources.OFFICIAL_URL}/{name}", f"data.{split}")
-    elif path.suffix == ".json" or path.is_absolute() or name.startswith("."):
+    elif looks_like_path(name, (".json",)):
         raise UserError(
             f"data.{split}: {path}: no such file in this container; mount it (bind_mounts), or "
             f"set data.{split} to where it is"
@@ -213,8 +213,7 @@ def _count(config: Any) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"and the hub does not give it: {lines[0]}"
+    return f"and the hub does not give it: {first_line(error)}"
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
@@ -263,7 +262,7 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
             raise RuntimeError("time is up")  # its wait() would block the stream, not this thread
         work.wait()
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise Unavailable(
             f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s ({reason}); {hint}"
         ) from None

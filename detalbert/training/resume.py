@@ -6,45 +6,19 @@
 - A config that would make it another run is refused.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.settings.hparams import HParams
 from detalbert.training.checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
-
-# These change how a run is carried out, or at most its rounding, not what it computes.
-FREE = {
-    "allreduce_dtype",
-    "checkpoint_period",
-    "compile",
-    "epochs",  # spelled out as max_steps
-    "max_tokens_per_forward",
-    "num_workers",
-    "profile_steps",
-    "reporting_period",
-    "spot_notice",
-    "validation_period",
-}
-
-
-def identity(hparams: HParams, fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint and a run that goes on from it must have in common.
-
-    Args: fingerprints: of the questions and the tokenizer, by config key.
-    """
-    values = {f"hyperparameters.{k}": v for k, v in dataclasses.asdict(hparams).items()}
-    kept = {k: v for k, v in values.items() if k.split(".")[1] not in FREE}
-    return json.loads(json.dumps({**kept, **fingerprints}))
 
 
 def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path | None:
     """The checkpoint to go on from: `--resume auto`, or a path to one. None to start afresh.
 
     Raises UserError for a checkpoint that is missing, damaged, of another format version, or of a
-    run that differs from `run` (see `identity`) in more than how it is carried out.
+    run that differs from `run` (see `Training.identity`) in more than how it is carried out.
     """
     if resume == "auto":
         path = newest_complete(output_dir / "checkpoints")

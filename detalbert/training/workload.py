@@ -1,10 +1,30 @@
-"""What train.py drives: a `Workload` for each kind of training."""
+"""What train.py drives: a `Workload` for each kind of training, and a `Training` that is ready."""
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from determined import pytorch
+
+from detalbert.engine.optim import plan_steps
 from detalbert.engine.trial import StepTrial
+from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
+
+# These change how a run is carried out, or at most its rounding, not what it computes.
+FREE = {
+    "allreduce_dtype",
+    "checkpoint_period",
+    "compile",
+    "epochs",  # spelled out as max_steps
+    "max_tokens_per_forward",
+    "num_workers",
+    "profile_steps",
+    "reporting_period",
+    "spot_notice",
+    "validation_period",
+}
 
 
 class DataSummary(NamedTuple):
@@ -19,16 +39,63 @@ class Workload(NamedTuple):
     """A kind of training.
 
     `load` gives data with `fingerprints()`, what must not change over a restart, by config key, and
-    `summary()`, a `DataSummary`. The trial takes (context, data) and has `predictions()`.
+    `summary()`, a `DataSummary`. `trial` takes (context, hparams, data).
     """
 
     parse_data: Callable[[Any], Any]  # `data:`, checked
     parse: Callable[[Mapping[str, Any]], StepHParams]  # `hyperparameters:`, checked
-    hparams: type  # what `parse` gives
     load: Callable[[dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
-    trial: Callable[[Any, Any], StepTrial]
+    trial: Callable[[pytorch.PyTorchTrialContext, Any, Any], StepTrial]
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
     metrics: tuple[str, ...]  # that a validation gives, beside `loss`
     metric: str  # the searcher's, where the config names none
-    shown: tuple[str, ...]  # of the best validation, at the end
+    shown: tuple[str, ...]  # of a validation, in what a run prints
     leaves: str  # what is in the output directory
+
+    def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
+        """The hyperparameters `values`, checked; `config` gets its default `searcher.metric`.
+
+        Raises UserError, also for a `searcher.metric` that no validation gives: that must not end
+        a run after hours of training.
+        """
+        metric = config["searcher"].setdefault("metric", self.metric)
+        known = ["loss", *self.metrics]
+        if metric not in known:
+            raise UserError(
+                f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
+            )
+        return self.parse(values)
+
+
+class Training(NamedTuple):
+    """An experiment that is ready to run: its data loaded, every hyperparameter spelled out."""
+
+    workload: Workload
+    config: dict[str, Any]
+    hparams: StepHParams
+    data: Any
+
+    @classmethod
+    def load(cls, workload: Workload, config: dict[str, Any], hparams: StepHParams) -> "Training":
+        """Load the data; the number of steps and the periods follow from its size."""
+        data = workload.load(config["data"], hparams)
+        windows = data.summary().windows
+        steps, _ = plan_steps(hparams, windows)
+        epoch = max(1, windows // hparams.global_batch_size)
+        hparams = dataclasses.replace(
+            hparams,
+            max_steps=steps,
+            checkpoint_period=hparams.checkpoint_period or epoch,
+            validation_period=hparams.validation_period or epoch,
+        )
+        config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
+        return cls(workload, config, hparams, data)
+
+    def trial(self, context: pytorch.PyTorchTrialContext) -> StepTrial:
+        return self.workload.trial(context, self.hparams, self.data)
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint and a run that goes on from it must have in common, by config key."""
+        kept = {k: v for k, v in dataclasses.asdict(self.hparams).items() if k not in FREE}
+        values = {f"hyperparameters.{key}": value for key, value in kept.items()}
+        return json.loads(json.dumps({**values, **self.data.fingerprints()}))

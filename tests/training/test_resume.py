@@ -17,10 +17,12 @@ from determined.pytorch import load_trial_from_checkpoint_path
 
 import model_def
 import train
-from detalbert.engine import determinism, order
+from detalbert.engine import determinism, order, progress
 from detalbert.errors import UserError
-from detalbert.training import checkpoints, display
+from detalbert.training import checkpoints
 from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
+from detalbert.training.folder import claim_folder
+from detalbert.training.metrics import RunMetrics
 from tests import chaos
 from tests.conftest import TINY, settings
 from tests.conftest import train as train_process
@@ -32,14 +34,14 @@ def run(config: Path, output: Path, *more: Any) -> int:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Have the process send itself a real SIGTERM at the first report from `step` on."""
-    report = display.Progress.on_training_workload_end
+    report = progress.Progress.on_training_workload_end
 
-    def report_and_stop(self: display.Progress, *a: Any, **k: Any) -> None:
+    def report_and_stop(self: progress.Progress, *a: Any, **k: Any) -> None:
         report(self, *a, **k)
         if self.done >= step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(display.Progress, "on_training_workload_end", report_and_stop)
+    monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_stop)
 
 
 @pytest.fixture
@@ -263,8 +265,7 @@ def test_a_checkpoint_that_is_not_there(finished: Path, copied: Path, capsys: An
 
 
 def test_a_second_process_is_refused(finished: Path, copied: Path, capsys: Any) -> None:
-    holder = train.RunFolder(copied, {}, 8)
-    with holder.claimed():
+    with claim_folder(copied):
         refused(finished / "tiny.yaml", copied, "another run is writing there", capsys)
 
 
@@ -289,8 +290,7 @@ def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPa
 def test_a_cut_while_writing_leaves_the_one_before(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = train.RunFolder(copied, {}, 8)
-    store = LocalCheckpoints(core.DummyDistributedContext(), folder, {}, {})
+    store = LocalCheckpoints(core.DummyDistributedContext(), RunMetrics(copied, {}, 8), {}, {})
     before = steps(copied)
     writing = store.store_path({"steps_completed": 99})
     with pytest.raises(KeyboardInterrupt), writing as (path, _):

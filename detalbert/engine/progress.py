@@ -1,0 +1,88 @@
+"""What the chief prints while a run trains: a progress bar or periodic lines, and the scores."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from determined import pytorch
+from tqdm import tqdm
+
+
+class Progress(pytorch.PyTorchCallback):
+    """Loss, learning rate, examples/s and time left, at every report of the chief.
+
+    Args:
+        steps: optimizer steps of the whole run.
+        done: steps already behind a run that goes on.
+        chief: the other ranks keep silent (Determined wants the same callbacks on every rank).
+        shown: the metrics of a validation to print, in this order.
+    """
+
+    def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
+        self.steps = steps
+        self.done = done
+        self.chief = chief
+        self.shown = shown
+        self.bar: tqdm | None = None
+        self.seconds = 0.0  # spent training, validation and checkpoints left out
+        self.trained = 0  # steps in those seconds
+        self.resumed_at = time.monotonic()
+
+    def on_training_start(self) -> None:
+        if self.chief and sys.stderr.isatty():
+            self.bar = tqdm(total=self.steps, initial=self.done, unit="step", dynamic_ncols=True)
+        self.resumed_at = time.monotonic()
+
+    def on_training_workload_end(
+        self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
+    ) -> None:
+        new = len(batch_metrics)
+        self.done += new
+        self.trained += new
+        self.seconds += time.monotonic() - self.resumed_at
+        facts = {
+            "loss": f"{avg_metrics['loss']:.4f}",
+            "lr": f"{avg_metrics['learning_rate']:.2e}",
+            "examples/s": f"{avg_metrics['examples_per_second']:.1f}",
+        }
+        if self.bar is not None:
+            self.bar.update(new)
+            self.bar.set_postfix(facts)
+        else:
+            left = self.seconds / self.trained * (self.steps - self.done)
+            text = "  ".join(f"{name} {value}" for name, value in facts.items())
+            self.say(f"step {self.done}/{self.steps}  {text}  left {_clock(left)}")
+        self.resumed_at = time.monotonic()
+
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+        self.say(f"validation at step {self.done}:  {format_scores(metrics, self.shown)}")
+        self.resumed_at = time.monotonic()
+
+    def on_checkpoint_upload_end(self, uuid: str) -> None:
+        self.resumed_at = time.monotonic()
+
+    def on_trial_shutdown(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def say(self, line: str) -> None:
+        """One line on standard error, above the bar where there is one."""
+        if self.bar is not None:
+            self.bar.write(line, file=sys.stderr)
+        elif self.chief:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    """133 -> '2m13s', 7380 -> '2h03m'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def format_scores(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
+    """The metrics of a validation that `shown` names, in this order: "exact 83.67  f1 84.27"."""
+    return "  ".join(f"{name} {metrics[name]:.2f}" for name in shown if name in metrics)

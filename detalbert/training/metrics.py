@@ -1,0 +1,135 @@
+"""The reports of a local run."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from determined import core
+from torch.utils.tensorboard import SummaryWriter
+
+from detalbert.atomic import write_json
+from detalbert.squad.answers import Answers
+from detalbert.training.folder import step_name, write_predictions
+
+
+class RunMetrics(core.DummyTrainContext):
+    """`metrics.json`, the predictions of the best validation, TensorBoard events.
+
+    Stands in for Determined's train context, which sends the same reports to the master.
+    `best` follows `searcher.metric` and `searcher.smaller_is_better`; the first of equals stays.
+
+    Args:
+        path: the output directory.
+        searcher: `searcher:` of the experiment config.
+        global_batch_size: windows per step, for the throughput.
+        predictions: the answers of the validation that is being reported, if it has any.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        searcher: Mapping[str, Any],
+        global_batch_size: int,
+        predictions: Callable[[], Answers | None] = lambda: None,
+    ) -> None:
+        self.path = path
+        self.metric = searcher.get("metric", "f1")
+        self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
+        self.global_batch_size = global_batch_size
+        self.predictions = predictions
+        self.validations: list[dict[str, float]] = []
+        self.windows = self.tokens = self.seconds = 0.0
+        self.checkpoint_seconds: list[float] = []
+        self._writer: SummaryWriter | None = None
+
+    def restore(self, checkpoint: Path, validations: list[dict[str, float]]) -> None:
+        """Go on from the validations a checkpoint had behind it.
+
+        In a fresh directory the best one's predictions come from beside that checkpoint.
+        """
+        self.validations = validations
+        best = self.best()
+        if best is None or (self.path / "predictions.json").exists():
+            return
+        source = checkpoint.parent / step_name(best["steps"])
+        for name in ("predictions.json", "null_odds.json"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(source / name, self.path / name)
+
+    def best(self) -> dict[str, float] | None:
+        """The best validation so far."""
+        return max(self.validations, key=lambda v: self.sign * v[self.metric], default=None)
+
+    def best_steps(self, count: int) -> set[int]:
+        """The steps of the `count` best validations so far."""
+        ranked = sorted(self.validations, key=lambda v: -self.sign * v[self.metric])
+        return {validation["steps"] for validation in ranked[:count]}
+
+    def get_experiment_best_validation(self) -> float | None:
+        best = self.best()
+        return None if best is None else best[self.metric]
+
+    def get_tensorboard_path(self) -> Path:
+        return self.path / "tensorboard"
+
+    def set_status(self, status: str) -> None:
+        """The master shows it; the progress line does here."""
+
+    def report_progress(self, progress: float) -> None:
+        """The master shows it; the progress line does here."""
+
+    def report_training_metrics(
+        self,
+        steps_completed: int,
+        metrics: dict[str, Any],
+        batch_metrics: list[dict[str, Any]] | None = None,
+    ) -> None:
+        windows = self.global_batch_size * len(batch_metrics or ())
+        seconds = windows / metrics["examples_per_second"]
+        self.windows += windows
+        self.seconds += seconds
+        self.tokens += metrics["tokens_per_second"] * seconds
+        self._events("training", steps_completed, metrics)
+
+    def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
+        entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
+        self.validations.append({"steps": steps_completed, **entry})
+        self._events("validation", steps_completed, entry)
+        answers = self.predictions()
+        if answers is not None and self.best() is self.validations[-1]:
+            write_predictions(self.path, answers)
+        self.write_metrics()
+
+    def write_metrics(self) -> None:
+        """`metrics.json`: the best and the last validation, and how fast this process went."""
+        if not self.validations:
+            return
+        throughput = {
+            "examples_per_second": self.windows / self.seconds if self.seconds else None,
+            "tokens_per_second": self.tokens / self.seconds if self.seconds else None,
+            "training_seconds": self.seconds,
+            "training_windows": int(self.windows),
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
+        write_json(
+            self.path / "metrics.json",
+            {"best": self.best(), "last": self.validations[-1], "throughput": throughput},
+        )
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
+        if self._writer is None:
+            self._writer = SummaryWriter(str(self.get_tensorboard_path()))
+        for name, value in metrics.items():
+            if isinstance(value, (int, float, np.number)):
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) else value
