@@ -19,7 +19,7 @@ from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import Row
-from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
@@ -37,19 +37,11 @@ SHOWN = (
 class SquadTrial(StepTrial):
     """Fine-tunes a Hugging Face encoder on SQuAD.
 
-    Args:
-        context: Determined's; its hyperparameters and `data` config say everything else.
-        hparams, data: these, parsed and loaded, where the caller has them already.
+    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
     """
 
-    def __init__(
-        self,
-        context: pytorch.PyTorchTrialContext,
-        hparams: HParams | None = None,
-        data: SquadData | None = None,
-    ) -> None:
-        hparams = hparams or parse_hparams(context.get_hparams())
-        self.data = data or SquadData.load(context.get_data_config(), hparams)
+    def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
+        hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
         model = build_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN)
         self.answers = context.wrap_reducer(
@@ -63,15 +55,8 @@ class SquadTrial(StepTrial):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
-        return train_loader(
-            windows,
-            TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed),
-            slot=self.rank,
-            first_step=self.context.get_initial_batch(),
-            max_tokens=self.max_tokens,
-            num_workers=self.workers(),
-            pin_memory=self.context.device.type == "cuda",
-        )
+        order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed)
+        return train_loader(windows, order, **self.loading())
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows

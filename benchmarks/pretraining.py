@@ -105,9 +105,8 @@ def _trial(options: Options, folder: Path, shards: Path, parts: int) -> Iterator
     """A trial whose steps are cut into about `parts` micro-batches."""
     tokens = max(1, options.windows // parts) * _length(options)
     config = _config(options, shards, max_tokens_per_forward=tokens)
-    hparams = parse_pretrain_hparams(config["hyperparameters"])
     with context_of(config, folder / f"run-{parts}") as context:
-        trial = PretrainTrial(context, hparams, PretrainText.load(config["data"], hparams))
+        trial = PretrainTrial(context)
         trial.meter.reset()
         trial.model.train()
         yield trial

@@ -63,9 +63,10 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
                 raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")
         searcher = {"name": "single", "metric": "f1", "smaller_is_better": False}
         config = {"hyperparameters": values, "data": data, "searcher": searcher}
-        loaded = SquadData.load(data, parse_hparams(values))
+        hparams = parse_hparams(values)
+        loaded = SquadData.load(data, hparams)
         with context_of(config, Path(folder) / "run") as context:
-            trial = SquadTrial(context, data=loaded)
+            trial = SquadTrial(context, (hparams, loaded))
             trial.meter.reset()
             trial.model.train()
             yield trial

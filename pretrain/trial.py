@@ -16,7 +16,7 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.attention import check_model
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.rows import Row, to_device
-from detalbert.engine.trial import ModelBesideCheckpoint, StepTrial
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.errors import UserError
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
@@ -41,19 +41,13 @@ SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy"
 class PretrainTrial(StepTrial):
     """Pretrains an ALBERT.
 
-    Args:
-        context: Determined's; its hyperparameters and `data` config say everything else.
-        hparams, data: these, parsed and loaded, where the caller has them already.
+    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
     """
 
-    def __init__(
-        self,
-        context: pytorch.PyTorchTrialContext,
-        hparams: PretrainHParams | None = None,
-        data: PretrainText | None = None,
-    ) -> None:
-        hparams = hparams or parse_pretrain_hparams(context.get_hparams())
-        self.data = data or PretrainText.load(context.get_data_config(), hparams)
+    def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
+        hparams, self.data = given or read_context(
+            context, parse_pretrain_hparams, PretrainText.load
+        )
         model = build_model(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
         super().__init__(context, hparams, model, examples, SHOWN, read_pretraining)
@@ -64,15 +58,9 @@ class PretrainTrial(StepTrial):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         hparams, examples = self.hparams, self.data.train
         group = examples.corpus.data.shuffle_shards
-        return train_loader(
-            examples,
-            ExampleOrder(examples, hparams.global_batch_size, self.slots, hparams.seed, group),
-            slot=self.rank,
-            first_step=self.context.get_initial_batch(),
-            max_tokens=self.max_tokens,
-            num_workers=self.workers(),
-            pin_memory=self.context.device.type == "cuda",
-        )
+        batch = hparams.global_batch_size
+        order = ExampleOrder(examples, batch, self.slots, hparams.seed, group)
+        return train_loader(examples, order, **self.loading())
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         held_out = self.data.validation, self.data.held_out

@@ -5,7 +5,7 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,18 @@ from detalbert.engine.rows import Row, to_device
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import StepHParams
+
+Given = tuple[Any, Any]  # a trial's (hyperparameters, data)
+
+
+def read_context(
+    context: pytorch.PyTorchTrialContext,
+    parse: Callable[[dict[str, Any]], Any],
+    load: Callable[[dict[str, Any], Any], Any],
+) -> Given:
+    """What a trial trains with, from the experiment config alone, as Determined makes trials."""
+    hparams = parse(context.get_hparams())
+    return hparams, load(context.get_data_config(), hparams)
 
 
 class StepTrial(pytorch.PyTorchTrial):
@@ -96,6 +108,16 @@ class StepTrial(pytorch.PyTorchTrial):
         if self.hparams.num_workers is None:
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
+
+    def loading(self) -> dict[str, Any]:
+        """What every training loader wants to know of this slot."""
+        return {
+            "slot": self.rank,
+            "first_step": self.context.get_initial_batch(),
+            "max_tokens": self.max_tokens,
+            "num_workers": self.workers(),
+            "pin_memory": self.context.device.type == "cuda",
+        }
 
     def get_batch_length(self, batch: list[Row]) -> int:
         return sum(len(row["windows"]) for row in batch)

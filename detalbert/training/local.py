@@ -46,9 +46,7 @@ class LocalController(pytorch._PyTorchTrialController):
                 + (f": {why.group(1)}" if why else "")
             ) from None
         except (RuntimeError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{load_path}: does not fit this model: {first_line(error)}"
-            ) from None
+            raise UserError(f"{load_path}: does not fit this model: {first_line(error)}") from None
 
     def _save(self, path: Path) -> None:
         original, util.write_user_code = util.write_user_code, _copy_modules

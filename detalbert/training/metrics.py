@@ -36,7 +36,7 @@ class RunMetrics(core.DummyTrainContext):
         predictions: Callable[[], Answers | None] = lambda: None,
     ) -> None:
         self.path = path
-        self.metric = searcher.get("metric", "f1")
+        self.metric = searcher["metric"]
         self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
         self.global_batch_size = global_batch_size
         self.predictions = predictions

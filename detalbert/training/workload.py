@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from determined import pytorch
 
 from detalbert.engine.optim import plan_steps
-from detalbert.engine.trial import StepTrial
+from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 
@@ -39,13 +39,13 @@ class Workload(NamedTuple):
     """A kind of training.
 
     `load` gives data with `fingerprints()`, what must not change over a restart, by config key, and
-    `summary()`, a `DataSummary`. `trial` takes (context, hparams, data).
+    `summary()`, a `DataSummary`. `trial` takes the context and (hparams, data).
     """
 
     parse_data: Callable[[Any], Any]  # `data:`, checked
     parse: Callable[[Mapping[str, Any]], StepHParams]  # `hyperparameters:`, checked
     load: Callable[[dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
-    trial: Callable[[pytorch.PyTorchTrialContext, Any, Any], StepTrial]
+    trial: Callable[[pytorch.PyTorchTrialContext, Given], StepTrial]
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
     metrics: tuple[str, ...]  # that a validation gives, beside `loss`
     metric: str  # the searcher's, where the config names none
@@ -92,7 +92,7 @@ class Training(NamedTuple):
         return cls(workload, config, hparams, data)
 
     def trial(self, context: pytorch.PyTorchTrialContext) -> StepTrial:
-        return self.workload.trial(context, self.hparams, self.data)
+        return self.workload.trial(context, (self.hparams, self.data))
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint and a run that goes on from it must have in common, by config key."""
