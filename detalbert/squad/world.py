@@ -136,7 +136,7 @@ def _answerable(rng: Random, page: Page) -> tuple[str, dict]:
 
 
 def _impossible(rng: Random, page: Page) -> tuple[str, dict]:
-    """Ask for an untold fact of a thing while the relation is told of another, or about a new name."""
+    """Ask for an untold fact whose relation is told of another thing, or about a new name."""
     like = {fact.relation: fact for fact in rng.sample(page.told, len(page.told))}
     things = {fact.thing for fact in page.told}
     missing = [fact for fact in page.untold if fact.relation in like and fact.thing in things]
