@@ -104,10 +104,10 @@ def _spans_on_host(
 ) -> tuple[np.ndarray, ...]:
     """What `_spans_on_device` gives, from the pairs that are spans instead of all K * K.
 
-    Tokens have their numbers in the row here. A window begins at token 10 and its context is
-    tokens 13 and 14. With K = 2 its best starts are [13, 14] (logits 2, 1), its best ends [13, 14]
-    (logits 1, 3). Start 13 goes with ends[0:2] and start 14 with ends[1:2]: the pairs (13, 13),
-    (13, 14), (14, 14) have scores 3, 5, 4. The two best are the spans 3 to 4 and 4 to 4.
+    A window begins at token 10 of the row; its context is tokens 13 and 14. With K = 2 its best
+    starts are [13, 14] with logits [2, 1], its best ends [13, 14] with logits [1, 3]. Start 13 goes
+    with ends[0:2] and start 14 with ends[1:2], so the pairs are (13, 13) (13, 14) (14, 14) with
+    scores [3, 5, 4]. The best two, in positions of the window, are the starts [3, 4], ends [4, 4].
     """
     names = ("cu_seqlens", "context_start", "context_end")
     cu_seqlens, low, high = (row[name].numpy().astype(np.int64) for name in names)
@@ -115,7 +115,7 @@ def _spans_on_host(
     logits = start_logits.numpy(), end_logits.numpy()
     starts, ends = (_top_in_context(side, cu_seqlens, low, high, k) for side in logits)
     window = np.searchsorted(cu_seqlens, starts, side="right") - 1  # [starts]
-    # Tokens are ascending, so the ends that go with a start are neighbours.
+    # Both are ascending token numbers of the row: the ends that go with a start are neighbours.
     stop = np.minimum(starts + reach, cu_seqlens[window] + high[window])
     first_end = np.searchsorted(ends, starts)
     count = np.searchsorted(ends, stop) - first_end  # [starts]
@@ -136,8 +136,8 @@ def _spans_on_host(
 def _top_in_context(
     logits: np.ndarray, cu_seqlens: np.ndarray, low: np.ndarray, high: np.ndarray, k: int
 ) -> np.ndarray:
-    """The tokens in the context of a window that are among its K greatest logits (the earlier of
-    equals): their numbers in the row, ascending, int64. Tokens with a logit of -inf are left out.
+    """The tokens with one of the K greatest logits of their window (the earlier of equals) that are
+    in its context: numbers in the row, ascending, int64. Tokens with a logit of -inf are left out.
     """
     lengths = np.diff(cu_seqlens)  # [n]
     width = max(int(lengths.max(initial=0)), k)
@@ -153,7 +153,7 @@ def _top_in_context(
         top = _greatest(grid.reshape(-1, width), k)  # bool [chunk, width]
         place = np.flatnonzero(top)  # [chunk * K], in the flat grid
         window = place // width
-        token = place + (begin - np.arange(len(begin)) * width)[window]
+        token = place + (begin - np.arange(len(begin)) * width)[window]  # number in the row
         in_context = token >= (begin + low[chunk])[window]
         in_context &= token < (begin + high[chunk])[window]
         tokens.append(token[in_context])
@@ -188,10 +188,10 @@ def _best_first(
 
     Args, [pairs] each: window: ascending; start, end: the tokens that have the logits.
     """
-    score = -(start_logit + end_logit) + np.float32(0)  # turns -0.0, which has other bits, into 0.0
-    bits = score.view(np.int32).astype(np.int64)
-    # The bits of negative floats grow as the float falls: flip them, so that the key sorts alike.
-    key = (window << 32) + np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # grows as the score falls
+    fall = -(start_logit + end_logit) + np.float32(0)  # the sum turns -0.0 into 0.0: equal bits
+    bits = fall.view(np.int32).astype(np.int64)
+    # As integers, positive floats are in their order and negative ones in reverse: flip those.
+    key = (window << 32) + np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     order = np.argsort(key)
     if (np.diff(key[order]) > 0).all():
         return order

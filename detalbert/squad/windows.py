@@ -100,7 +100,7 @@ class Windows:
         input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
         example = self.example_index[indices]
         question = self.question_ptr[example]
-        parts = (  # ids, and of every window the part's first number in them and its tokens
+        parts = (  # ids; for every window, where the part begins in them; its number of tokens
             (self.prefix_ids, 0, len(self.prefix_ids)),
             (self.question_ids, question, self.question_ptr[example + 1] - question),
             (self.middle_ids, 0, len(self.middle_ids)),
@@ -285,10 +285,10 @@ def _labels(
     A window holds the tokens begin to last of context_ids, at positions token + shift.
     """
     start_char, end_char, start_token, end_token = answers.T  # [W] each
-    window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows with an answer to find]
+    window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows to label, at most]
     whole = offsets[begin[window], 0] <= start_char[window]
     whole &= offsets[last[window], 1] >= end_char[window]
-    window = window[whole]  # [windows that hold it]
+    window = window[whole]  # [windows to label]
     labels = np.zeros((2, len(begin)), np.int32)
     labels[0, window] = (shift + np.minimum(start_token, last))[window]
     labels[1, window] = (shift + np.maximum(end_token, begin))[window]
