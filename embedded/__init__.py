@@ -1,1 +1,1 @@
-"""A generated reading task and a small ALBERT pretrained for it: what runs when nothing is set."""
+"""A small ALBERT, pretrained for the generated world: the model of a run that names no other."""

@@ -1,9 +1,9 @@
 """Endless synthetic text for pretraining: passages about invented names, and cloze queries on them.
 
 A passage states attributes and events of a few entities. A query repeats one of the statements in
-another wording with one name taken out; the name recurs in the passage, and pointing at it is the
-pretraining task (recurring span selection). When the statement is not in the passage, the target is
-nothing. Every name is composed anew from random syllables, so it can only be found by matching.
+another wording and leaves out one name; the task is to point at that name in the passage (recurring
+span selection, Ram et al. 2021, arXiv:2101.00438). When the statement is not in the passage, the
+target is nothing. Every name is new, made of random syllables: only matching can find it.
 """
 
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ class _Relation:
 
 
 def make_name(rng: Random) -> str:
-    """Compose a new one- or two-word name out of random syllables."""
+    """Compose a new name of one or two words from random syllables."""
 
     def syllable() -> str:
         onset = rng.choice(ONSETS) if rng.random() < 0.85 else ""
@@ -156,19 +156,18 @@ def _relation(rng: Random) -> _Relation:
 
 
 def make_filler(rng: Random) -> str:
-    """String common words together, without sense: they are there to be seen."""
-    words = rng.choices(WORDS, k=rng.randrange(4, 12))
-    return " ".join(words)
+    """Join 4 to 11 common words at random, so that the tokenizer and the model see them."""
+    return " ".join(rng.choices(WORDS, k=rng.randrange(4, 12)))
 
 
 def _fill(form: str, **slots: str) -> str:
-    """Put the slots into the form and capitalise it, whatever the names hold."""
+    """Put the slots into the form and capitalise its first character."""
     text = form.format(**slots)
     return text[0].upper() + text[1:]
 
 
 def _passage(rng: Random, kind: str, facts: list[tuple]) -> tuple[str, dict]:
-    """Write the facts entity by entity; gives the text and {(fact number, slot): (start, end)}."""
+    """Write the facts in order. Returns the text and {(fact number, slot): (start, end)}."""
     text, spans, previous = "", {}, None
     if rng.random() < 0.5:
         text = _fill("the {k}s {f}. ", k=kind, f=make_filler(rng))
@@ -188,7 +187,7 @@ def _passage(rng: Random, kind: str, facts: list[tuple]) -> tuple[str, dict]:
 
 
 def _query(rng: Random, fact: tuple[str, _Relation, str], asked: str, kind: str) -> str:
-    """State the fact in any wording, the asked slot masked, asked for or left out."""
+    """State the fact in any wording; the asked slot is masked, asked for or left out."""
     entity, relation, value = fact
     hole = rng.choice(("[MASK]", "what", "who", ""))
     slots = {"x": entity, "v": value, asked: hole}
@@ -199,7 +198,8 @@ def _query(rng: Random, fact: tuple[str, _Relation, str], asked: str, kind: str)
 
 
 def make_example(rng: Random, level: float) -> Example:
-    """Draw a passage and query; `level` in 0..1 grows both passages and the unanswerable share."""
+    """Draw a passage and a query. A higher `level` (0 to 1) makes longer passages and more queries
+    without an answer."""
     most = 2 + round(3 * level)
     entities = list(dict.fromkeys(make_name(rng) for _ in range(rng.randint(2, most))))
     relations = [_relation(rng) for _ in range(rng.randint(1, 1 + round(2 * level)))]

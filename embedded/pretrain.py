@@ -5,8 +5,8 @@
 
 The objective is recurring span selection on `embedded.corpus`: given a cloze query and a passage,
 point at the start and the end of the name that fills the query, or at [CLS] when the passage does
-not say. The pointing head is thrown away; the folder holds the encoder alone, and of the 1,600
-pieces those that the embedded world needs (`embedded.prune`).
+not say. The folder gets the encoder without the pointing head, and only those of the 1,600 pieces
+that the generated world needs (`embedded.prune`).
 """
 
 import argparse
@@ -36,7 +36,7 @@ WARMUP = 200
 
 
 def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
-    """Learn a small lower-case vocabulary; pairs get ALBERT's layout and segments."""
+    """Learn a small lower-case vocabulary, with ALBERT's layout and segments for pairs."""
     rng = Random(seed)
     text = (
         f"{make_example(rng, 1.0).passage} {make_filler(rng)} {make_filler(rng)}"
@@ -46,7 +46,7 @@ def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> AlbertForQuestionAnswering:
-    """Make the untrained model, started where matching is easy to find."""
+    """Make the untrained model, with initial weights from which it learns matching easily."""
     torch.manual_seed(seed)
     config = AlbertConfig(
         vocab_size=len(tokenizer),
@@ -75,7 +75,8 @@ def batches(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Yield `steps` batches of at most TOKENS_PER_BATCH tokens, easy at first, hard from half way.
 
-    Each has `input_ids`, `token_type_ids`, `attention_mask` [n, length] and `targets` [n, 2].
+    A batch has `input_ids`, `token_type_ids`, `attention_mask` [n, length] and `targets` [n, 2],
+    the first and last token of the answer or (0, 0); int64.
     """
     rng, given, easy, grown = Random(seed), 0, steps // 8, 1 + steps * 3 // 8
     while given < steps:
@@ -123,7 +124,7 @@ def train(
     steps: int,
     learning_rate: float = 2e-3,
 ) -> None:
-    """Train in place with AdamW, warm-up and cosine decay, printing progress every 50 steps."""
+    """Train in place with AdamW, warm-up and cosine decay; print progress every 50 steps."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
@@ -186,7 +187,7 @@ def world_texts(seeds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Read the command line, make the model and write it."""
+    """Make the model that the command line describes, and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=RELEASE)
     parser.add_argument("--seed", type=int, default=0)

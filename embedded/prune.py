@@ -1,4 +1,4 @@
-"""Cut a vocabulary down to the pieces that some texts need: a smaller model, the same tokens."""
+"""Cut a vocabulary to the pieces that some texts need: a smaller model, the same tokens."""
 
 import json
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from transformers import PreTrainedModel
 
 
 def prune(model: PreTrainedModel, tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Drop the pieces that `texts` never come to, from the tokenizer and from `model`'s embeddings.
+    """Drop the pieces that `texts` do not need from the tokenizer and from `model`'s embeddings.
 
-    Byte-pair encoding joins pairs, most frequent first, and a join that never happens in a text
-    can be left out without changing that text's pieces. Kept are special pieces, single
-    characters, the pieces of `texts`, and the parts they are joined from, in their old order.
+    Byte-pair encoding joins pairs, most frequent first. A join that never happens in a text can go
+    without a change to that text's pieces. The new vocabulary has the special pieces, the single
+    characters, the pieces of `texts` and the parts that they are joined from, in their old order.
 
-    Args: model: changed in place; texts: each comes out in the same pieces as before.
-    Raises ValueError when one does not.
+    Args: model: changed in place; texts: each must keep its pieces, else ValueError.
+    Returns: the smaller tokenizer.
     """
     backend = json.loads(tokenizer.to_str())
     vocabulary, merges = backend["model"]["vocab"], backend["model"]["merges"]

@@ -189,7 +189,7 @@ def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path) -> Non
     replies = [json.loads(line) for line in done.stdout.splitlines()]
     assert [reply["question"] for reply in replies] == ["Who?", "Wo wär\u2019s?", "Which ship?"]
     assert done.stderr.decode() == (
-        "predict.py: error: question: the question is not UTF-8 text; mend it\n"
+        "predict.py: error: question: the question is not UTF-8 text; fix it\n"
     )
     assert done.returncode == 0
 

@@ -1,10 +1,12 @@
 """Texts -> token ids and character offsets, as flat arrays.
 
-Most tokenizers of encoders take a text apart at white space before they look for pieces, so a word
-has the same pieces wherever it stands, and a data set has far fewer words than occurrences of them:
-`encode` has every distinct word encoded once and puts the texts together with array operations. It
-does so only for tokenizers whose parts are known to treat words apart from one another
-(`treats_words_apart`), and compares a sample with the ordinary call; all others get that call.
+Most tokenizers of encoders split a text at white space before they look for pieces, so a word has
+the same pieces everywhere, and a data set has far fewer distinct words than words. `encode`
+tokenizes every distinct word once and joins the results with array operations. It does so only
+where every part of the tokenizer is known to treat words one by one (`treats_words_apart`) and a
+sample of texts agrees with the ordinary call; otherwise it makes the ordinary call.
+
+Shapes: N tokens of n texts; W distinct words; places are the words of all texts, with repeats.
 """
 
 import json
@@ -16,19 +18,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_CHUNK = 2000  # texts at a time; bounds the memory that encoding objects take
-_LINE = 8000  # characters of the lines that distinct words are encoded in
+_CHUNK = 2000  # texts at a time; bounds the memory of the encoding objects
+_LINE = 8000  # characters of a line of distinct words
 _SAMPLE = 16  # texts that are encoded both ways
 
-# Normalizers that change each character by itself, or marks that stand with their base.
+# These normalizers change each character by itself, or a mark together with its base.
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "BertNormalizer")
 _NORMALIZERS += ("Precompiled",)
 _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing")  # these leave offsets alone
 
-# A normalizer may take a mark, a joiner or an Arabic number sign together with the space beside it;
-# Latin letters, digits and ordinary punctuation are none of these. And "Precompiled" loses count of
-# characters where it drops one, so texts with control or format characters are left whole.
+# A normalizer may join a mark, a joiner or an Arabic number sign with the space beside it, but not
+# Latin letters, digits and ordinary punctuation. "Precompiled" counts characters wrongly after it
+# drops one. So a text is odd if it has one of the former beside a space, or a control or format
+# character.
 _PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
 _DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad"
 _DROPPED += "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
@@ -36,7 +39,7 @@ ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 
 class Tokens(NamedTuple):
-    """The tokens of n texts, N in all, one text after another."""
+    """The N tokens of n texts, one text after another."""
 
     ids: np.ndarray  # int32 [N]
     ptr: np.ndarray  # int64 [n + 1], text i is ids[ptr[i]:ptr[i + 1]]
@@ -68,13 +71,13 @@ def encode(backend: Any, texts: Sequence[str]) -> Tokens:
 
 
 def treats_words_apart(backend: Any) -> bool:
-    """Whether the tokens of a word are known not to depend on the words around it."""
+    """Whether it is known that the tokens of a word do not depend on the words around it."""
     return _takes_apart(backend, lambda first: first["type"] in _SPLITTERS)
 
 
 def marks_words(backend: Any) -> bool:
-    """Whether that is known of words with one space between them, where the space is part of a
-    token (Metaspace alone): for printable ASCII that holds none of the added tokens."""
+    """Whether the same is known where a token holds the space before its word (Metaspace alone),
+    for printable ASCII with one space between words and none of the added tokens."""
 
     def by_metaspace(first: dict[str, Any]) -> bool:
         always = first.get("prepend_scheme") == "always"
@@ -86,7 +89,7 @@ def marks_words(backend: Any) -> bool:
 
 
 def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool:
-    """Args: splits: whether the first pre-tokenizer takes a text apart at white space."""
+    """Args: splits: whether the first pre-tokenizer splits a text at white space."""
     states = [
         _state(p) for p in (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
     ]
@@ -109,7 +112,7 @@ def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """What a part of a tokenizer is; of one written in Python, that it is unknown."""
+    """The type and settings of a part of a tokenizer; type "unknown" if it is written in Python."""
     try:
         return {"type": None} if part is None else json.loads(part.__getstate__())
     except Exception:
@@ -132,7 +135,7 @@ def _strips(token: Any) -> bool:
 
 
 def encode_whole(backend: Any, texts: Sequence[str]) -> Tokens:
-    """The ordinary call, some texts at a time."""
+    """The tokens as the tokenizer's own `encode_batch` gives them, _CHUNK texts at a time."""
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
         encodings = backend.encode_batch(texts[at : at + _CHUNK], add_special_tokens=False)
@@ -145,29 +148,29 @@ def encode_whole(backend: Any, texts: Sequence[str]) -> Tokens:
 
 def _encode_words(backend: Any, texts: Sequence[str]) -> Tokens:
     """As `encode_whole`, for at least one text and a backend that `treats_words_apart`."""
-    words, odd, word_of, ptr = _number_words(backend, texts)
-    alone = encode_distinct(backend, words, odd)
-    characters = np.fromiter(map(len, words), np.int64, len(words)) + 1  # and the space after it
+    words, odd, places, ptr = _number_words(backend, texts)
+    tokens = encode_distinct(backend, words, odd)
+    sizes = np.fromiter(map(len, words), np.int64, len(words)) + 1  # [W], with the space after it
     chunks = []
     for at in range(0, len(texts), _CHUNK):
         part = ptr[at : at + _CHUNK + 1]
-        chunks.append(_assemble(alone, characters, word_of[part[0] : part[-1]], part - part[0]))
-    ids, lengths, offsets = map(np.concatenate, zip(*chunks, strict=True))
-    return Tokens(ids, np.append(0, np.cumsum(lengths)), offsets)
+        chunks.append(_join_words(tokens, sizes, places[part[0] : part[-1]], part - part[0]))
+    ids, counts, offsets = map(np.concatenate, zip(*chunks, strict=True))  # [N], [n], [N, 2]
+    return Tokens(ids, np.append(0, np.cumsum(counts)), offsets)
 
 
 def _number_words(
     backend: Any, texts: Sequence[str]
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Takes texts apart at ASCII spaces; what stands between two is a word, the empty string too,
-    so that the character where a word begins follows from the lengths of those before it.
+    """Splits texts at ASCII spaces. The text between two spaces is a word, even if it is empty, so
+    a word's first character follows from the lengths of the words before it.
 
-    A text that has something odd beside a space is not taken apart, but one long word.
-    Returns: the distinct words; which of them are odd, bool [words]; the word at every place of
-        the texts, int32 [places]; the places of each text, as int64 [n + 1].
+    A text with something odd beside a space is not split: it is one long word.
+    Returns: the W distinct words; which of them are odd, bool [W]; the number of the word at every
+        place, int32 [places]; text i has places ptr[i]:ptr[i + 1], int64 [n + 1].
     """
     added = backend.get_added_tokens_decoder().values()
-    greedy = [token.content for token in added if _strips(token)]  # take in spaces beside them
+    greedy = [token.content for token in added if _strips(token)]  # these hold spaces beside them
     number: dict[str, int] = defaultdict(count().__next__)
     places, counts, odd = [], [0], []
     for text in texts:
@@ -184,37 +187,43 @@ def _number_words(
 
 
 def encode_distinct(backend: Any, words: list[str], odd: np.ndarray) -> Tokens:
-    """The tokens of every word. Words that are not odd share lines, since every call has a cost.
+    """The tokens of every word; offsets count from the word's first character.
 
-    Where a token holds the space before its word (`marks_words`), so do its offsets.
+    Words that are not odd share lines, since every call has a cost. A token that holds the space
+    before its word (`marks_words`) begins at -1.
     """
     size = np.fromiter(map(len, words), np.int64, len(words)) + 1
-    begin = np.cumsum(size) - size  # of each word in all of them in a row
+    begin = np.cumsum(size) - size  # [W], the word's first character in " ".join(words)
     new_line = np.diff(begin // _LINE, prepend=-1) > 0
     new_line |= odd | np.append(False, odd[:-1])
-    first = np.flatnonzero(new_line)  # the word that begins each line
+    first = np.flatnonzero(new_line)  # [lines], the first word of each
     spans = zip(first, [*first[1:], len(words)], strict=True)
     tokens = encode_whole(backend, [" ".join(words[a:b]) for a, b in spans])
-    shift = np.repeat(begin[first], np.diff(tokens.ptr))  # [N], of each token's line
-    # The space before a word goes with it, where there are tokens that hold it.
+    shift = np.repeat(begin[first], np.diff(tokens.ptr))  # [N], where the token's line begins
+    # The word of each token, [N]; a token at the space before a word belongs to that word.
     owner = np.searchsorted(begin - 1, tokens.offsets[:, 0] + shift, side="right") - 1
-    offsets = tokens.offsets + (shift - begin[owner])[:, None]
-    ptr = np.searchsorted(owner, np.arange(len(words) + 1))
+    offsets = tokens.offsets + (shift - begin[owner])[:, None]  # [N, 2]
+    ptr = np.searchsorted(owner, np.arange(len(words) + 1))  # [W + 1]
     return Tokens(tokens.ids, ptr, offsets.astype(np.int32))
 
 
-def _assemble(
-    alone: Tokens, characters: np.ndarray, word: np.ndarray, ptr: np.ndarray
+def _join_words(
+    words: Tokens, sizes: np.ndarray, places: np.ndarray, ptr: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, tokens per text and offsets of some texts, of which none is without a word.
+    """Ids [N], tokens per text [n] and offsets [N, 2] of texts that have at least one word each.
 
-    Args: alone: the tokens of every distinct word; characters: of every distinct word and the
-        space after it; word: number of the word at every place; ptr: where texts begin in it.
+    "the cat" and "the" are places [0, 1, 0] with ptr [0, 2, 3]. "the" has the token 7, "cat" the
+    tokens 4 5 with offsets (0, 2) (2, 3); with a space both words have size 4. The words start at
+    characters [0, 4, 0], so the ids are 7 4 5 7, the counts [3, 1] and the offsets (0, 3) (4, 6)
+    (6, 7) (0, 3).
+
+    Args: words: the tokens of the distinct words; sizes [W]: characters and a space; places, ptr:
+        as of `_number_words`.
     """
-    size = characters[word]
+    size = sizes[places]  # [places]
     start = np.cumsum(size) - size
     start -= np.repeat(start[ptr[:-1]], np.diff(ptr))  # [places], the word's first character
-    tokens = np.diff(alone.ptr)[word]
-    take = ranges(alone.ptr[word], tokens)
-    offsets = alone.offsets[take] + np.repeat(start.astype(np.int32), tokens)[:, None]
-    return alone.ids[take], np.add.reduceat(tokens, ptr[:-1]), offsets
+    count = np.diff(words.ptr)[places]  # [places], tokens
+    take = ranges(words.ptr[places], count)  # [N]
+    offsets = words.offsets[take] + np.repeat(start.astype(np.int32), count)[:, None]
+    return words.ids[take], np.add.reduceat(count, ptr[:-1]), offsets

@@ -23,24 +23,22 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def answer_words(text: str) -> tuple[str, ...]:
-    """Lower case, no ASCII punctuation, no articles, split at white space."""
+    """The words as they are compared: lower case, no ASCII punctuation, no articles.
+
+    "The U.S.  army" gives ("us", "army").
+    """
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def normalize_answer(text: str) -> str:
-    """The text as it is compared: "The U.S.  army" -> "us army"."""
-    return " ".join(answer_words(text))
-
-
 def exact_match(prediction: str, gold: str) -> int:
-    """1 where the two normalised texts are equal, else 0."""
+    """1 where the two texts have equal `answer_words`, else 0."""
     return int(answer_words(prediction) == answer_words(gold))
 
 
 def f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the bags of words of the normalised texts.
+    """Harmonic mean of precision and recall over the two bags of `answer_words`.
 
-    Where either has no words, 1 if both have none, else 0.
+    Where one text has no words: 1 if the other has none either, else 0.
     """
     guess, truth = answer_words(prediction), answer_words(gold)
     if guess == truth:
@@ -67,9 +65,9 @@ def score(
 
     Args: predictions: text by question id, "" for no answer; questions without one do not count.
         null_odds: how unanswerable each question is, for every predicted id; a prediction whose
-        value is above `threshold` is scored as no answer, and the thresholds that would have
-        been best for the predictions as given are looked for.
-    Returns: exact, f1, total; the same with HasAns_ and NoAns_ before, where there are such
+        value is above `threshold` is scored as no answer, and the best thresholds for the
+        predictions as given are computed.
+    Returns: exact, f1, total; the same with HasAns_ and NoAns_ in front, where there are such
         questions; with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
     """
     tally = Tally()
@@ -78,13 +76,13 @@ def score(
 
 
 class Tally:
-    """What the scores need of every question, some numbers each: questions may come in parts.
+    """Collects six numbers per question, so that questions may come in parts.
 
-    In parts or at once, the scores are the same bits.
+    The scores are the same bits, whether questions come in parts or at once.
     """
 
     def __init__(self) -> None:
-        self._parts: list[np.ndarray] = []  # float64 [questions, 6] each, as in `add`
+        self._parts: list[np.ndarray] = []  # float64 [questions, 6], one for each `add`
         self._odds = 0  # entries of null_odds so far
         self._with_odds = False
 
@@ -94,7 +92,7 @@ class Tally:
         predictions: Mapping[str, str],
         null_odds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take in those of `examples` that have a prediction. Give null_odds always or never."""
+        """Add those of `examples` that have a prediction. Give null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
         place = {id_: i for i, id_ in enumerate(odds, self._odds)}
         rows = [
@@ -113,19 +111,19 @@ class Tally:
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
-        """What `score` returns, of all questions so far."""
-        columns = np.concatenate([np.empty((0, 6)), *self._parts])
+        """What `score` returns, for all questions so far."""
+        columns = np.concatenate([np.empty((0, 6)), *self._parts])  # [questions, 6]
         scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
-        answerable, silent = columns[:, 2:4].astype(bool).T
+        answerable, silent = columns[:, 2:4].astype(bool).T  # [questions] each
         odds, place = columns[:, 4:].T
         best: dict[str, float] = {}
         if self._with_odds:
-            # Among equal odds the official scorer goes in the order of the odds file.
+            # The official scorer takes equal odds in the order of the odds file.
             order = np.lexsort((place, odds))
             for name, column in zip(("exact", "f1"), scores.T, strict=True):
                 sorted_columns = (values[order] for values in (column, odds, answerable, silent))
-                found = _best_threshold(*sorted_columns)
-                best[f"best_{name}"], best[f"best_{name}_thresh"] = found
+                share, best_threshold = _best_threshold(*sorted_columns)
+                best[f"best_{name}"], best[f"best_{name}_thresh"] = share, best_threshold
             scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
         result: dict[str, float] = {}
         groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
@@ -139,10 +137,8 @@ class Tally:
 
 
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
-    """Greatest exact match and F1 over the gold answers; [""] where none has any words."""
-    gold: list[str] = list({text: None for text, _ in example.answers if answer_words(text)}) or [
-        ""
-    ]
+    """Greatest exact match and F1 over the gold answers with words, or over "" without any."""
+    gold = list(dict.fromkeys(text for text, _ in example.answers if answer_words(text))) or [""]
     return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
 
 
@@ -151,9 +147,10 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Best percentage over all thresholds, and the lowest threshold that gives it.
 
-    Questions come sorted by odds. With a threshold below all, none is answered and each
-    unanswerable one is right. Raising it past a question gains its score if it is answerable,
-    and loses 1 if it is not and the prediction says something. 0.0 when nothing is gained.
+    Questions come sorted by odds. With a threshold below all odds, no question is answered and
+    every unanswerable one is right. A threshold that rises past an answerable question gains its
+    score; past an unanswerable one it loses 1, unless the prediction is "". The threshold is 0.0
+    when nothing is gained.
     """
     gain = np.where(answerable, scores, np.where(silent, 0.0, -1.0))
     total = np.cumsum(np.append(float((~answerable).sum()), gain))

@@ -1,14 +1,12 @@
-"""SQuAD questions from wherever they are: a JSON file, the official files, the hub, our own world.
+"""SQuAD questions from a JSON file, an official file, a data set of the hub or the generated world.
 
-A fault of a file (missing, not JSON, another shape) is always refused. A fault of one question is
-refused too, or, under `data.skip_invalid: true`, counted and left out.
+A fault of a file (missing, not JSON, another shape) always raises UserError. So does a fault of one
+question, unless `data.skip_invalid: true` has such questions counted and left out.
 """
 
 import hashlib
 import itertools
 import json
-import os
-import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +16,9 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from detalbert.errors import Unavailable, UserError
-from detalbert.hub import hub_error
+from detalbert.atomic import whole_file
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.hub import hub_error, looks_like_path
 from detalbert.squad import world
 from detalbert.squad.windows import Example
 
@@ -33,18 +32,18 @@ OFFICIAL_SHA256 = {
 
 
 class Source(NamedTuple):
-    """A place that questions come from, not read yet."""
+    """Where the questions of a split come from, not read yet."""
 
-    name: str  # as the config has it
+    name: str  # as in the config
     split: str  # "train" or "validation"
     path: Path | None  # the JSON file; None for the hub and the generated world
     fingerprint: str  # changes when any byte of the questions may have changed
 
 
 def open_source(name: str, split: str, cache_dir: Path) -> Source:
-    """Find `data.train` or `data.validation`, downloading an official file that is not there.
+    """Find `data.train` or `data.validation`; download an official file that is not there yet.
 
-    Raises UserError for a file that does not exist or cannot be read or downloaded.
+    Raises UserError for a file that does not exist, or that cannot be read or downloaded.
     """
     if name == "generated":
         return Source(name, split, None, hashlib.sha256(_world(split).encode()).hexdigest())
@@ -55,9 +54,8 @@ def open_source(name: str, split: str, cache_dir: Path) -> Source:
         try:
             return Source(name, split, path, hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError as error:
-            raise UserError(f"{path}: cannot read it: {error.strerror}") from error
-    file_like = path.suffix == ".json" or path.is_absolute() or name.startswith(".")
-    if file_like and not path.is_dir():
+            raise UserError(f"{path}: cannot read it: {first_line(error)}") from None
+    if looks_like_path(name, (".json",)) and not path.is_dir():
         raise UserError(f"{path}: no such file; set data.{split} to a SQuAD JSON file")
     rows = repr(_hub_rows(name, split)).encode()
     return Source(name, split, None, hashlib.sha256(rows).hexdigest())
@@ -68,8 +66,9 @@ def read_examples(
 ) -> tuple[list[Example], dict[str, int]]:
     """The questions of `source` in file order, at most `limit`, and the faults that were skipped.
 
-    Returns the examples and {kind of fault: how many questions}, empty unless `skip_invalid`.
-    Raises UserError naming the file and the question id for the first fault otherwise.
+    Returns the examples and {kind of fault: how many questions}.
+    Raises UserError that names the file and the question id for the first fault, unless
+    `skip_invalid`.
     """
     if source.name == "generated":
         questions = _official_questions("generated", json.loads(_world(source.split)))
@@ -78,8 +77,8 @@ def read_examples(
     else:
         questions = _official_questions(str(source.path), _parse_json(source.path))
     faults: Counter = Counter()
-    found = checked_examples(questions, faults if skip_invalid else None)
-    examples = list(itertools.islice(found, limit))
+    checked = checked_examples(questions, faults if skip_invalid else None)
+    examples = list(itertools.islice(checked, limit))
     if not examples:
         raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
     return examples, dict(faults)
@@ -88,11 +87,11 @@ def read_examples(
 def checked_examples(
     questions: Iterable["Question"], faults: Counter | None = None, answers_needed: bool = True
 ) -> Iterator[Example]:
-    """Every question, checked, one at a time; only ids are kept.
+    """Check every question, one at a time; only their ids stay in memory.
 
-    Args: faults: counts the faulty questions, which are left out; without it the first one raises.
-        answers_needed: without, a question that says nothing of answers gets `answers` None.
-    Raises: UserError naming the file and the question id.
+    Args: faults: counts the faulty questions, which are left out; None: the first fault raises.
+        answers_needed: if False, a question without a word on answers gets `answers` None.
+    Raises: UserError that names the file and the question id.
     """
     seen: set = set()
     for where, title, context, question in questions:
@@ -103,7 +102,7 @@ def checked_examples(
         except _Fault as fault:
             if faults is None:
                 hint = " or set data.skip_invalid: true" if answers_needed else ""
-                raise UserError(f"{where}: {fault}; mend it{hint}") from None
+                raise UserError(f"{where}: {fault}; fix it{hint}") from None
             faults[fault.kind] += 1
             continue
         seen.add(example.id)
@@ -118,17 +117,17 @@ class _Fault(Exception):
         self.kind = kind
 
 
-Question = tuple[str, str, Any, Any]  # where, title, context, raw question
+Question = tuple[str, str, Any, Any]  # file or data set, title, context, raw question
 
 
 def _official_questions(where: str, document: Any) -> Iterator[Question]:
     """Walk {"data": [{"title", "paragraphs": [{"context", "qas": [...]}]}]} (SQuAD 1.1 and 2.0)."""
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise wrong_shape(where, "no list 'data' at the top")
+        raise _wrong_shape(where, "no list 'data' at the top")
     yield from article_questions(where, document["data"])
 
 
-def wrong_shape(where: str, fault: str) -> UserError:
+def _wrong_shape(where: str, fault: str) -> UserError:
     """The error for a JSON file that is not SQuAD's."""
     return UserError(
         f"{where}: not of SQuAD's shape ({fault}); expected data > paragraphs > context, qas"
@@ -139,10 +138,10 @@ def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]
     """The questions of the articles of an official file."""
     for number, article in enumerate(articles):
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            raise wrong_shape(where, f"article {number} has no list 'paragraphs'")
+            raise _wrong_shape(where, f"article {number} has no list 'paragraphs'")
         for paragraph in article["paragraphs"]:
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-                raise wrong_shape(where, f"a paragraph of article {number} has no list 'qas'")
+                raise _wrong_shape(where, f"a paragraph of article {number} has no list 'qas'")
             for question in paragraph["qas"]:
                 yield where, str(article.get("title", "")), paragraph.get("context"), question
 
@@ -155,9 +154,9 @@ def _hub_questions(where: str, rows: list[dict[str, Any]]) -> Iterator[Question]
 
 
 def row_question(where: str, row: Mapping[str, Any]) -> Question:
-    """The `datasets` layout of SQuAD, where answers is {"text": [...], "answer_start": [...]}.
+    """A question in the layout of `datasets`: answers is {"text": [...], "answer_start": [...]}.
 
-    Answers of another shape are handed on for the check to judge.
+    Answers of another shape pass through as they are; `checked_examples` judges them.
     """
     kept = ("id", "question", "answers", "is_impossible")
     question = {key: row[key] for key in kept if key in row}
@@ -193,11 +192,11 @@ def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
     start = answer.get("answer_start") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text or type(start) is not int:
         raise _Fault("bad answer", f"question {name}: an answer needs a text and an answer_start")
-    found = context[start : start + len(text)] if start >= 0 else ""
-    if found != text:
+    there = context[start : start + len(text)] if start >= 0 else ""
+    if there != text:
         raise _Fault(
             "misplaced answer",
-            f"question {name}: answer {text!r} is not at character {start} (there: {found!r})",
+            f"question {name}: answer {text!r} is not at character {start} (there: {there!r})",
         )
     return text, start
 
@@ -225,45 +224,34 @@ def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     try:
         return list(datasets.load_dataset(name, split=split))
     except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise hub_error(error)(
-            f"data.{split}: {name!r} is no file, and as a data set it does not load: {reason}"
+            f"data.{split}: {name!r} is no file, and as a data set it does not load: "
+            f"{first_line(error)}"
         ) from None
 
 
 def _download(name: str, cache_dir: Path) -> Path:
-    """An official file, fetched once: progress on the way, SHA-256 checked, then renamed."""
-    target = cache_dir / name
+    """Fetch an official file once, with progress; it appears only if its SHA-256 is right."""
+    target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
     if target.is_file():
         return target
-    url = f"{OFFICIAL_URL}/{name}"
+    by_hand = f"fetch {name} by hand and set the data key to its path"
     digest = hashlib.sha256()
-    partial = None
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=30) as response, whole_file(target, True) as file:
             size = int(response.headers.get("Content-Length") or 0)
-            handle, partial = tempfile.mkstemp(dir=cache_dir, prefix=f"{name}.")
-            with (
-                os.fdopen(handle, "wb") as file,
-                tqdm(total=size, unit="B", unit_scale=True, desc=name) as bar,
-            ):
+            with tqdm(total=size, unit="B", unit_scale=True, desc=name) as bar:
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     digest.update(chunk)
                     bar.update(len(chunk))
-        if digest.hexdigest() != OFFICIAL_SHA256[name]:
-            raise Unavailable(
-                f"{url}: the download's SHA-256 is not the official one; try again, or fetch "
-                f"{name} by hand and set the data key to its path"
-            )
-        os.replace(partial, target)
+            if digest.hexdigest() != OFFICIAL_SHA256[name]:
+                raise Unavailable(
+                    f"{url}: its SHA-256 is not the official one; try again, or {by_hand}"
+                )
     except OSError as error:
         raise Unavailable(
-            f"{name}: not here, and fetching {url} failed: {error}; "
-            "fetch it by hand and set the data key to its path"
+            f"{name}: not here, and fetching {url} failed: {error}; {by_hand}"
         ) from None
-    finally:
-        if partial and Path(partial).exists():
-            Path(partial).unlink()
     return target

@@ -1,4 +1,4 @@
-"""Fast tokenizers: found by name, checked, told apart by a hash."""
+"""Fast tokenizers: loading one by name, checks, and the hash that identifies one."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from detalbert.errors import UserError, first_line
 from detalbert.hub import find_local, hub_error
 
-# These releases drop overflow windows without a word: 39 % of a long context was covered.
+# These releases drop overflow windows silently: they covered only 39 % of a long context.
 BAD_TOKENIZERS = ("0.23.1", "0.23.2")
 
 
@@ -22,12 +22,15 @@ def check_tokenizers_version() -> None:
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of the fast tokenizer: pieces, merges, normalizer."""
+    """SHA-256 (hex) of all that the fast tokenizer is: pieces, merges, normalizer."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """As `load_tokenizer`, of a folder, a checkpoint of this package, or a hub name."""
+    """The fast tokenizer of a folder, a checkpoint of this package, or a hub name.
+
+    Raises UserError for one that does not load or is not fast, `Unavailable` for a network fault.
+    """
     check_tokenizers_version()
     try:
         tokenizer = AutoTokenizer.from_pretrained(find_local(name))

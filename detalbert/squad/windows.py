@@ -1,7 +1,7 @@
 """The windows of question and context, exactly those of the pair-wise fast-tokenizer call.
 
-No files and no trainer. Arrays are flat ("columns"), so that they can be saved one by one and
-memory-mapped; position t of a window counts from its first token, [CLS], which is 0.
+Arrays are flat columns, so that they can be saved one by one and memory-mapped. Position 0 of a
+window is its first token, [CLS].
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from detalbert.squad.tokenizer import check_tokenizers_version
 
 
 class Example(NamedTuple):
-    """One question. `answers` holds (text, character start in `context`); (): unanswerable, None:
-    nobody says (only in prediction)."""
+    """One question. `answers` holds (text, character start in `context`); (): unanswerable; None:
+    not known (in prediction only)."""
 
     id: str
     title: str
@@ -39,12 +39,12 @@ class Windows:
     question_ids: np.ndarray  # int32 [Q]
     question_ptr: np.ndarray  # int64 [E + 1], question e is question_ids[ptr[e]:ptr[e + 1]]
     example_index: np.ndarray  # int32 [W]
-    context_begin: np.ndarray  # int64 [W], of the window's first context token in context_ids
+    context_begin: np.ndarray  # int64 [W], the window's first context token, in context_ids
     context_length: np.ndarray  # int32 [W]
     start_positions: np.ndarray  # int32 [W], first token of the answer; 0 when it is not inside
     end_positions: np.ndarray  # int32 [W], its last token
     prefix_ids: np.ndarray  # int32, special tokens before the question
-    middle_ids: np.ndarray  # int32, between
+    middle_ids: np.ndarray  # int32, between question and context
     suffix_ids: np.ndarray  # int32, after the context
     segments: np.ndarray  # int32 [5], token type of prefix, question, middle, context, suffix
 
@@ -59,8 +59,8 @@ class Windows:
 
     def context_starts(self, indices: np.ndarray) -> np.ndarray:
         """Position of the first context token in each chosen window, int64 [n]."""
-        e = self.example_index[indices]
-        question = self.question_ptr[e + 1] - self.question_ptr[e]
+        example = self.example_index[indices]
+        question = self.question_ptr[example + 1] - self.question_ptr[example]  # [n], tokens
         return len(self.prefix_ids) + question + len(self.middle_ids)
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -79,8 +79,8 @@ class Windows:
         indices = np.asarray(indices, dtype=np.int64)
         context_start = self.context_starts(indices)
         context_end = context_start + self.context_length[indices]
-        lengths = context_end + len(self.suffix_ids)
-        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        lengths = context_end + len(self.suffix_ids)  # [n]
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])  # [n + 1]
         input_ids, token_type_ids = self._tokens(indices, cu_seqlens)
         return {
             "input_ids": input_ids,
@@ -100,20 +100,20 @@ class Windows:
         input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
         example = self.example_index[indices]
         question = self.question_ptr[example]
-        parts = (
+        parts = (  # ids; for every window, where the part begins in them; its number of tokens
             (self.prefix_ids, 0, len(self.prefix_ids)),
             (self.question_ids, question, self.question_ptr[example + 1] - question),
             (self.middle_ids, 0, len(self.middle_ids)),
             (self.context_ids, self.context_begin[indices], self.context_length[indices]),
             (self.suffix_ids, 0, len(self.suffix_ids)),
         )
-        to = cu_seqlens[:-1]  # [n], where the part goes in the row
+        place = cu_seqlens[:-1]  # [n], where the part begins in the row
         for (ids, begin, count), segment in zip(parts, self.segments, strict=True):
-            begin, count = np.broadcast_arrays(begin, count, to)[:2]
-            row = ranges(to, count)
+            begin, count = np.broadcast_arrays(begin, count, place)[:2]  # [n]
+            row = ranges(place, count)  # [tokens of the part in all windows]
             input_ids[row] = ids[ranges(begin, count)]
             token_type_ids[row] = segment
-            to = to + count
+            place = place + count
         return input_ids, token_type_ids
 
 
@@ -126,15 +126,15 @@ def build_windows(
 ) -> Windows:
     """Cuts every (question, context) pair into windows and labels them with the first answer.
 
-    The windows of the pair-wise call `tokenizer(question.lstrip(), context, max_length=...,
-    truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
-    transformers, with questions cut at max_query_length tokens; but every distinct context
-    and every question is encoded once and windows are index arithmetic over the results.
-    One known difference: byte-level tokenizers with add_prefix_space=True give the first token
-    of each later window an offset that takes in the space before it; here it never does.
+    The windows are those of the pair-wise call `tokenizer(question.lstrip(), context,
+    max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)`
+    of transformers, with questions cut at max_query_length tokens. But every distinct context and
+    every question is encoded once, and windows are index arithmetic over the results.
+    One known difference: in that call, byte-level tokenizers with add_prefix_space=True give the
+    first token of each later window an offset that includes the space before it.
 
     Args: tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
-        max_seq_length, max_query_length: tokens; doc_stride: tokens two neighbours SHARE.
+        max_seq_length, max_query_length: tokens; doc_stride: tokens that two neighbours SHARE.
     Raises: UserError for a slow tokenizer, one of BAD_TOKENIZERS, or a question that leaves no
         more than doc_stride tokens to a context that does not fit in one window.
     """
@@ -146,16 +146,16 @@ def build_windows(
         )
     layout = _pair_layout(tokenizer, examples)  # leaves truncation and padding off, for `encode`
     texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
-    room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))
+    room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))  # [E]
     example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
     return _assemble(examples, texts, layout, room, example, skip)
 
 
 class _Texts(NamedTuple):
-    """The tokens of C distinct contexts and E questions, cut; as in `Windows`, and:"""
+    """The tokens of D distinct contexts and E questions; the last four arrays as in `Windows`."""
 
     context: np.ndarray  # int64 [E], number of each example's context
-    context_ptr: np.ndarray  # int64 [C + 1], context c is context_ids[ptr[c]:ptr[c + 1]]
+    context_ptr: np.ndarray  # int64 [D + 1], context d is context_ids[ptr[d]:ptr[d + 1]]
     context_ids: np.ndarray
     offsets: np.ndarray
     question_ids: np.ndarray
@@ -172,7 +172,7 @@ def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) ->
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
     tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
     context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
-    cut = np.minimum(np.diff(question_ptr), max_query_length)
+    cut = np.minimum(np.diff(question_ptr), max_query_length)  # [E], tokens
     return _Texts(
         context,
         context_ptr,
@@ -191,7 +191,10 @@ def _assemble(
     example: np.ndarray,
     skip: np.ndarray,
 ) -> Windows:
-    """Args: layout: of `_pair_layout`; room: tokens for context, [E]; the others of `_cover`."""
+    """Args: layout: of `_pair_layout`; room: tokens for context, [E]; example, skip: of `_cover`.
+
+    All arrays made here are [W].
+    """
     prefix, middle, suffix, segments = layout
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
@@ -216,7 +219,7 @@ def _assemble(
 
 
 def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarray, ...]:
-    """Prefix, middle and suffix ids and the 5 token types, read off one real pair call."""
+    """Prefix, middle and suffix ids and the 5 token types, as one real pair call shows them."""
     pairs = ((e.question, e.context) for e in examples if e.question.strip() and e.context.strip())
     pair = next(pairs, ("a", "a"))
     encoded = tokenizer(*pair, return_token_type_ids=True, truncation=False, padding=False)
@@ -238,36 +241,36 @@ def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarra
 def _cover(
     examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Example number and tokens of its context skipped, of every window, int64 [W] each.
+    """Every window's example number and the context tokens before it, int64 [W] each.
 
     A context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.
     """
-    short = np.flatnonzero((length > room) & (room <= overlap))
-    if len(short):
-        e = short[0]
+    hopeless = np.flatnonzero((length > room) & (room <= overlap))
+    if len(hopeless):
+        e = hopeless[0]
         raise UserError(
             f"question {examples[e].id}: max_seq_length {limit} leaves {max(room[e], 0)} tokens "
             f"to a context of {length[e]}, and windows sharing doc_stride {overlap} cannot cover "
             "it; raise max_seq_length, or lower doc_stride or max_query_length"
         )
-    step = np.maximum(room - overlap, 1)
+    step = np.maximum(room - overlap, 1)  # [E]
     count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
-    example = np.repeat(np.arange(len(length)), count)
+    example = np.repeat(np.arange(len(length)), count)  # [W]
     return example, ranges(np.zeros_like(count), count) * step[example]
 
 
 def _answer_tokens(
     examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """First answers as [E, 4]: first and last character (end exclusive), first and last token.
+    """The first answers, [E, 4]: first and last character (end exclusive), first and last token.
 
-    Tokens index the flat context; characters are -1 where there is no answer. One searchsorted
-    serves all contexts: context 3, character 17 is the key 3 * 2**32 + 17, which only grows.
+    Tokens are numbers in context_ids; characters are -1 where there is no answer. One searchsorted
+    serves all contexts: character 17 of context 3 has the key 3 * 2**32 + 17, and keys only grow.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
-    token_key = np.repeat(np.arange(len(ptr) - 1) << 32, np.diff(ptr))[:, None] + offsets
-    first, last = (context << 32) + chars.T
+    token_key = np.repeat(np.arange(len(ptr) - 1) << 32, np.diff(ptr))[:, None] + offsets  # [C, 2]
+    first, last = (context << 32) + chars.T  # [E] each
     first_token = np.searchsorted(token_key[:, 0], first, side="right") - 1
     last_token = np.searchsorted(token_key[:, 1], last, side="left")
     return np.stack([*chars.T, first_token, last_token], axis=1)
@@ -277,16 +280,16 @@ def _labels(
     answers: np.ndarray, offsets: np.ndarray, begin: np.ndarray, last: np.ndarray, shift: np.ndarray
 ) -> np.ndarray:
     """Start and end positions, int32 [2, W]: the last token that starts no later than the answer
-    and the first that ends no earlier; 0 unless the window's context holds the answer whole.
+    and the first that ends no earlier; 0 unless the window's context holds the whole answer.
 
-    Windows hold tokens begin to last of the flat context, at positions token + shift.
+    A window holds the tokens begin to last of context_ids, at positions token + shift.
     """
-    start_char, end_char, start_token, end_token = answers.T
-    held = np.flatnonzero((start_char >= 0) & (begin <= last))
-    whole = offsets[begin[held], 0] <= start_char[held]
-    whole &= offsets[last[held], 1] >= end_char[held]
-    held = held[whole]
+    start_char, end_char, start_token, end_token = answers.T  # [W] each
+    window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows to label, at most]
+    whole = offsets[begin[window], 0] <= start_char[window]
+    whole &= offsets[last[window], 1] >= end_char[window]
+    window = window[whole]  # [windows to label]
     labels = np.zeros((2, len(begin)), np.int32)
-    labels[0, held] = (shift + np.minimum(start_token, last))[held]
-    labels[1, held] = (shift + np.maximum(end_token, begin))[held]
+    labels[0, window] = (shift + np.minimum(start_token, last))[window]
+    labels[1, window] = (shift + np.maximum(end_token, begin))[window]
     return labels

@@ -1,9 +1,9 @@
 """A generated world in the shape of SQuAD 2.0: paragraphs of facts, and questions on them.
 
-Every paragraph says a few things about several towns, ships, lutes or scholars. A question
-asks for one fact in another wording. Those that cannot be answered ask for a fact that was left out
-although its like is told of a neighbour, or ask about a name that the paragraph does not hold. A
-name belongs to one split only, so what is learned on "train" is tested on names never seen.
+Every paragraph states a few facts about several towns, ships, lutes or scholars. A question asks
+for one fact in another wording. A question without an answer asks for a fact that the paragraph
+states of another thing only, or asks about a name that is not in the paragraph. A name belongs to
+one split only, so a model that learns on "train" is tested on names that it never saw.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from detalbert.squad.relations import KINDS, Kind, Relation
+from detalbert.squad.relations import KINDS, WORDS, Kind, Relation
 
 PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10
@@ -28,7 +28,7 @@ TOWN_ENDS = "bury by dale ford ham holm mere port stead ton wick worth".split()
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that the world holds true, told in its paragraph or left out of it."""
+    """One fact of the world, told in its paragraph or left out of it."""
 
     kind: Kind
     relation: Relation
@@ -38,18 +38,18 @@ class Fact:
 
 @dataclass(frozen=True)
 class Page:
-    """A written paragraph: its facts, the names it used up, and where facts stand in the text."""
+    """A written paragraph, its facts, and the words that it uses."""
 
     split: str
     told: list[Fact]
     untold: list[Fact]
     used: set[str]
     context: str
-    places: dict[tuple[Fact, str], int]
+    places: dict[tuple[Fact, str], int]  # (fact, "x" or "v") -> character where it starts
 
 
 def _word(rng: Random, split: str, ends: list[str]) -> str:
-    """Compose a word of syllables; its checksum decides to which split it belongs."""
+    """Compose a word of syllables that belongs to `split`; the word's checksum decides that."""
     while True:
         middle = rng.choice(MIDDLES) if rng.random() < 0.4 else ""
         word = (rng.choice(STARTS) + middle + rng.choice(ends)).capitalize()
@@ -57,11 +57,11 @@ def _word(rng: Random, split: str, ends: list[str]) -> str:
             return word
 
 
-def _draw(rng: Random, split: str, sort: str | tuple[str, ...], used: set[str]) -> str:
-    """Draw a value of this sort that the paragraph does not hold yet, and note it as used."""
+def _draw(rng: Random, split: str, sort: str, used: set[str]) -> str:
+    """Draw a value of this sort from words that are not in `used`, and add them to it."""
     while True:
-        if isinstance(sort, tuple):
-            words = [rng.choice(sort)]
+        if sort in WORDS:
+            words = [rng.choice(WORDS[sort])]
         elif sort == "year":
             words = [str(rng.randrange(1100, 1900))]
         elif sort == "person":
@@ -74,7 +74,7 @@ def _draw(rng: Random, split: str, sort: str | tuple[str, ...], used: set[str]) 
 
 
 def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fact]]:
-    """Draw what is true: the facts to tell, thing by thing, and those to leave out."""
+    """Draw the facts that the paragraph tells, thing by thing, and those that it leaves out."""
     told, untold = [], []
     for kind, count in zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 2))), strict=True):
         relations = rng.sample(kind.relations, 2)
@@ -86,7 +86,7 @@ def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fa
 
 
 def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], int]]:
-    """Write the paragraph; gives it and where each fact's thing and value stand in it."""
+    """Write the paragraph. Returns its text and `Page.places`."""
     text, places, previous = "", {}, None
     for fact in told:
         if previous is None or fact.kind is not previous.kind:
@@ -106,13 +106,13 @@ def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], i
 
 
 def _span(page: Page, fact: Fact, slot: str) -> dict:
-    """Give the fact's thing ("x") or value ("v") as it is written in the paragraph."""
+    """The fact's thing ("x") or value ("v") as it is written in the paragraph."""
     start, length = page.places[fact, slot], len(fact.thing if slot == "x" else fact.value)
     return {"text": page.context[start : start + length], "answer_start": start}
 
 
 def _shorter_and_longer(page: Page, fact: Fact, slot: str) -> list[dict]:
-    """Give the other answers that a second reader may choose: a last name, "river" and its name."""
+    """The other answers that a second reader may choose: a last name, "river" and its name."""
     span = _span(page, fact, slot)
     start, text = span["answer_start"], span["text"]
     first, _, last = text.partition(" ")
@@ -136,7 +136,7 @@ def _answerable(rng: Random, page: Page) -> tuple[str, dict]:
 
 
 def _impossible(rng: Random, page: Page) -> tuple[str, dict]:
-    """Ask for a fact left out whose like is told of a neighbour, or about an absent name."""
+    """Ask for an untold fact whose relation is told of another thing, or about a new name."""
     like = {fact.relation: fact for fact in rng.sample(page.told, len(page.told))}
     things = {fact.thing for fact in page.told}
     missing = [fact for fact in page.untold if fact.relation in like and fact.thing in things]
@@ -169,8 +169,11 @@ def _paragraph(rng: Random, split: str) -> dict:
 def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
     """Make a split of the world in the official SQuAD 2.0 JSON shape.
 
-    `split` is "train" or "validation" (else ValueError); `paragraphs` of QUESTIONS questions each,
-    by default as PARAGRAPHS says. The same arguments always give the same data.
+    The same arguments always give the same data.
+
+    Args: split: "train" or "validation"; paragraphs: how many, of QUESTIONS questions each; by
+        default as PARAGRAPHS says.
+    Raises: ValueError for another split.
     """
     if split not in PARAGRAPHS:
         raise ValueError(f"split must be one of {sorted(PARAGRAPHS)}, not {split!r}")

@@ -1,99 +1,19 @@
-"""The embedded world and model: what they promise, and that the model's command works."""
+"""The embedded model: what it promises, and that its command works."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-from detalbert.squad.relations import FIELDS, GOODS, TIMBERS
-from detalbert.squad.world import generate
 from embedded.pretrain import build_model, train_tokenizer
 from embedded.prune import prune
 from tests.conftest import ROOT
+from tests.fakes.questions import world_questions
 
 FOLDER = ROOT / "embedded" / "albert-tiny"
-SPLITS = ("train", "validation")
-
-
-def questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
-    for article in generate(split, **arguments)["data"]:
-        for paragraph in article["paragraphs"]:
-            for qa in paragraph["qas"]:
-                yield paragraph["context"], qa
-
-
-def names(split: str) -> set[str]:
-    """Every capitalised word of answers and questions that is not an English word."""
-    texts = []
-    for _, qa in questions(split, paragraphs=200):
-        texts += [answer["text"] for answer in qa["answers"] + qa.get("plausible_answers", [])]
-        texts.append(qa["question"].partition(" ")[2].replace("?", ""))
-    words = {word for text in texts for word in text.split() if word[0].isupper()}
-    return {word for word in words if word.lower() not in {*GOODS, *TIMBERS, *FIELDS}}
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_same_arguments_same_bytes_and_seed_matters(split: str) -> None:
-    first = json.dumps(generate(split, seed=3, paragraphs=20))
-    assert first == json.dumps(generate(split, seed=3, paragraphs=20))
-    assert first != json.dumps(generate(split, seed=4, paragraphs=20))
-
-
-def test_unknown_split_is_refused() -> None:
-    with pytest.raises(ValueError, match="split must be one of"):
-        generate("test")
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_official_shape(split: str) -> None:
-    world = generate(split, paragraphs=50)
-    assert world["version"] == "v2.0"
-    titles = [article["title"] for article in world["data"]]
-    ids = [qa["id"] for _, qa in questions(split, paragraphs=50)]
-    assert len(set(titles)) == len(titles) == 5
-    assert len(set(ids)) == len(ids) == 300
-    for _, qa in questions(split, paragraphs=50):
-        assert qa["is_impossible"] == (not qa["answers"])
-        assert qa["is_impossible"] == ("plausible_answers" in qa)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_every_answer_stands_at_its_offset(split: str) -> None:
-    checked = 0
-    for context, qa in questions(split):
-        for answer in qa["answers"] + qa.get("plausible_answers", []):
-            start = answer["answer_start"]
-            assert context[start : start + len(answer["text"])] == answer["text"]
-            checked += 1
-    assert checked >= 600
-
-
-def test_no_name_of_validation_occurs_in_training() -> None:
-    train, validation = names("train"), names("validation")
-    assert len(validation) > 500 and not train & validation
-
-
-def test_paragraphs_of_the_splits_are_disjoint() -> None:
-    train, validation = ({context for context, _ in questions(split)} for split in SPLITS)
-    assert not train & validation
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_good_share_is_impossible_and_looks_answerable(split: str) -> None:
-    asked = list(questions(split))
-    impossible = [qa["is_impossible"] for _, qa in asked]
-    assert 0.28 < sum(impossible) / len(asked) < 0.45
-
-
-def test_only_validation_has_several_answers() -> None:
-    most = {s: max(len(qa["answers"]) for _, qa in questions(s)) for s in SPLITS}
-    assert most["train"] == 1 and most["validation"] > 1
 
 
 def test_folder_is_small_and_holds_the_encoder_alone() -> None:
@@ -112,7 +32,7 @@ def test_weights_load_with_nothing_missing_but_the_head() -> None:
 def test_tokenizer_gives_segments_and_full_offsets() -> None:
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     assert tokenizer.is_fast
-    context, qa = next(questions("validation", paragraphs=1))
+    context, qa = next(world_questions("validation", paragraphs=1))
     encoded = tokenizer(qa["question"], context, return_offsets_mapping=True)
     segments = encoded["token_type_ids"]
     assert segments == sorted(segments) and set(segments) == {0, 1}
@@ -146,7 +66,7 @@ def test_pruning_keeps_the_pieces_of_the_texts_and_their_vectors() -> None:
     tokenizer = train_tokenizer(seed=0, documents=300)
     model = build_model(tokenizer, seed=0)
     bare, words = tokenizer.backend_tokenizer, model.get_input_embeddings().weight.detach()
-    texts = [context for context, _ in questions("train", paragraphs=10)]
+    texts = [context for context, _ in world_questions("train", paragraphs=10)]
     before = [(e.tokens, e.offsets, words[e.ids]) for e in bare.encode_batch(texts)]
     smaller = prune(model, bare, texts)
     assert model.config.vocab_size == smaller.get_vocab_size() < bare.get_vocab_size()

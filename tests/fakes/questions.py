@@ -1,6 +1,7 @@
-"""Made-up questions, small tokenizers for them, and real files of questions."""
+"""Made-up questions and logits, small tokenizers for them, and real files of questions."""
 
-import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,24 +11,24 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.squad.windows import Example
+from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.world import generate
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 
 
-def read_squad(path: Any) -> list[Example]:
-    return [
-        Example(
-            qa["id"],
-            article["title"],
-            paragraph["context"],
-            qa["question"],
-            tuple((a["text"], a["answer_start"]) for a in qa["answers"]),
-        )
-        for article in json.loads(path.read_text())["data"]
-        for paragraph in article["paragraphs"]
-        for qa in paragraph["qas"]
-    ]
+def read_squad(path: Path) -> list[Example]:
+    return read_examples(open_source(str(path), "validation", path.parent))[0]
+
+
+def world_questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
+    """(context, question) of the generated world."""
+    for article in generate(split, **arguments)["data"]:
+        for paragraph in article["paragraphs"]:
+            for qa in paragraph["qas"]:
+                yield paragraph["context"], qa
 
 
 def bert_like() -> PreTrainedTokenizerFast:
@@ -101,3 +102,35 @@ def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
 
 def tensors(row: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(column) for name, column in row.items()}
+
+
+def plain_n_best(start: Any, end: Any, low: int, high: int, k: int, longest: int) -> list[tuple]:
+    """(start, end) spans of one window, best first: the reference's two loops."""
+    tokens = range(len(start))
+    spans = [
+        (start[i] + end[j], i, j)
+        for i in sorted(tokens, key=lambda t: -start[t])[:k]
+        for j in sorted(tokens, key=lambda t: -end[t])[:k]
+        if low <= i and j < high and i <= j < i + longest
+    ]
+    return [(i, j) for _, i, j in sorted(spans, key=lambda span: -span[0])][:k]
+
+
+@st.composite
+def decoding_cases(draw: Any) -> tuple[Any, list[tuple], int, int]:
+    """Windows and logits; half the time whole numbers, so that many scores are equal."""
+    examples, tokenizer, length, stride = draw(cut_lists())
+    windows = build_windows(examples, tokenizer, length, stride)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    make = draw(st.sampled_from([lambda n: rng.integers(-2, 3, n), rng.standard_normal]))
+    logits = [tuple(make(n).astype(np.float32) for _ in range(2)) for n in windows.lengths]
+    return (examples, windows), logits, draw(st.integers(1, 25)), draw(st.integers(1, 12))
+
+
+def decode(windows: Windows, logits: list[tuple], chosen: Any, k: int, longest: int) -> Candidates:
+    """The best spans of the chosen windows, packed into one row."""
+    start, end = (np.concatenate([logits[w][side] for w in chosen]) for side in (0, 1))
+    row: dict[str, Any] = tensors(windows.pack(np.array(chosen)))
+    if len(chosen) % 2:  # told or found out
+        row["max_length"] = int(windows.lengths[chosen].max())
+    return best_spans(torch.from_numpy(start), torch.from_numpy(end), row, k, longest)

@@ -16,28 +16,14 @@ from detalbert.errors import UserError
 from detalbert.squad import sources
 from detalbert.squad.sources import open_source, read_examples
 
-DOCUMENT = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "Towns",
-            "paragraphs": [
-                {
-                    "context": "Anna lives in Bern.",
-                    "qas": [
-                        {
-                            "id": "a",
-                            "question": "Where does Anna live?",
-                            "answers": [{"text": "Bern", "answer_start": 14}],
-                            "is_impossible": False,
-                        },
-                        {"id": "b", "question": "Who is 40?", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ],
-        }
-    ],
-}
+CONTEXT = "Anna lives in Bern."
+ANSWER = {"text": "Bern", "answer_start": 14}
+QUESTIONS = [
+    {"id": "a", "question": "Where is Anna?", "answers": [ANSWER], "is_impossible": False},
+    {"id": "b", "question": "Who is 40?", "answers": [], "is_impossible": True},
+]
+PARAGRAPHS = [{"context": CONTEXT, "qas": QUESTIONS}]
+DOCUMENT = {"version": "v2.0", "data": [{"title": "Towns", "paragraphs": PARAGRAPHS}]}
 
 
 def write(path: Path, document: Any) -> str:
@@ -127,19 +113,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_a_datasets_folder_gives_the_same_examples(tmp_path: Path) -> None:
     """`load_dataset` reads a folder as it reads a hub name."""
     examples, _ = read(write(tmp_path / "a.json", DOCUMENT), tmp_path)
-    rows = [
-        {
-            "id": e.id,
-            "title": e.title,
-            "context": e.context,
-            "question": e.question,
-            "answers": {
-                "text": [text for text, _ in e.answers],
-                "answer_start": [start for _, start in e.answers],
-            },
-        }
-        for e in examples
-    ]
+    rows = []
+    for example in examples:
+        texts, starts = zip(*example.answers, strict=True) if example.answers else ((), ())
+        rows.append({**example._asdict(), "answers": {"text": texts, "answer_start": starts}})
     folder = tmp_path / "squad_like"
     folder.mkdir()
     datasets.Dataset.from_list(rows).to_parquet(folder / "train.parquet")

@@ -205,15 +205,6 @@ def test_slow_tokenizers_are_refused() -> None:
         build_windows([], SlowTokenizer())
 
 
-@pytest.mark.parametrize("version", ["0.23.1", "0.23.2"])
-def test_tokenizers_that_lose_windows_are_refused(
-    version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenizers, "__version__", version)
-    with pytest.raises(UserError, match=rf"{version}.*0\.23\.3"):
-        build_windows([], TOKENIZERS["bert"])
-
-
 def test_pairs_that_do_not_start_with_cls_are_refused() -> None:
     backend = tokenizers.Tokenizer.from_str(TOKENIZERS["bert"].backend_tokenizer.to_str())
     backend.post_processor = processors.TemplateProcessing(
