@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UserError
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 # Per stage: the figure shown, its unit, and what to divide it by.
@@ -166,14 +167,13 @@ def _replace(page: Path, table: str) -> None:
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--readme {page}: cannot read it: {error.strerror}") from None
+        raise UserError(f"--readme {page}: cannot read it: {first_line(error)}") from None
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"--readme {page}: no {BEGIN} and {END} in it to put the table between")
-    aside = page.with_name(page.name + ".new")
-    aside.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    aside.replace(page)
+    with atomic.whole_file(page) as file:
+        file.write(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 def _plot(results: list[dict[str, Any]], path: Path) -> None:

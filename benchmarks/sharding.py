@@ -23,7 +23,7 @@ from benchmarks.measure import Different, Options, growth, interleave, rates, ra
 from detalbert.corpus import api_text
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_corpus
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
 
@@ -40,7 +40,7 @@ def documents_of(options: Options) -> Iterator[str]:
         try:
             found = iter(options.text.read_text(encoding="utf-8").splitlines())
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--text {options.text}: cannot read it: {error}") from None
+            raise UserError(f"--text {options.text}: cannot read it: {first_line(error)}") from None
     lines = (" ".join(text.split()) for text in found)
     return islice((line for line in lines if line), options.examples)
 

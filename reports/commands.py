@@ -13,10 +13,10 @@ from reports.page import to_html, write_whole
 from reports.plan_report import plan_report
 from reports.pretraining import read_pretraining
 from reports.prices import Price, find, load_prices
-from reports.published import EPOCHS, FINE_TUNING, WINDOWS, published_runs
+from reports.published import EPOCHS, FINE_TUNING, WINDOWS
 from reports.reclaims import load_trace
 from reports.run import Run
-from reports.runs import read_run
+from reports.runs import published_runs, read_run
 from reports.scaling import measured, scaling_report
 from reports.speed import count_windows, parse_speed
 from reports.tables import Report, to_json, to_markdown, to_terminal

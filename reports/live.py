@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from detalbert.errors import first_line
 from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
@@ -89,7 +90,7 @@ def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
     except (errors.HTTPClientError, errors.EndpointConnectionError):
         return None, "AWS cannot be reached; check the network"
     except errors.BotoCoreError as error:
-        return None, str(error).splitlines()[0]
+        return None, first_line(error)
 
 
 def _client(service: str, region: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
-from detalbert.errors import UserError, unknown_key
+from detalbert.errors import UserError, first_line, unknown_key
 
 PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
 STALE_DAYS = 90
@@ -92,7 +92,7 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); give --prices") from None
+        raise UserError(f"{path}: cannot read it ({first_line(error)}); give --prices") from None
     except (UnicodeDecodeError, yaml.YAMLError):
         raise UserError(f"{path}: not YAML; mend it") from None
     if not isinstance(content, dict) or not isinstance(content.get("instances"), dict):

@@ -272,7 +272,7 @@ def test_shapes_count_the_parameters_of_the_library() -> None:
         shape = estimates.model_shape({"model": size}, ROOT)
         assert shape.parameters == pytest.approx(exact, rel=1e-3)
     tiny = estimates.model_shape({"model": "embedded/albert-tiny"}, ROOT)
-    assert (tiny.hidden, tiny.layers) == (128, 4)
+    assert (tiny.hidden_size, tiny.num_hidden_layers) == (128, 4)
     assert estimates.model_shape({"model": "bert-base-uncased"}, ROOT) is None
 
 
