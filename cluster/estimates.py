@@ -112,9 +112,9 @@ def seconds_per_step(shape: Shape, gpu: Gpu, slots: int, batch: int, window: int
     Every window is padded to `window` tokens. Other GPUs are scaled by their peak arithmetic.
     """
     run = published.FINE_TUNING[-1]
-    measured = model_shape(
-        {"model_config": KNOWN_CONFIGS[published.MODEL]}, Path()
-    ).flops_per_token()
-    measured *= run.throughput / run.slots * published.LENGTH  # a second and V100
+    trained = model_shape({"model_config": KNOWN_CONFIGS[published.MODEL]}, Path())
+    measured = (
+        trained.flops_per_token() * run.throughput / run.slots * published.LENGTH
+    )  # a second and V100
     flops = measured * gpu.teraflops / gpu_of(run.instance).teraflops
     return batch * window * shape.flops_per_token() / (slots * flops)

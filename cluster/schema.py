@@ -85,6 +85,12 @@ FLAG = Value((bool,))
 ANY = Value((str, int, float, bool, dict, list))
 ANY_MAP = Value((dict,))
 TEXTS = Seq(TEXT)
+PRIORITY = Value((int,), minimum=1, maximum=99)
+
+
+def keys(spec: Any, names: str) -> dict[str, Any]:
+    """`spec` for each of the keys in `names`, which has spaces between them."""
+    return dict.fromkeys(names.split(), spec)
 
 
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:

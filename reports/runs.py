@@ -76,8 +76,8 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
-            f"{file}: cannot read it ({first_line(error)}); give the directory of a finished run, or "
-            "a benchmark's JSON"
+            f"{file}: cannot read it ({first_line(error)}); give the directory of a finished run, "
+            "or a benchmark's JSON"
         ) from None
     except ValueError:
         raise UserError(f"{file}: not JSON; give metrics.json or a benchmark's result") from None
