@@ -113,8 +113,7 @@ def seconds_per_step(shape: Shape, gpu: Gpu, slots: int, batch: int, window: int
     """
     run = published.FINE_TUNING[-1]
     trained = model_shape({"model_config": KNOWN_CONFIGS[published.MODEL]}, Path())
-    measured = (
-        trained.flops_per_token() * run.throughput / run.slots * published.LENGTH
-    )  # a second and V100
-    flops = measured * gpu.teraflops / gpu_of(run.instance).teraflops
+    tokens_per_second = run.throughput / run.slots * published.LENGTH  # of one V100
+    scale = gpu.teraflops / gpu_of(run.instance).teraflops
+    flops = tokens_per_second * trained.flops_per_token() * scale
     return batch * window * shape.flops_per_token() / (slots * flops)

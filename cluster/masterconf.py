@@ -130,10 +130,8 @@ def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     for key in ("default_aux_resource_pool", "default_compute_resource_pool"):
         name = manager.get(key, "default")
         if name not in names and not manager.get("no_default_resource_pools"):
-            problem = (
-                f"no pool is named {name!r}; {schema.nearest(str(name), [str(n) for n in names])}"
-            )
-            yield Finding(file, f"resource_manager.{key}", problem)
+            hint = schema.nearest(str(name), [str(n) for n in names])
+            yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
     for number, pool in enumerate(_raw_pools(config)):
         provider = pool.get("provider")
         if isinstance(provider, dict):
@@ -143,21 +141,13 @@ def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
     kind, slots = provider.get("instance_type"), provider.get("instance_slots")
     known = DETERMINED_SLOTS.get(str(kind))
-    if (
-        isinstance(kind, str)
-        and known is None
-        and slots is None
-        and not schema.PLACEHOLDER.search(kind)
-    ):
-        near = (
-            "" if kind in EC2_GPUS else f" ({schema.nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})"
-        )
-        yield Finding(
-            file,
-            f"{key}.instance_slots",
-            f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
-            + (f", {EC2_GPUS[kind]}" if kind in EC2_GPUS else ""),
-        )
+    named = isinstance(kind, str) and not schema.PLACEHOLDER.search(kind)
+    if named and known is None and slots is None:
+        near, count = f" ({schema.nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
+        if kind in EC2_GPUS:
+            near, count = "", f", {EC2_GPUS[kind]}"
+        problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
+        yield Finding(file, f"{key}.instance_slots", problem + count)
     right = EC2_GPUS.get(str(kind), known)
     if slots is not None and right is not None and slots != right:
         problem = f"{slots}, but a {kind} has {right}; set {right}"

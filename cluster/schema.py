@@ -14,7 +14,7 @@ PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 
 
 class Finding(NamedTuple):
-    """One thing to mend: where, and what is wrong and what to do about it."""
+    """One thing to fix: where it is, what is wrong and what to do about it."""
 
     file: str
     key: str

@@ -94,7 +94,7 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({first_line(error)}); give --prices") from None
     except (UnicodeDecodeError, yaml.YAMLError):
-        raise UserError(f"{path}: not YAML; mend it") from None
+        raise UserError(f"{path}: not YAML; fix it") from None
     if not isinstance(content, dict) or not isinstance(content.get("instances"), dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")
     common = {key: content[key] for key in ("region", "date", "source") if key in content}
@@ -127,7 +127,7 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise UserError(f"{where}.slots: expected a whole number of GPUs, got {slots!r}")
     if known not in (None, slots):
-        raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; mend it")
+        raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; fix it")
     texts = {key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")}
     return Price(
         instance=instance,
