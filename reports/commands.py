@@ -1,6 +1,7 @@
 """The three commands: from parsed arguments to a report, and from a report to its readers."""
 
 import argparse
+import dataclasses
 import datetime
 import os
 import sys
@@ -88,29 +89,17 @@ def plan_ahead(args: argparse.Namespace) -> Report:
 
 
 def _settings(args: argparse.Namespace) -> plan.Settings:
-    windows = args.windows if args.windows is not None else EPOCHS * WINDOWS
-    if args.data is not None:
-        windows = count_windows(args.data, args.config) * args.epochs
-    hourly = args.hourly
-    if args.monthly is not None:
-        hourly = prices.hourly_hazard(args.monthly)
-    return plan.Settings(
-        windows=windows,
-        runs=args.runs,
-        seed=args.seed,
-        batch=args.batch,
-        deadline_hours=args.deadline,
-        checkpoint_seconds=args.checkpoint_seconds,
-        restart_seconds=args.restart_seconds,
-        boot_seconds=args.boot_seconds,
-        image_seconds=args.image_seconds,
-        wait_seconds=args.wait_seconds,
-        fallback_seconds=args.fallback_seconds,
-        notice_read=args.notice_read,
-        period_steps=args.checkpoint_period,
-        hourly=hourly,
-        trace=load_trace(args.trace) if args.trace else None,
-    )
+    """What was given; the rest has the defaults of `plan.Settings`."""
+    names = {field.name for field in dataclasses.fields(plan.Settings)}
+    given = {"windows": EPOCHS * WINDOWS}
+    given |= {name: value for name, value in vars(args).items() if name in names}
+    if "data" in args:
+        given["windows"] = count_windows(args.data, args.config) * args.epochs
+    if "monthly" in args:
+        given["hourly"] = prices.hourly_hazard(args.monthly)
+    if "trace" in args:
+        given["trace"] = load_trace(args.trace)
+    return plan.Settings(**given)
 
 
 def _live(

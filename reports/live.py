@@ -43,8 +43,8 @@ def refresh(
     for instance in instances:
         missing = [
             what
-            for what, known, failed in ((SPOT, spot, SPOT), (LIST, listed, LIST))
-            if instance not in (known or {}) and not any(failed in note for note in notes)
+            for what, known in ((SPOT, spot or {}), (LIST, listed))
+            if instance not in known and not any(what in note for note in notes)
         ]
         if missing:
             notes.append(

@@ -19,23 +19,12 @@ def to_html(report: Report) -> str:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    tables = [
-        {
-            "title": table.title,
-            "shown": table.shown(),
-            "numbers": set(table.formats),
-            "long": table.long,
-        }
-        for table in report.tables
-    ]
     plots = [
         {"name": plot.name, "caption": plot.caption,
          "data": base64.b64encode(plot.svg.encode()).decode()}
         for plot in report.plots
     ]  # fmt: skip
-    return environment.get_template("page.html.j2").render(
-        report=report, tables=tables, plots=plots
-    )
+    return environment.get_template("page.html.j2").render(report=report, plots=plots)
 
 
 def write_whole(path: Path, text: str) -> None:

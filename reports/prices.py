@@ -1,7 +1,6 @@
 """The price file: what a machine costs on demand and on spot, and how often spot takes it back."""
 
 import datetime
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster.schema import nearest
 from detalbert.errors import UserError, first_line, unknown_key
 
 PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
@@ -81,8 +81,7 @@ def monthly_fraction(hazard: float) -> float:
 def find(prices: Mapping[str, Price], instance: str) -> Price:
     """Raises UserError, with the nearest known type, for one that has no price."""
     if instance not in prices:
-        near = difflib.get_close_matches(instance, prices, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(prices))}"
+        hint = nearest(instance, list(prices))
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 

@@ -93,7 +93,7 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config):
         (["--slots", "60"], "60 slots do not fill machines of 8"),
         (["--slots", "60", "--pool", "p3.16xlarge"], "60 slots do not fill machines of 8"),
         (["--slots", "0", "--pool", "p3.16xlarge"], "0 slots do not fill"),
-        (["--pool", "p3.17xlarge"], "did you mean p3.16xlarge"),
+        (["--pool", "p3.17xlarge"], "did you mean 'p3.16xlarge'"),
         (["--windows", "-5"], "--windows: -5 must not be negative"),
         (["--windows", "0"], "--windows: 0 must be greater than 0"),
         (["--deadline", "-1"], "must not be negative"),
