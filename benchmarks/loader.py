@@ -66,7 +66,7 @@ def _rate(result: dict[str, Any]) -> float:
 
 
 def _seconds(batches: Iterator[Any], steps: int) -> float:
-    """Of `steps` batches after the first, which waits for the workers to start."""
+    """How long `steps` batches take after the first, which waits for the workers to start."""
     next(batches)
     began = time.perf_counter()
     for _ in islice(batches, steps):

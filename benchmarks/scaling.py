@@ -77,7 +77,7 @@ def published() -> dict[str, dict[str, float]]:
 
 
 def _seconds_per_step(options: Options, folder: Path, processes: int, windows: int) -> float:
-    """Of one run of train.py from random weights; validation and checkpoints left out."""
+    """Train from random weights with train.py; validation and checkpoints do not count."""
     config = {
         "name": "scaling",
         "entrypoint": "python3 train.py",

@@ -134,8 +134,8 @@ def shards(options: Options) -> dict[str, Any]:
 
 
 def memory_of(options: Options, times: int) -> dict[str, float]:
-    """Of a fresh process that shards the text, `times` times: by how much it grows at most, and the
-    peak of its greatest worker; MiB."""
+    """MiB by which a fresh process grows at most while it shards the text, `times` times, and the
+    peak of its greatest worker."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, context) as pool:
         path = write_text(options, Path(name) / "text.txt", times)

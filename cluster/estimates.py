@@ -85,7 +85,7 @@ def activation_bytes_per_token(shape: Shape, half: bool) -> int:
 
     fp32: 8 bytes per intermediate element (before and after GELU) and 36 per hidden element,
     counted with saved-tensor hooks. Half precision: 4, and 34, since LayerNorm stays fp32 on CUDA
-    and every linear layer keeps its own cast of the input. Without a flash kernel the windows lie
+    and every linear layer keeps its own cast of the input. Without a flash kernel the windows are
     in a padded grid, about 2.2 times the real tokens on SQuAD: 8 (fp32: 16) more bytes per hidden
     element and 1.2.
     """
