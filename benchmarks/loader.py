@@ -32,6 +32,7 @@ def features_of(options: Options) -> list[dict[str, Any]]:
 
 
 def loader(options: Options) -> dict[str, Any]:
+    """Windows a second of both loaders, by the number of workers."""
     windows = build_windows(examples_of(options, "train"), tokenizer_of(options))
     features = features_of(options)
     order = TrainOrder(windows.lengths, options.windows, 1, 42)

@@ -61,6 +61,7 @@ def write_text(options: Options, path: Path, times: int = 1) -> Path:
 
 
 def data_of(path: Path, cache: Path, options: Options) -> TextConfig:
+    """The config of a corpus made of the text at `path`."""
     return parse_text_config(
         {"text": str(path), "tokenizer": options.tokenizer, "cache_dir": str(cache),
          "validation_fraction": 0.0}

@@ -12,7 +12,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _load(path: Path) -> Iterator[Finding]:
+def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
         return load_config(path)
     except UserError as error:

@@ -35,6 +35,7 @@ class Value:
     hint: str = ""
 
     def name(self) -> str:
+        """What is expected, in words."""
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -42,10 +43,8 @@ class Value:
         kinds = {kind: name for kind, name in kinds.items() if kind in self.types}
         if float in kinds:
             kinds.pop(int, None)
-        return " or ".join(kinds.values()) + (f" of at least {self.minimum}" * self.limited())
-
-    def limited(self) -> bool:
-        return self.minimum is not None
+        least = "" if self.minimum is None else f" of at least {self.minimum}"
+        return " or ".join(kinds.values()) + least
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import datetime
 import sys
 from pathlib import Path
 
+from detalbert.errors import UserError
+
 _PACKAGES = {"boto3", "botocore", "determined", "jinja2", "matplotlib", "numpy", "pandas", "rich",
              "yaml"}  # fmt: skip
 
@@ -21,13 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
-        from detalbert.errors import UserError
         from reports import commands
-    except ModuleNotFoundError as error:
-        return _missing(error)
-    try:
-        report = commands.COMMANDS[args.command](args)
-        commands.write(report, args)
+
+        commands.write(commands.COMMANDS[args.command](args), args)
     except UserError as error:
         print(f"reports: error: {error}", file=sys.stderr)
         return 2

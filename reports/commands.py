@@ -36,6 +36,7 @@ def write(report: Report, args: argparse.Namespace) -> None:
 
 
 def cost(args: argparse.Namespace) -> Report:
+    """Published, local and cluster runs, priced."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     priced_as = dict(_priced_as(text) for text in args.price_pool)
     found = _records(args)
@@ -58,6 +59,7 @@ def cost(args: argparse.Namespace) -> Report:
 
 
 def scaling(args: argparse.Namespace) -> Report:
+    """Efficiency over slots, published and measured."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     points, pretraining = [], []
     for text in args.run:
@@ -76,6 +78,7 @@ def scaling(args: argparse.Namespace) -> Report:
 
 
 def plan_ahead(args: argparse.Namespace) -> Report:
+    """Expected time and cost of every option."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     instances = args.pool or list(known)
     for instance in instances:

@@ -85,6 +85,7 @@ def to_terminal(report: Report, file: TextIO) -> None:
 
 
 def to_markdown(report: Report) -> str:
+    """Every table that is not long, the method and the notes."""
     lines = [f"# {report.title}"]
     for table in report.tables:
         if table.long:
