@@ -10,15 +10,15 @@ from benchmarks import (
     allreduce,
     loader,
     parity,
+    predict,
     pretraining,
     render,
     scaling,
     shapes,
     sharding,
+    step,
     text,
 )
-from benchmarks import predict as predicting
-from benchmarks import step as trial
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
 from detalbert.errors import UserError
 
@@ -26,12 +26,12 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "featurize": text.featurize,
     "decode": text.decode,
     "score": text.score,
-    "step": trial.step,
+    "step": step.step,
     "parity": parity.parity,
     "loader": loader.loader,
     "allreduce": allreduce.allreduce,
     "scaling": scaling.scaling,
-    "predict": predicting.predict,
+    "predict": predict.predict,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
 }

@@ -32,6 +32,7 @@ def features_of(options: Options) -> list[dict[str, Any]]:
 
 
 def loader(options: Options) -> dict[str, Any]:
+    """Windows a second of both loaders, by the number of workers."""
     windows = build_windows(examples_of(options, "train"), tokenizer_of(options))
     features = features_of(options)
     order = TrainOrder(windows.lengths, options.windows, 1, 42)
@@ -66,7 +67,7 @@ def _rate(result: dict[str, Any]) -> float:
 
 
 def _seconds(batches: Iterator[Any], steps: int) -> float:
-    """Of `steps` batches after the first, which waits for the workers to start."""
+    """How long `steps` batches take after the first, which waits for the workers to start."""
     next(batches)
     began = time.perf_counter()
     for _ in islice(batches, steps):

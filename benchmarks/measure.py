@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import platform
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ import tokenizers
 import torch
 import transformers
 
-from detalbert.errors import UserError
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -193,9 +193,7 @@ def write_json(path: Path, result: Mapping[str, Any]) -> None:
     """The file appears whole or not at all. Raises UserError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        with atomic.whole_file(path) as file:
             file.write(json.dumps(result, indent=1) + "\n")
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
     except OSError as error:
-        raise UserError(f"--json {path}: cannot write it: {error.strerror}") from None
+        raise UserError(f"--json {path}: cannot write it: {first_line(error)}") from None

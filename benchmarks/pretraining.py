@@ -61,7 +61,7 @@ def _length(options: Options) -> int:
 
 
 def _write_shards(options: Options, folder: Path) -> Path:
-    """Of all the text, and of a little of it again for a validation that nobody looks at."""
+    """All the text as shards, and a little of it again, for a validation that is not read."""
     few = dataclasses.replace(options, examples=min(40, options.examples or 40))
     validation = str(write_text(few, folder / "few.txt"))
     text = write_text(options, folder / "text.txt")
@@ -124,7 +124,7 @@ class _Side:
         self.turn += 1
 
     def mfu(self, seconds: list[float], peak: float) -> dict[str, Any]:
-        """Of real tokens, in the steps after the first."""
+        """The share of `peak` FLOP/s, over real tokens, in the steps after the first."""
         config = self.trial.model.config
         flops = [sum(flops_of_row(config, row) for row in rows) for rows in self.batches[1:]]
         return spread_of([f / s / peak for f, s in zip(flops, seconds, strict=True)])

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UserError
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 # Per stage: the figure shown, its unit, and what to divide it by.
@@ -57,18 +58,16 @@ def load(folder: Path) -> list[dict[str, Any]]:
 def table_of(results: list[dict[str, Any]]) -> str:
     """A markdown table, a row for every result; GPU rows that nobody measured say so."""
     rows = ["| stage | on | this package | the peer | times |", "| --- | --- | --- | --- | --- |"]
-    for result in results:
-        if result["stage"] in SHOWN:
-            rows.append(f"| {' | '.join(_cells(result))} |")
-    if not any(r["stage"] == "step" and r["device"]["type"] == "cuda" for r in results):
-        rows.append("| step, albert-xxlarge | a GPU | not measured | not measured | |")
-    if not any(r["stage"] == "pretrain" and r["device"]["type"] == "cuda" for r in results):
-        rows.append("| pretrain, albert-base | a GPU | not measured | not measured | |")
+    rows += [f"| {' | '.join(_cells(r))} |" for r in results if r["stage"] in SHOWN]
+    on_gpu = {result["stage"] for result in results if result["device"]["type"] == "cuda"}
+    for stage, model in (("step", "albert-xxlarge"), ("pretrain", "albert-base")):
+        if stage not in on_gpu:
+            rows.append(f"| {stage}, {model} | a GPU | not measured | not measured | |")
     notes = [note for result in results for note in _notes(result)]
     first = results[0]
     versions = ", ".join(f"{name} {v}" for name, v in first["versions"].items() if v)
     where = f"{first['device']['name']}, {first['device']['cores']} cores; {versions}"
-    return "\n".join([*rows, "", *notes, f"Medians and spread (greatest less least). {where}."])
+    return "\n".join([*rows, "", *notes, "", f"Medians ± spread (greatest less least). {where}."])
 
 
 def _cells(result: dict[str, Any]) -> list[str]:
@@ -90,90 +89,111 @@ def _figure(value: Any, divisor: float) -> str:
 
 
 def _notes(result: dict[str, Any]) -> list[str]:
-    if result["stage"] == "predict":
-        low, high = (f"{mib:,.0f} MiB" for mib in result["peak_mib"].values())
-        return [
-            f"- predict.py over {result['windows']:,} windows: {result['ratio']:.2f} times its "
-            f"model's own time; {low} at 2,000 questions, {high} at 20,000."
-        ]
-    if result["stage"] == "scaling":
-        two = result["results"]["two_processes"]["seconds"]["median"]
-        far = result["published"]["64"]
-        return [
-            f"- scaling: two processes take {two:.2f} s a step, predicted "
-            f"{result['results']['predicted']['seconds']:.2f} s. Published 64 V100: "
-            f"{far['published']} windows/s, by the same model {far['predicted']:.1f}."
-        ]
-    if result["stage"] == "pretrain":
-        return _pretrain_notes(result)
+    """The list items below the table: what a result says besides its row."""
+    stage = result["stage"]
+    if stage in _NOTES_OF:
+        return [f"- {stage}{note}" for note in _NOTES_OF[stage](result)]
     notes, sides = [], [result["results"][side] for side in ("ours", "peer")]
-    if result["stage"] == "shards":
-        notes.append(_shards_note(result))
     if "peak_memory_bytes" in sides[0]:
-        mebi = [f"{side['peak_memory_bytes'] / 2**20:.1f} MiB" for side in sides]
-        notes.append(f"{result['stage']}: grows by at most {mebi[0]} (peer {mebi[1]}).")
+        ours, peer = (_grown(side["peak_memory_bytes"] / 2**20) for side in sides)
+        notes.append(f"{stage}: peak memory {ours} MiB (peer {peer}).")
     if "validation" in result:
         share = 100 * result["validation"]["share"]
-        notes.append(f"decoding and scoring: {share:.2f} % of a small ALBERT's validation.")
+        notes.append(f"decoding and scoring take {share:.2f} % of a small ALBERT's validation.")
     if "relative_difference" in result:
         steps, percent = result["settings"]["steps"], 100 * result["relative_difference"]
         notes.append(f"parity: the loss curves of {steps} steps end {percent:.4f} % apart.")
     if "workers" in result:
-        medians = {
-            n: x["ours"]["windows_per_second"]["median"] for n, x in result["workers"].items()
-        }
-        shown = ", ".join(f"{n}: {median:,.0f}" for n, median in medians.items())
-        notes.append(f"loader: windows/s by num_workers {shown}.")
+        rates = {n: _median(x["ours"], "windows_per_second") for n, x in result["workers"].items()}
+        notes.append(f"loader: {_by_workers(rates, 'windows/s')}.")
     if "mfu" in sides[0]:
-        mfu = [side["mfu"]["median"] for side in sides]
+        mfu = [_median(side, "mfu") for side in sides]
         notes.append(f"step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
     return [f"- {note}" for note in notes]
 
 
-def _shards_note(result: dict[str, Any]) -> str:
-    peaks = [f"{facts['worker_peak_mib']:,.0f}" for facts in result["memory"].values()]
-    times = ", ".join(result["memory"])
-    text = result["settings"]["text_megabytes"]
-    return (
-        f"shards: a process of it peaks at {', '.join(peaks)} MiB for {times} the text "
-        f"({text:,.1f} MB), libraries included."
-    )
+def _median(facts: dict[str, Any], name: str = "sequences_per_second") -> float:
+    return facts[name]["median"]
+
+
+def _grown(mebibytes: float) -> str:
+    return f"+{mebibytes:.{0 if mebibytes >= 10 else 1}f}"
+
+
+def _by_workers(rates: dict[str, float], unit: str) -> str:
+    """What a loader reaches without workers and with the best number of them."""
+    best = max(rates, key=lambda workers: rates[workers])
+    more = f"{rates[best]:,.0f} with {best} worker{'s' * (best != '1')}, the best number"
+    alone = f"{rates['0']:,.0f} {unit} in the main process"
+    return f"{alone}, {'no more with workers' if best == '0' else more}"
+
+
+def _predict_notes(result: dict[str, Any]) -> list[str]:
+    low, high = (f"{mib:,.0f} MiB" for mib in result["peak_mib"].values())
+    return [
+        f".py takes {result['ratio']:.2f} x its model's own time, over {result['windows']:,} "
+        "windows.",
+        f".py: peak memory {low} for 2,000 questions; {high} for ten times as many.",
+    ]
+
+
+def _scaling_notes(result: dict[str, Any]) -> list[str]:
+    two, predicted = result["results"]["two_processes"], result["results"]["predicted"]
+    far = result["published"]["64"]
+    return [
+        f": two processes take {_median(two, 'seconds'):.2f} s a step; the step-time model "
+        f"predicts {predicted['seconds']:.2f} s.",
+        f": 64 V100 reach {far['published']} windows/s (published); the step-time model predicts "
+        f"{far['predicted']:.1f}.",
+    ]
+
+
+def _shards_notes(result: dict[str, Any]) -> list[str]:
+    (_, small), *_, (times, large) = result["memory"].items()
+    return [
+        f": the largest process peaks at {small['worker_peak_mib']:,.0f} MiB; with "
+        f"{times.removesuffix('x')} times the text, at {large['worker_peak_mib']:,.0f} MiB."
+    ]
 
 
 def _pretrain_notes(result: dict[str, Any]) -> list[str]:
-    def median(facts: dict[str, Any], name: str = "sequences_per_second") -> float:
-        return facts[name]["median"]
-
-    shape = result["settings"]["shape"]
     whole, parted = (result["results"][name] for name in ("one_forward", "accumulated"))
-    loader = {workers: median(facts) for workers, facts in result["loader"].items()}
-    by_workers = ", ".join(f"{workers}: {rate:,.0f}" for workers, rate in loader.items())
-    reached = []
+    shown = [
+        f"{_median(x):,.1f} sequences/s (MFU {_median(x, 'mfu'):.2f})" for x in (whole, parted)
+    ]
+    loader = {workers: _median(facts) for workers, facts in result["loader"].items()}
+    notes = [
+        f", {result['settings']['shape']} ALBERT: {shown[0]} in one forward.",
+        f", accumulated: {shown[1]} in {parted['forwards']:.1f} micro-batches.",
+        f", the loader alone: {_by_workers(loader, 'sequences/s')}.",
+    ]
     for name, series in result["scaling"].items():
         most = max(series, key=int)
-        part = median(series[most]) / median(series["1"]) / int(most)
-        reached.append(f"{part:.0%} of {most} times one with {name}")
-    return [
-        f"- pretrain, {shape} ALBERT: {median(whole):,.1f} sequences/s at MFU "
-        f"{median(whole, 'mfu'):.2f}; in {parted['forwards']:.1f} micro-batches "
-        f"{median(parted):,.1f} at {median(parted, 'mfu'):.2f}.",
-        f"- pretrain: sequences/s of the loader alone by num_workers {by_workers}.",
-        f"- pretrain: processes reach {', '.join(reached)}.",
-    ]
+        processes = {"1": "one process", "2": "two processes"}.get(most, f"{most} processes")
+        ratio = _median(series[most]) / _median(series["1"])
+        notes.append(f", {name}: {processes} reach {ratio:.2f} x one.")
+    return notes
+
+
+_NOTES_OF = {
+    "predict": _predict_notes,
+    "scaling": _scaling_notes,
+    "shards": _shards_notes,
+    "pretrain": _pretrain_notes,
+}
 
 
 def _replace(page: Path, table: str) -> None:
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--readme {page}: cannot read it: {error.strerror}") from None
+        raise UserError(f"--readme {page}: cannot read it: {first_line(error)}") from None
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"--readme {page}: no {BEGIN} and {END} in it to put the table between")
-    aside = page.with_name(page.name + ".new")
-    aside.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    aside.replace(page)
+    with atomic.whole_file(page) as file:
+        file.write(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 def _plot(results: list[dict[str, Any]], path: Path) -> None:

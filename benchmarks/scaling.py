@@ -20,12 +20,11 @@ from benchmarks.allreduce import two_processes
 from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.shapes import SHAPES, shape_of
 from benchmarks.step import trial_of
-from benchmarks.step_time import Job, Network, predict
+from benchmarks.step_time import Network, Work, predict
+from reports.published import FINE_TUNING, LENGTH, PARAMETERS
 
 # V100s of p3.16xlarge: NVLink inside, 25 Gbit/s between machines.
 P3 = Network(slots=8, inside=100e9, between=25e9 / 8)
-XXLARGE_BYTES = 4 * 223_000_000
-PUBLISHED = {1: 2.0, 8: 15.8, 64: 92.75}  # windows/s, all padded to 384 tokens
 FAR_OFF = 0.25  # a prediction that misses by more is a fault of the model, not of the machine
 STEPS = 8
 
@@ -45,10 +44,10 @@ def scaling(options: Options) -> dict[str, Any]:
     per_window = (two - one) / (options.windows - options.windows // 2)
     fixed = max(0.0, two - per_window * options.windows)
     exchange = float(np.median(two_processes(parameters, options.repeats)["fp32"]))
-    job = Job(lengths, options.windows, 4 * parameters)
+    work = Work(lengths, options.windows, 4 * parameters)
     loopback = Network(slots=2, inside=4 * parameters / exchange, between=1.0, latency=0.0)
     tokens_per_second = float(lengths.mean()) / per_window
-    row = predict(job, tokens_per_second, loopback, [2], fixed)[2]
+    row = predict(work, tokens_per_second, loopback, [2], fixed)[2]
     error = row["seconds"] / both - 1
     if abs(error) > FAR_OFF:
         raise Different(f"scaling: two processes take {both:.3f} s, predicted {row['seconds']:.3f}")
@@ -68,15 +67,17 @@ def scaling(options: Options) -> dict[str, Any]:
 def published() -> dict[str, dict[str, float]]:
     """Windows per second of the published runs and of the model, from the one on a single GPU."""
     table = {}
-    for slots, measured in PUBLISHED.items():
-        job = Job(np.full(10_000, 384), 48 if slots < 64 else 256, XXLARGE_BYTES)
-        row = predict(job, PUBLISHED[1] * 384, P3, [slots])[slots]
-        table[str(slots)] = {"published": measured, "predicted": row["windows_per_second"]}
+    tokens_per_second = FINE_TUNING[0].throughput * LENGTH  # of one GPU
+    for run in FINE_TUNING:
+        work = Work(np.full(10_000, LENGTH), run.batch, 4 * PARAMETERS)
+        row = predict(work, tokens_per_second, P3, [run.slots])[run.slots]
+        predicted = row["windows_per_second"]
+        table[str(run.slots)] = {"published": run.throughput, "predicted": predicted}
     return table
 
 
 def _seconds_per_step(options: Options, folder: Path, processes: int, windows: int) -> float:
-    """Of one run of train.py from random weights; validation and checkpoints left out."""
+    """Train from random weights with train.py; validation and checkpoints do not count."""
     config = {
         "name": "scaling",
         "entrypoint": "python3 train.py",

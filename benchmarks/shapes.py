@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Options, now
+from cluster.machines import gpu_of
 from detalbert.errors import UserError
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -25,7 +26,7 @@ SHAPES: dict[str, dict[str, int]] = {
     }.items()
 }  # fmt: skip
 # Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12}
+PEAK_FLOPS = {gpu.name: gpu.teraflops * 1e12 for gpu in map(gpu_of, ("p5en", "p5", "p4d", "p3"))}
 
 
 def device_of(options: Options) -> torch.device:

@@ -23,7 +23,7 @@ from benchmarks.measure import Different, Options, growth, interleave, rates, ra
 from detalbert.corpus import api_text
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_corpus
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
 
@@ -40,7 +40,7 @@ def documents_of(options: Options) -> Iterator[str]:
         try:
             found = iter(options.text.read_text(encoding="utf-8").splitlines())
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--text {options.text}: cannot read it: {error}") from None
+            raise UserError(f"--text {options.text}: cannot read it: {first_line(error)}") from None
     lines = (" ".join(text.split()) for text in found)
     return islice((line for line in lines if line), options.examples)
 
@@ -61,6 +61,7 @@ def write_text(options: Options, path: Path, times: int = 1) -> Path:
 
 
 def data_of(path: Path, cache: Path, options: Options) -> TextConfig:
+    """The config of a corpus made of the text at `path`."""
     return parse_text_config(
         {"text": str(path), "tokenizer": options.tokenizer, "cache_dir": str(cache),
          "validation_fraction": 0.0}
@@ -134,8 +135,8 @@ def shards(options: Options) -> dict[str, Any]:
 
 
 def memory_of(options: Options, times: int) -> dict[str, float]:
-    """Of a fresh process that shards the text, `times` times: by how much it grows at most, and the
-    peak of its greatest worker; MiB."""
+    """MiB by which a fresh process grows at most while it shards the text, `times` times, and the
+    peak of its greatest worker."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, context) as pool:
         path = write_text(options, Path(name) / "text.txt", times)

@@ -211,7 +211,7 @@ def step(options: Options) -> dict[str, Any]:
 def _throughput(
     seconds: list[float], lengths: list[np.ndarray], config: Any, peak: float
 ) -> dict[str, Any]:
-    """Of steps over windows of `lengths`: tokens a second, and the share of `peak` FLOP/s."""
+    """Tokens a second, and the share of `peak` FLOP/s, of steps over windows of `lengths`."""
     tokens = [int(step.sum()) for step in lengths]
     flops = [training_flops(config, step) for step in lengths]
     return {

@@ -37,7 +37,7 @@ class Network(NamedTuple):
         return 2 * (ranks - 1) / ranks * size / pace + 2 * (ranks - 1) * self.latency
 
 
-class Job(NamedTuple):
+class Work(NamedTuple):
     """What a training run asks of every step."""
 
     lengths: np.ndarray  # tokens per training window, int [W]
@@ -45,22 +45,22 @@ class Job(NamedTuple):
     gradient_bytes: int  # 4 a parameter, or 2 with allreduce_dtype bf16 or fp16
 
 
-def imbalance(job: Job, ranks: int, steps: int = 200) -> float:
+def imbalance(work: Work, ranks: int, steps: int = 200) -> float:
     """Tokens of the fullest slot over the mean of all, averaged over `steps` steps; 1 is even.
 
     From the order and the deal that training itself uses. Real SQuAD lengths, 256 windows on 64
     slots: 1.05; dealt at random it would be 1.57.
     """
-    order = TrainOrder(job.lengths, job.global_batch_size, ranks, seed=0)
+    order = TrainOrder(work.lengths, work.global_batch_size, ranks, seed=0)
     ratios = []
     for step in range(steps):
-        tokens = [job.lengths[order.share(step, slot)].sum() for slot in range(ranks)]
+        tokens = [work.lengths[order.share(step, slot)].sum() for slot in range(ranks)]
         ratios.append(max(tokens) / np.mean(tokens))
     return float(np.mean(ratios))
 
 
 def predict(
-    job: Job, tokens_per_second: float, network: Network, ranks: Sequence[int], fixed: float = 0.0
+    work: Work, tokens_per_second: float, network: Network, ranks: Sequence[int], fixed: float = 0.0
 ) -> dict[int, dict[str, float]]:
     """Seconds of a step at every number of slots, what they go to, and windows per second.
 
@@ -69,10 +69,10 @@ def predict(
     """
     rows = {}
     for count in ranks:
-        share = job.lengths.mean() * job.global_batch_size / count
+        share = work.lengths.mean() * work.global_batch_size / count
         compute = share / tokens_per_second
-        uneven = compute * (imbalance(job, count) - 1)
-        exchange = network.all_reduce(count, job.gradient_bytes)
+        uneven = compute * (imbalance(work, count) - 1)
+        exchange = network.all_reduce(count, work.gradient_bytes)
         seconds = compute + uneven + exchange + fixed
         rows[count] = {
             "compute": compute,
@@ -80,6 +80,6 @@ def predict(
             "all_reduce": exchange,
             "fixed": fixed,
             "seconds": seconds,
-            "windows_per_second": job.global_batch_size / seconds,
+            "windows_per_second": work.global_batch_size / seconds,
         }
     return rows

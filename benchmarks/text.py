@@ -88,20 +88,13 @@ def _same(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 def featurize(options: Options) -> dict[str, Any]:
+    """Windows of the train file a second, and what that takes of memory."""
     examples, tokenizer = examples_of(options, "train"), tokenizer_of(options)
     windows = build_windows(examples, tokenizer)
     check_windows(examples, windows, tokenizer)
     sides = {side: _prepare_features(options, side) for side in ("ours", "peer")}
-    seconds = interleave(sides, options.repeats)
-    results = rates(seconds, windows=len(windows), examples=len(examples))
-    for side in sides:
-        results[side]["peak_memory_bytes"] = peak_memory(_prepare_features, options, side)
     return {
-        "results": results,
-        "ratio": {
-            "windows_per_second": ratio_of(results, "windows_per_second"),
-            "peak_memory": _memory_ratio(results),
-        },
+        **_result(options, sides, _prepare_features, windows=len(windows), examples=len(examples)),
         "settings": {
             "questions": len(examples),
             "windows": len(windows),
@@ -110,10 +103,23 @@ def featurize(options: Options) -> dict[str, Any]:
     }
 
 
-def _memory_ratio(results: dict[str, Any]) -> float:
-    """The peer's peak over ours; both counted in pages, of which there is at least one."""
+def _result(
+    options: Options,
+    sides: dict[str, Callable[[], Any]],
+    prepare: Callable[..., Callable[[], Any]],
+    **amounts: float,
+) -> dict[str, Any]:
+    """Rates and peak memory of both sides, and their ratios; the first amount's rate counts.
+
+    Peaks are counted in pages, of which there is at least one.
+    """
+    results = rates(interleave(sides, options.repeats), **amounts)
+    for side in sides:
+        results[side]["peak_memory_bytes"] = peak_memory(prepare, options, side)
     peak = {side: max(results[side]["peak_memory_bytes"], 4096) for side in results}
-    return peak["peer"] / peak["ours"]
+    rate = f"{next(iter(amounts))}_per_second"
+    ratio = {rate: ratio_of(results, rate), "peak_memory": peak["peer"] / peak["ours"]}
+    return {"results": results, "ratio": ratio}
 
 
 # ---- decoding and scoring ------------------------------------------------------------------
@@ -164,6 +170,7 @@ def _golden(options: Options) -> dict[str, Any]:
 
 
 def decode(options: Options) -> dict[str, Any]:
+    """Windows of the dev file a second, from random logits to answers."""
     sides = {side: _prepare_decoding(options, side) for side in ("ours", "peer")}
     ours, theirs = (tuple(call())[:2] for call in sides.values())
     if ours != theirs:
@@ -172,15 +179,8 @@ def decode(options: Options) -> dict[str, Any]:
     if golden and ours != (golden["predictions"], golden["null_odds"]):
         raise Different("decode: answers or null odds differ from the golden file")
     count = sum(len(row[2]["windows"]) for row in sides["ours"].args[2])
-    results = rates(interleave(sides, options.repeats), windows=count)
-    for side in sides:
-        results[side]["peak_memory_bytes"] = peak_memory(_prepare_decoding, options, side)
     return {
-        "results": results,
-        "ratio": {
-            "windows_per_second": ratio_of(results, "windows_per_second"),
-            "peak_memory": _memory_ratio(results),
-        },
+        **_result(options, sides, _prepare_decoding, windows=count),
         "settings": {"windows": count, "golden": bool(golden)},
     }
 
@@ -200,23 +200,18 @@ def _prepare_scoring(options: Options, side: str) -> Callable[[], Any]:
 
 
 def score(options: Options) -> dict[str, Any]:
+    """Questions of the dev file a second, and what share of a validation that is."""
     sides = {side: _prepare_scoring(options, side) for side in ("ours", "peer")}
     ours, theirs = (call() for call in sides.values())
     if ours.keys() != theirs.keys() or any(abs(ours[k] - theirs[k]) > 1e-9 for k in ours):
         raise Different("score: metrics differ from the peer's")
     decoding = interleave({"ours": _prepare_decoding(options, "ours")}, options.repeats)["ours"]
     questions = len(examples_of(options, "dev"))
-    results = rates(interleave(sides, options.repeats), questions=questions)
-    for side in sides:
-        results[side]["peak_memory_bytes"] = peak_memory(_prepare_scoring, options, side)
+    result = _result(options, sides, _prepare_scoring, questions=questions)
     model = validation_seconds(options)
-    both = float(np.median(decoding)) + results["ours"]["seconds"]["median"]
+    both = float(np.median(decoding)) + result["results"]["ours"]["seconds"]["median"]
     return {
-        "results": results,
-        "ratio": {
-            "questions_per_second": ratio_of(results, "questions_per_second"),
-            "peak_memory": _memory_ratio(results),
-        },
+        **result,
         "validation": {
             "model_seconds": model,  # the forward pass of the whole dev file
             "decode_and_score_seconds": both,

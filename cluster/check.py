@@ -4,7 +4,7 @@
   python -m cluster.check configs/*.yaml
   python -m cluster.check --master my-master.yaml --json
 
-One line per finding: file, key, and what to do. Exit status 0: nothing to mend; 2: findings.
+One line per finding: file, key, and what to do. Exit status 0: nothing to fix; 2: findings.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         for finding in findings:
             print(finding)
         if not findings:
-            print(f"nothing to mend in {len(args.configs) + (args.master is not None)} file(s)")
+            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
     return 2 if findings else 0
 
 
@@ -106,7 +106,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _load(path: Path) -> Iterator[Finding]:
+def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
         return load_config(path)
     except UserError as error:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.machines import Gpu
+import numpy as np
 
-# Published (Determined AI): albert-xxlarge-v2, 64 V100, 92.75 windows of 384 tokens a second.
-PUBLISHED_FLOPS = 92.75 / 64 * 384 * 14.5e9  # per second and V100, forward and backward
-PUBLISHED_TERAFLOPS = 125  # peak of that GPU
+from cluster.machines import Gpu, gpu_of
+from detalbert.engine.flops import training_flops
+from reports import published
 
 OVERHEAD = 1.5 * 2**30  # CUDA context, cuBLAS and NCCL buffers, fragmentation
 USABLE = 0.95  # of the memory as sold; the driver keeps some
@@ -36,18 +36,19 @@ KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
 class Shape(NamedTuple):
     """The sizes of an encoder that its memory and its arithmetic depend on."""
 
-    hidden: int
-    intermediate: int
-    layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    embedding_size: int
     parameters: int
 
     def flops_per_token(self) -> float:
-        """Forward and backward over one token: 6 per weight of the layers, each time it is used.
+        """Forward and backward over one token, as a window of its own.
 
-        ALBERT uses its one layer 12 times, so this is not 6 * parameters. Attention scores are
-        left out: below 3 % at 384 tokens and hidden size 4,096.
+        The scores of attention are left out that way: below 3 % at 384 tokens and hidden size
+        4,096.
         """
-        return 6.0 * self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.intermediate)
+        return training_flops(self, np.ones(1))
 
 
 def model_shape(hparams: Mapping[str, Any], root: Path) -> Shape | None:
@@ -76,7 +77,7 @@ def model_shape(hparams: Mapping[str, Any], root: Path) -> Shape | None:
     layer = 4 * (hidden**2 + hidden) + 2 * hidden * inner + hidden + inner + 4 * hidden
     mapping = (width + 1) * hidden if albert else 0
     parameters = embeddings + mapping + layer * (1 if albert else layers) + 2 * hidden
-    return Shape(hidden, inner, layers, parameters)
+    return Shape(hidden, inner, layers, width, parameters)
 
 
 def activation_bytes_per_token(shape: Shape, half: bool) -> int:
@@ -84,13 +85,14 @@ def activation_bytes_per_token(shape: Shape, half: bool) -> int:
 
     fp32: 8 bytes per intermediate element (before and after GELU) and 36 per hidden element,
     counted with saved-tensor hooks. Half precision: 4, and 34, since LayerNorm stays fp32 on CUDA
-    and every linear layer keeps its own cast of the input. Without a flash kernel the windows lie
+    and every linear layer keeps its own cast of the input. Without a flash kernel the windows are
     in a padded grid, about 2.2 times the real tokens on SQuAD: 8 (fp32: 16) more bytes per hidden
     element and 1.2.
     """
     per_intermediate, per_hidden, grid = (4, 34, 8) if half else (8, 36, 16)
-    per_layer = per_intermediate * shape.intermediate + (per_hidden + 1.2 * grid) * shape.hidden
-    return int(shape.layers * per_layer)
+    per_layer = per_intermediate * shape.intermediate_size
+    per_layer += (per_hidden + 1.2 * grid) * shape.hidden_size
+    return int(shape.num_hidden_layers * per_layer)
 
 
 def state_bytes(shape: Shape, slots: int, half: bool) -> int:
@@ -105,6 +107,13 @@ def largest_token_budget(shape: Shape, gpu: Gpu, slots: int, half: bool) -> int:
 
 
 def seconds_per_step(shape: Shape, gpu: Gpu, slots: int, batch: int, window: int) -> float:
-    """One optimizer step at the published efficiency, every window padded to `window` tokens."""
-    flops = PUBLISHED_FLOPS * gpu.teraflops / PUBLISHED_TERAFLOPS
+    """One optimizer step at the efficiency of the widest published run.
+
+    Every window is padded to `window` tokens. Other GPUs are scaled by their peak arithmetic.
+    """
+    run = published.FINE_TUNING[-1]
+    trained = model_shape({"model_config": KNOWN_CONFIGS[published.MODEL]}, Path())
+    tokens_per_second = run.throughput / run.slots * published.LENGTH  # of one V100
+    scale = gpu.teraflops / gpu_of(run.instance).teraflops
+    flops = tokens_per_second * trained.flops_per_token() * scale
     return batch * window * shape.flops_per_token() / (slots * flops)

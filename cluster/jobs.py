@@ -16,12 +16,13 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from pretrain.hparams import PretrainHParams
+from reports import published
 from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
 MAX_LOSS_MINUTES = 15
 # Training windows of the data sets whose size is known before they are read.
-WINDOWS = {"rajpurkar/squad_v2": 132_198, "squad_v2": 132_198, "train-v2.0.json": 132_198}
+WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), published.WINDOWS)
 
 
 def check_job(

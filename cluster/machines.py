@@ -19,19 +19,19 @@ _CPU_SIZES = {
     "t2": "medium large xlarge 2xlarge",
     "t3": "nano micro small medium large xlarge 2xlarge",
     "c4": "large xlarge 2xlarge 4xlarge 8xlarge",
-    "c5": "large xlarge 2xlarge 4xlarge 9xlarge 12xlarge 18xlarge 24xlarge",
-    "c5d": "large xlarge 2xlarge 4xlarge 9xlarge 12xlarge 18xlarge 24xlarge",
+    "c5 c5d": "large xlarge 2xlarge 4xlarge 9xlarge 12xlarge 18xlarge 24xlarge",
     "c5n": "large xlarge 2xlarge 4xlarge 9xlarge 18xlarge",
     "m4": "large xlarge 2xlarge 4xlarge 10xlarge 16xlarge",
-    "m5": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
-    "m5d": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
-    "m5dn": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
-    "m5n": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
+    "m5 m5d m5dn m5n": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge",
     "m5zn": "large xlarge 2xlarge 3xlarge 6xlarge 12xlarge",
     "m6i": "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge",
 }
-for _family, _sizes in _CPU_SIZES.items():
-    DETERMINED_SLOTS.update({f"{_family}.{_size}": 0 for _size in _sizes.split()})
+DETERMINED_SLOTS |= {
+    f"{family}.{size}": 0
+    for families, sizes in _CPU_SIZES.items()
+    for family in families.split()
+    for size in sizes.split()
+}
 
 
 class Gpu(NamedTuple):

@@ -8,122 +8,62 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from cluster import schema
 from cluster.expconf import BIND_MOUNTS, CHECKPOINT_STORAGE, LOG_POLICIES
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, Gpu, gpu_of
-from cluster.schema import (
-    ANY,
-    ANY_MAP,
-    COUNT,
-    FLAG,
-    PLACEHOLDER,
-    POSITIVE,
-    TEXT,
-    TEXTS,
-    WHOLE,
-    Finding,
-    Map,
-    Seq,
-    Union_,
-    Value,
-    check,
-    mapping,
-    nearest,
-)
+from cluster.schema import ANY_MAP, FLAG, TEXT, WHOLE, Finding, Map, Seq, Union_, Value, keys
 
 _FITTING = {
     "type": TEXT,
     "fitting_policy": Value((str,), choices=("best", "worst")),
     "allow_heterogeneous_fits": FLAG,
 }
+_PREEMPTING = {"preemption": FLAG, "default_priority": schema.PRIORITY}
 _SCHEDULER = Union_(
-    "type",
-    {
-        "priority": Map(
-            {
-                **_FITTING,
-                "preemption": FLAG,
-                "default_priority": Value((int,), minimum=1, maximum=99),
-            }
-        ),
-        "fair_share": Map(_FITTING),
-    },
+    "type", {"priority": Map({**_FITTING, **_PREEMPTING}), "fair_share": Map(_FITTING)}
 )
 _TASKS = Map(
     {
-        "dtrain_network_interface": TEXT,
-        "nccl_port_range": TEXT,
-        "gloo_port_range": TEXT,
-        "shm_size_bytes": POSITIVE,
-        "network_mode": TEXT,
+        **keys(TEXT, "dtrain_network_interface nccl_port_range gloo_port_range network_mode"),
+        **keys(TEXT, "work_dir startup_hook"),
+        **keys(schema.POSITIVE, "shm_size_bytes preemption_timeout"),
+        **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
         "image": Value((str, dict)),
         "registry_auth": ANY_MAP,
         "force_pull_image": FLAG,
         "environment_variables": Value((list, dict)),
-        "add_capabilities": TEXTS,
-        "drop_capabilities": TEXTS,
         "devices": Seq(ANY_MAP),
         "bind_mounts": BIND_MOUNTS,
-        "work_dir": TEXT,
-        "startup_hook": TEXT,
         "log_policies": LOG_POLICIES,
-        "preemption_timeout": POSITIVE,
     }
 )
 _DURATION = Value((str,), hint='write it as "10m" or "1h30m"')
-_PROVIDER = Union_(
-    "type",
+_AWS = Map(
     {
-        "aws": Map(
-            {
-                "type": TEXT,
-                "master_url": TEXT,
-                "master_cert_name": TEXT,
-                "startup_script": TEXT,
-                "container_startup_script": TEXT,
-                "agent_docker_network": TEXT,
-                "agent_docker_runtime": TEXT,
-                "agent_docker_image": TEXT,
-                "agent_reconnect_attempts": WHOLE,
-                "agent_reconnect_backoff": WHOLE,
-                "agent_config_file_contents": ANY_MAP,
-                "max_idle_agent_period": _DURATION,
-                "max_agent_starting_period": _DURATION,
-                "min_instances": COUNT,
-                "max_instances": POSITIVE,
-                "launch_error_timeout": _DURATION,
-                "launch_error_retries": COUNT,
-                "region": TEXT,
-                "root_volume_size": Value((int,), minimum=100),
-                "image_id": TEXT,
-                "tag_key": TEXT,
-                "tag_value": TEXT,
-                "instance_name": TEXT,
-                "ssh_key_name": TEXT,
-                "network_interface": Map(
-                    {"public_ip": FLAG, "subnet_id": TEXT, "security_group_id": TEXT}
-                ),
-                "iam_instance_profile_arn": TEXT,
-                "instance_type": TEXT,
-                "instance_slots": COUNT,
-                "log_group": TEXT,
-                "log_stream": TEXT,
-                "spot": FLAG,
-                "spot_max_price": Value((str,), hint='quote it, without a currency sign: "7.50"'),
-                "custom_tags": Seq(Map({"key": TEXT, "value": TEXT}, ("key", "value"))),
-                "cpu_slots_allowed": FLAG,
-            },
-            ("ssh_key_name", "instance_type", "max_instances"),
-            {"agent_fluent_image": "no longer read; leave it out"},
-        )
+        **keys(TEXT, "type master_url master_cert_name startup_script container_startup_script"),
+        **keys(TEXT, "agent_docker_network agent_docker_runtime agent_docker_image region"),
+        **keys(TEXT, "image_id tag_key tag_value instance_name ssh_key_name instance_type"),
+        **keys(TEXT, "iam_instance_profile_arn log_group log_stream"),
+        **keys(WHOLE, "agent_reconnect_attempts agent_reconnect_backoff"),
+        **keys(_DURATION, "max_idle_agent_period max_agent_starting_period launch_error_timeout"),
+        **keys(schema.COUNT, "min_instances launch_error_retries instance_slots"),
+        **keys(FLAG, "spot cpu_slots_allowed"),
+        "agent_config_file_contents": ANY_MAP,
+        "max_instances": schema.POSITIVE,
+        "root_volume_size": Value((int,), minimum=100),
+        "network_interface": Map({"public_ip": FLAG, **keys(TEXT, "subnet_id security_group_id")}),
+        "spot_max_price": Value((str,), hint='quote it, without a currency sign: "7.50"'),
+        "custom_tags": Seq(Map(keys(TEXT, "key value"), ("key", "value"))),
     },
+    ("ssh_key_name", "instance_type", "max_instances"),
+    {"agent_fluent_image": "no longer read; leave it out"},
 )
 _POOL = Map(
     {
-        "pool_name": TEXT,
-        "description": TEXT,
-        "provider": _PROVIDER,
+        **keys(TEXT, "pool_name description"),
+        "provider": Union_("type", {"aws": _AWS}),
         "scheduler": _SCHEDULER,
-        "max_aux_containers_per_agent": COUNT,
+        "max_aux_containers_per_agent": schema.COUNT,
         "task_container_defaults": _TASKS,
         "agent_reconnect_wait": _DURATION,
     },
@@ -136,13 +76,10 @@ _POOL = Map(
 _MANAGER = Map(
     {
         "type": Value((str,), choices=("agent",), hint="only agent clusters are checked here"),
-        "cluster_name": TEXT,
+        **keys(TEXT, "cluster_name client_ca"),
+        **keys(TEXT, "default_aux_resource_pool default_compute_resource_pool"),
+        **keys(FLAG, "no_default_resource_pools require_authentication"),
         "scheduler": _SCHEDULER,
-        "default_aux_resource_pool": TEXT,
-        "default_compute_resource_pool": TEXT,
-        "no_default_resource_pools": FLAG,
-        "require_authentication": FLAG,
-        "client_ca": TEXT,
         "metadata": ANY_MAP,
     },
     ("type",),
@@ -154,33 +91,16 @@ _MANAGER = Map(
 )
 MASTER = Map(
     {
-        "db": ANY_MAP,
-        "security": ANY_MAP,
-        "log": ANY_MAP,
-        "telemetry": ANY_MAP,
-        "logging": ANY_MAP,
-        "retention_policy": ANY_MAP,
-        "observability": ANY_MAP,
-        "ui_customization": ANY_MAP,
-        "webhooks": ANY_MAP,
-        "integrations": ANY_MAP,
-        "cache": ANY_MAP,
-        "feature_switches": TEXTS,
-        "reserved_ports": Seq(WHOLE),
-        "scim": ANY_MAP,
-        "saml": ANY_MAP,
-        "oidc": ANY_MAP,
-        "det_cloud": ANY_MAP,
+        **keys(ANY_MAP, "db security log telemetry logging retention_policy observability"),
+        **keys(ANY_MAP, "ui_customization webhooks integrations cache scim saml oidc det_cloud"),
         "__internal": ANY_MAP,
-        "additional_resource_managers": Seq(ANY),
-        "config_file": TEXT,
+        **keys(TEXT, "config_file root cluster_name"),
+        **keys(schema.COUNT, "tensorboard_timeout notebook_timeout"),
+        **keys(FLAG, "enable_cors launch_error"),
+        "feature_switches": schema.TEXTS,
+        "reserved_ports": Seq(WHOLE),
+        "additional_resource_managers": Seq(schema.ANY),
         "port": Value((int,), minimum=0, maximum=65535),
-        "root": TEXT,
-        "tensorboard_timeout": COUNT,
-        "notebook_timeout": COUNT,
-        "enable_cors": FLAG,
-        "launch_error": FLAG,
-        "cluster_name": TEXT,
         "checkpoint_storage": CHECKPOINT_STORAGE,
         "task_container_defaults": _TASKS,
         "resource_manager": _MANAGER,
@@ -202,16 +122,16 @@ class Pool(NamedTuple):
 
 def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types, instance types, prices and pool names of a master config."""
-    yield from check(file, "", config, MASTER)
+    yield from schema.check(file, "", config, MASTER)
     names = [pool.get("pool_name") for pool in _raw_pools(config)]
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
         yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
-    manager = mapping(config.get("resource_manager"))
+    manager = schema.mapping(config.get("resource_manager"))
     for key in ("default_aux_resource_pool", "default_compute_resource_pool"):
         name = manager.get(key, "default")
         if name not in names and not manager.get("no_default_resource_pools"):
-            problem = f"no pool is named {name!r}; {nearest(str(name), [str(n) for n in names])}"
-            yield Finding(file, f"resource_manager.{key}", problem)
+            hint = schema.nearest(str(name), [str(n) for n in names])
+            yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
     for number, pool in enumerate(_raw_pools(config)):
         provider = pool.get("provider")
         if isinstance(provider, dict):
@@ -221,14 +141,13 @@ def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
     kind, slots = provider.get("instance_type"), provider.get("instance_slots")
     known = DETERMINED_SLOTS.get(str(kind))
-    if isinstance(kind, str) and known is None and slots is None and not PLACEHOLDER.search(kind):
-        near = "" if kind in EC2_GPUS else f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})"
-        yield Finding(
-            file,
-            f"{key}.instance_slots",
-            f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
-            + (f", {EC2_GPUS[kind]}" if kind in EC2_GPUS else ""),
-        )
+    named = isinstance(kind, str) and not schema.PLACEHOLDER.search(kind)
+    if named and known is None and slots is None:
+        near, count = f" ({schema.nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
+        if kind in EC2_GPUS:
+            near, count = "", f", {EC2_GPUS[kind]}"
+        problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
+        yield Finding(file, f"{key}.instance_slots", problem + count)
     right = EC2_GPUS.get(str(kind), known)
     if slots is not None and right is not None and slots != right:
         problem = f"{slots}, but a {kind} has {right}; set {right}"
@@ -248,7 +167,7 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
     """The pools of a master config by name."""
     found = {}
     for raw in _raw_pools(config):
-        provider = mapping(raw.get("provider"))
+        provider = schema.mapping(raw.get("provider"))
         kind = str(provider.get("instance_type"))
         slots = provider.get("instance_slots")
         if not isinstance(slots, int):

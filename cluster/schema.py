@@ -14,7 +14,7 @@ PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 
 
 class Finding(NamedTuple):
-    """One thing to mend: where, and what is wrong and what to do about it."""
+    """One thing to fix: where it is, what is wrong and what to do about it."""
 
     file: str
     key: str
@@ -35,6 +35,7 @@ class Value:
     hint: str = ""
 
     def name(self) -> str:
+        """What is expected, in words."""
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -42,10 +43,8 @@ class Value:
         kinds = {kind: name for kind, name in kinds.items() if kind in self.types}
         if float in kinds:
             kinds.pop(int, None)
-        return " or ".join(kinds.values()) + (f" of at least {self.minimum}" * self.limited())
-
-    def limited(self) -> bool:
-        return self.minimum is not None
+        least = "" if self.minimum is None else f" of at least {self.minimum}"
+        return " or ".join(kinds.values()) + least
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,12 @@ FLAG = Value((bool,))
 ANY = Value((str, int, float, bool, dict, list))
 ANY_MAP = Value((dict,))
 TEXTS = Seq(TEXT)
+PRIORITY = Value((int,), minimum=1, maximum=99)
+
+
+def keys(spec: Any, names: str) -> dict[str, Any]:
+    """`spec` for each of the keys in `names`, which has spaces between them."""
+    return dict.fromkeys(names.split(), spec)
 
 
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:

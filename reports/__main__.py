@@ -13,6 +13,8 @@ import datetime
 import sys
 from pathlib import Path
 
+from detalbert.errors import UserError
+
 _PACKAGES = {"boto3", "botocore", "determined", "jinja2", "matplotlib", "numpy", "pandas", "rich",
              "yaml"}  # fmt: skip
 
@@ -21,13 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
-        from detalbert.errors import UserError
         from reports import commands
-    except ModuleNotFoundError as error:
-        return _missing(error)
-    try:
-        report = commands.COMMANDS[args.command](args)
-        commands.write(report, args)
+
+        commands.write(commands.COMMANDS[args.command](args), args)
     except UserError as error:
         print(f"reports: error: {error}", file=sys.stderr)
         return 2
@@ -81,39 +79,44 @@ def _parser() -> argparse.ArgumentParser:
         help="price a pool that is not on EC2 as if it were",
     )  # fmt: skip
     commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
-    _plan_options(commands.add_parser("plan", parents=[common], help="expected time and cost"))
+    options = {"argument_default": argparse.SUPPRESS, "help": "expected time and cost"}
+    _plan_options(commands.add_parser("plan", parents=[common], **options))
     return parser
 
 
 def _plan_options(plan: argparse.ArgumentParser) -> None:
+    """What is left out has the default of `plan.Settings`."""
     work = plan.add_mutually_exclusive_group()
     work.add_argument("--windows", type=float, help="to train on; default: the published run's")
     work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
     plan.add_argument("--config", type=Path, default=Path("configs/distributed64.yaml"),
                       help="how --data is cut into windows")  # fmt: skip
     plan.add_argument("--epochs", type=float, default=2, help="of --data")
-    plan.add_argument("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE",
+    plan.add_argument("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", default=None,
                       help="measured; default: the published V100 figures")  # fmt: skip
-    plan.add_argument("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
-    plan.add_argument("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
-    plan.add_argument("--deadline", type=float, metavar="HOURS")
+    plan.add_argument("--pool", nargs="+", metavar="INSTANCE", default=None,
+                      help="default: all with a price")  # fmt: skip
+    plan.add_argument("--slots", type=int, nargs="+", metavar="N", default=None,
+                      help="default: 1 4 8 16 32 64")  # fmt: skip
+    plan.add_argument("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
     plan.add_argument("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
-    plan.add_argument("--checkpoint-seconds", type=float, default=25.0)
-    plan.add_argument("--checkpoint-period", type=int, metavar="STEPS", help="instead of the best")
-    plan.add_argument("--restart-seconds", type=float, default=60.0, help="container to first step")
-    plan.add_argument("--boot-seconds", type=float, default=180.0)
-    plan.add_argument("--image-seconds", type=float, default=120.0)
-    plan.add_argument("--wait-seconds", type=float, default=120.0, help="for capacity, on average")
-    plan.add_argument("--fallback-seconds", type=float, default=float("inf"),
-                      help="after such a wait go on, on demand")  # fmt: skip
-    plan.add_argument("--notice-read", type=float, default=0.0, metavar="SHARE",
-                      help="of the two-minute notices")  # fmt: skip
+    plan.add_argument("--checkpoint-seconds", type=float)
+    plan.add_argument("--checkpoint-period", type=int, metavar="STEPS", dest="period_steps",
+                      help="instead of the best")  # fmt: skip
+    plan.add_argument("--restart-seconds", type=float, help="container to first step")
+    plan.add_argument("--boot-seconds", type=float)
+    plan.add_argument("--image-seconds", type=float)
+    plan.add_argument("--wait-seconds", type=float, help="for capacity, on average")
+    plan.add_argument("--fallback-seconds", type=float, help="after such a wait go on, on demand")
+    plan.add_argument(
+        "--notice-read", type=float, metavar="SHARE", help="of the two-minute notices"
+    )
     rates = plan.add_mutually_exclusive_group()
     rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
     rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")
     rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
-    plan.add_argument("--runs", type=int, default=10_000)
-    plan.add_argument("--seed", type=int, default=0)
+    plan.add_argument("--runs", type=int)
+    plan.add_argument("--seed", type=int)
 
 
 def _moment(text: str) -> datetime.datetime:

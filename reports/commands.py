@@ -1,6 +1,7 @@
 """The three commands: from parsed arguments to a report, and from a report to its readers."""
 
 import argparse
+import dataclasses
 import datetime
 import os
 import sys
@@ -13,10 +14,10 @@ from reports.page import to_html, write_whole
 from reports.plan_report import plan_report
 from reports.pretraining import read_pretraining
 from reports.prices import Price, find, load_prices
-from reports.published import EPOCHS, FINE_TUNING, WINDOWS, published_runs
+from reports.published import EPOCHS, FINE_TUNING, WINDOWS
 from reports.reclaims import load_trace
 from reports.run import Run
-from reports.runs import read_run
+from reports.runs import published_runs, read_run
 from reports.scaling import measured, scaling_report
 from reports.speed import count_windows, parse_speed
 from reports.tables import Report, to_json, to_markdown, to_terminal
@@ -35,6 +36,7 @@ def write(report: Report, args: argparse.Namespace) -> None:
 
 
 def cost(args: argparse.Namespace) -> Report:
+    """Published, local and cluster runs, priced."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     priced_as = dict(_priced_as(text) for text in args.price_pool)
     found = _records(args)
@@ -57,6 +59,7 @@ def cost(args: argparse.Namespace) -> Report:
 
 
 def scaling(args: argparse.Namespace) -> Report:
+    """Efficiency over slots, published and measured."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     points, pretraining = [], []
     for text in args.run:
@@ -75,6 +78,7 @@ def scaling(args: argparse.Namespace) -> Report:
 
 
 def plan_ahead(args: argparse.Namespace) -> Report:
+    """Expected time and cost of every option."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     instances = args.pool or list(known)
     for instance in instances:
@@ -88,29 +92,17 @@ def plan_ahead(args: argparse.Namespace) -> Report:
 
 
 def _settings(args: argparse.Namespace) -> plan.Settings:
-    windows = args.windows if args.windows is not None else EPOCHS * WINDOWS
-    if args.data is not None:
-        windows = count_windows(args.data, args.config) * args.epochs
-    hourly = args.hourly
-    if args.monthly is not None:
-        hourly = prices.hourly_hazard(args.monthly)
-    return plan.Settings(
-        windows=windows,
-        runs=args.runs,
-        seed=args.seed,
-        batch=args.batch,
-        deadline_hours=args.deadline,
-        checkpoint_seconds=args.checkpoint_seconds,
-        restart_seconds=args.restart_seconds,
-        boot_seconds=args.boot_seconds,
-        image_seconds=args.image_seconds,
-        wait_seconds=args.wait_seconds,
-        fallback_seconds=args.fallback_seconds,
-        notice_read=args.notice_read,
-        period_steps=args.checkpoint_period,
-        hourly=hourly,
-        trace=load_trace(args.trace) if args.trace else None,
-    )
+    """What was given; the rest has the defaults of `plan.Settings`."""
+    names = {field.name for field in dataclasses.fields(plan.Settings)}
+    given = {"windows": EPOCHS * WINDOWS}
+    given |= {name: value for name, value in vars(args).items() if name in names}
+    if "data" in args:
+        given["windows"] = count_windows(args.data, args.config) * args.epochs
+    if "monthly" in args:
+        given["hourly"] = prices.hourly_hazard(args.monthly)
+    if "trace" in args:
+        given["trace"] = load_trace(args.trace)
+    return plan.Settings(**given)
 
 
 def _live(

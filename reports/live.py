@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from detalbert.errors import first_line
 from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
@@ -42,8 +43,8 @@ def refresh(
     for instance in instances:
         missing = [
             what
-            for what, known, failed in ((SPOT, spot, SPOT), (LIST, listed, LIST))
-            if instance not in (known or {}) and not any(failed in note for note in notes)
+            for what, known in ((SPOT, spot or {}), (LIST, listed))
+            if instance not in known and not any(what in note for note in notes)
         ]
         if missing:
             notes.append(
@@ -89,7 +90,7 @@ def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
     except (errors.HTTPClientError, errors.EndpointConnectionError):
         return None, "AWS cannot be reached; check the network"
     except errors.BotoCoreError as error:
-        return None, str(error).splitlines()[0]
+        return None, first_line(error)
 
 
 def _client(service: str, region: str) -> Any:

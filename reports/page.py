@@ -1,13 +1,12 @@
 """A report as one HTML file that needs nothing else: styles and plots are inside."""
 
 import base64
-import os
-import tempfile
 from pathlib import Path
 
 import jinja2
 
-from detalbert.errors import UserError
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
 from reports.tables import Report
 
 _TEMPLATES = Path(__file__).parent
@@ -20,36 +19,18 @@ def to_html(report: Report) -> str:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    tables = [
-        {
-            "title": table.title,
-            "shown": table.shown(),
-            "numbers": set(table.formats),
-            "long": table.long,
-        }
-        for table in report.tables
-    ]
     plots = [
         {"name": plot.name, "caption": plot.caption,
          "data": base64.b64encode(plot.svg.encode()).decode()}
         for plot in report.plots
     ]  # fmt: skip
-    return environment.get_template("page.html.j2").render(
-        report=report, tables=tables, plots=plots
-    )
+    return environment.get_template("page.html.j2").render(report=report, plots=plots)
 
 
 def write_whole(path: Path, text: str) -> None:
     """`text` at `path`, complete or not at all. Raises UserError when it cannot be written."""
     try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise UserError(f"--html {path}: cannot write there ({error.strerror})") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with atomic.whole_file(path) as file:
             file.write(text)
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
     except OSError as error:
-        Path(aside).unlink(missing_ok=True)
-        raise UserError(f"--html {path}: cannot write there ({error.strerror})") from None
+        raise UserError(f"--html {path}: cannot write there ({first_line(error)})") from None

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -86,7 +85,7 @@ class Planned:
         return max(1, round(self.job.period_seconds / self.step_seconds))
 
     def agrees(self) -> bool | None:
-        """Whether the closed form lies in the simulation's 99 % interval; None: there is none."""
+        """Whether the closed form is in the simulation's 99 % interval; None: there is none."""
         finite = np.isfinite(self.outcome.hours).all()
         if self.closed is None or not math.isfinite(self.closed.hours) or not finite:
             return None
@@ -94,7 +93,7 @@ class Planned:
 
 
 def within(sample: np.ndarray, value: float) -> bool:
-    """Whether `value` lies in the 99 % interval of the sample's mean."""
+    """Whether `value` is in the 99 % interval of the sample's mean."""
     error = SURE * float(sample.std(ddof=1)) / math.sqrt(sample.size)
     return abs(float(sample.mean()) - value) <= error + 1e-9 * max(abs(value), 1.0)
 
@@ -241,17 +240,14 @@ def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise UserError for a number that cannot be."""
+    """Raise UserError for a number that cannot be, naming the flag that gives it."""
+    flags = {"deadline_hours": "--deadline", "period_steps": "--checkpoint-period"}
+    positive = ("windows", "runs", "checkpoint_seconds", "batch", "deadline_hours", "period_steps")
     for name, value in vars(settings).items():
+        flag = flags.get(name, f"--{name.replace('_', '-')}")
         if isinstance(value, (int, float)) and (math.isnan(value) or value < 0):
-            raise UserError(f"--{name.replace('_', '-')}: {value:g} must not be negative")
-    needed: dict[str, Any] = {"--windows": settings.windows, "--runs": settings.runs}
-    needed |= {"--checkpoint-seconds": settings.checkpoint_seconds}
-    for name in ("batch", "deadline_hours", "period_steps"):
-        value = getattr(settings, name)
-        needed |= {} if value is None else {f"--{name.replace('_', '-')}": value}
-    for name, value in needed.items():
-        if value <= 0:
-            raise UserError(f"{name}: {value:g} must be greater than 0")
+            raise UserError(f"{flag}: {value:g} must not be negative")
+        if name in positive and value == 0:
+            raise UserError(f"{flag}: {value:g} must be greater than 0")
     if settings.notice_read > 1:
         raise UserError(f"--notice-read: {settings.notice_read:g} is not a share from 0 to 1")

@@ -1,7 +1,6 @@
 """The price file: what a machine costs on demand and on spot, and how often spot takes it back."""
 
 import datetime
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Any
 import yaml
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
-from detalbert.errors import UserError, unknown_key
+from cluster.schema import nearest
+from detalbert.errors import UserError, first_line, unknown_key
 
 PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
 STALE_DAYS = 90
@@ -81,8 +81,7 @@ def monthly_fraction(hazard: float) -> float:
 def find(prices: Mapping[str, Price], instance: str) -> Price:
     """Raises UserError, with the nearest known type, for one that has no price."""
     if instance not in prices:
-        near = difflib.get_close_matches(instance, prices, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(prices))}"
+        hint = nearest(instance, list(prices))
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
@@ -92,9 +91,9 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); give --prices") from None
+        raise UserError(f"{path}: cannot read it ({first_line(error)}); give --prices") from None
     except (UnicodeDecodeError, yaml.YAMLError):
-        raise UserError(f"{path}: not YAML; mend it") from None
+        raise UserError(f"{path}: not YAML; fix it") from None
     if not isinstance(content, dict) or not isinstance(content.get("instances"), dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")
     common = {key: content[key] for key in ("region", "date", "source") if key in content}
@@ -127,7 +126,7 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise UserError(f"{where}.slots: expected a whole number of GPUs, got {slots!r}")
     if known not in (None, slots):
-        raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; mend it")
+        raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; fix it")
     texts = {key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")}
     return Price(
         instance=instance,

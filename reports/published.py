@@ -1,8 +1,8 @@
-"""The published figures, typed in once; whatever can be computed from them is.
+"""The published figures, typed in once for reports/, benchmarks/ and cluster/; data and no more.
 
 From Determined AI, "ALBERT on Determined: Distributed Training with Spot Instances" (2021), taken
-as they stand: GPUs, throughput, scores, training time, the machines, and spot at 70 % off. Derived
-here: hourly rates, costs, "46x" and "58 %". The 8-GPU run has no published cost.
+as they stand: GPUs, throughput, scores, training time, the machines, and spot at 70 % off. Computed
+elsewhere: hourly rates, costs, "46x" and "58 %". The 8-GPU run has no published cost.
 
 The article prints the 1-GPU time as 36.7 h and its cost as $112.21. At the list price of $3.06 that
 is 36.67 h, which rounds to the printed time and is taken here; 36.70 h would cost $112.30.
@@ -15,17 +15,20 @@ ALBERT with Hugging Face on SageMaker" (2021): throughput over nodes, and what l
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reports.prices import Price, find
-from reports.run import Run
-
 WINDOWS = 132_198  # training windows of SQuAD 2.0 in the published preprocessing
 EPOCHS = 2
+LENGTH = 384  # tokens of a window, padding included
+MODEL = "albert-xxlarge-v2"
+PARAMETERS = 223_000_000
 
 
 class Published(NamedTuple):
+    """One fine-tuning run of MODEL on V100s of 16 GB."""
+
     slots: int
     instance: str
     spot: bool
+    batch: int  # windows a step
     throughput: float  # windows a second
     hours: float
     exact: float
@@ -33,38 +36,10 @@ class Published(NamedTuple):
 
 
 FINE_TUNING = [
-    Published(1, "p3.2xlarge", False, 2.0, 36.67, 85.76, 88.87),
-    Published(8, "p3.16xlarge", False, 15.8, 4.7, 85.76, 88.87),
-    Published(64, "p3.16xlarge", True, 92.75, 48 / 60, 86.24, 89.06),
+    Published(1, "p3.2xlarge", False, 48, 2.0, 36.67, 85.76, 88.87),
+    Published(8, "p3.16xlarge", False, 48, 15.8, 4.7, 85.76, 88.87),
+    Published(64, "p3.16xlarge", True, 256, 92.75, 48 / 60, 86.24, 89.06),
 ]
-
-
-def published_runs(prices: Mapping[str, Price]) -> list[Run]:
-    """The published fine-tuning runs, priced with `prices`."""
-    runs = []
-    for row in FINE_TUNING:
-        price = find(prices, row.instance)
-        machines = price.machines(row.slots)
-        rate = machines * price.hourly(row.spot)
-        market = "spot" if row.spot else "on demand"
-        runs.append(
-            Run(
-                name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
-                hardware=f"{machines} x {row.instance}",
-                slots=row.slots,
-                pool=market,
-                throughput=row.throughput,
-                hours=row.hours,
-                windows=EPOCHS * WINDOWS,
-                rate=rate,
-                cost=rate * row.hours,
-                exact=row.exact,
-                f1=row.f1,
-                parts={"training": rate * row.hours},
-                notes=("no cost was published for it",) if row.slots == 8 else (),
-            )
-        )
-    return runs
 
 
 class Point(NamedTuple):

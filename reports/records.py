@@ -59,7 +59,6 @@ class Entry:
     kind: str
     experiment: int | None
     name: str  # user, agent id or instance id
-    slots: int
     start: Moment
     end: Moment | None
 
@@ -229,7 +228,6 @@ def _entry(entry: Any) -> Entry:
         kind=entry.kind or "",
         experiment=entry.experimentId,
         name=entry.username or "",
-        slots=entry.slots or 0,
         start=parse_time(entry.startTime),
         end=parse_time(entry.endTime) if entry.endTime else None,
     )

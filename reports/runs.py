@@ -1,4 +1,4 @@
-"""Local runs (`metrics.json`, `config.yaml` of an output directory) and benchmark results."""
+"""Published runs, local ones (`metrics.json` of an output directory) and benchmark results."""
 
 import json
 import math
@@ -8,10 +8,38 @@ from typing import Any
 
 import yaml
 
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from reports.prices import Price, find
-from reports.published import EPOCHS, WINDOWS
+from reports.published import EPOCHS, FINE_TUNING, WINDOWS
 from reports.run import Run
+
+
+def published_runs(prices: Mapping[str, Price]) -> list[Run]:
+    """The published fine-tuning runs, priced with `prices`."""
+    runs = []
+    for row in FINE_TUNING:
+        price = find(prices, row.instance)
+        machines = price.machines(row.slots)
+        rate = machines * price.hourly(row.spot)
+        market = "spot" if row.spot else "on demand"
+        runs.append(
+            Run(
+                name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
+                hardware=f"{machines} x {row.instance}",
+                slots=row.slots,
+                pool=market,
+                throughput=row.throughput,
+                hours=row.hours,
+                windows=EPOCHS * WINDOWS,
+                rate=rate,
+                cost=rate * row.hours,
+                exact=row.exact,
+                f1=row.f1,
+                parts={"training": rate * row.hours},
+                notes=("no cost was published for it",) if row.slots == 8 else (),
+            )
+        )
+    return runs
 
 
 def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> Run:
@@ -48,8 +76,8 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
-            f"{file}: cannot read it ({error.strerror}); give the directory of a finished run, or "
-            "a benchmark's JSON"
+            f"{file}: cannot read it ({first_line(error)}); give the directory of a finished run, "
+            "or a benchmark's JSON"
         ) from None
     except ValueError:
         raise UserError(f"{file}: not JSON; give metrics.json or a benchmark's result") from None

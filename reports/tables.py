@@ -85,6 +85,7 @@ def to_terminal(report: Report, file: TextIO) -> None:
 
 
 def to_markdown(report: Report) -> str:
+    """Every table that is not long, the method and the notes."""
     lines = [f"# {report.title}"]
     for table in report.tables:
         if table.long:
@@ -108,17 +109,15 @@ def _row(cells: Any) -> str:
 
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
-    tables = [
-        {"title": table.title, "rows": [_plain(row) for row in table.frame.to_dict("records")]}
-        for table in report.tables
-    ]
+    tables = [{"title": table.title, "rows": _plain(table.frame)} for table in report.tables]
     content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
     content |= {"notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _plain(row: dict[Any, Any]) -> dict[str, Any]:
-    return {str(key): _plain_value(value) for key, value in row.items()}
+def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    records = rows.to_dict("records")
+    return [{str(key): _plain_value(value) for key, value in row.items()} for row in records]
 
 
 def _plain_value(value: Any) -> Any:
@@ -148,6 +147,6 @@ def price_table(prices: Sequence[Price]) -> Table:
     return Table("Prices", frame(rows), {"slots": "{}", "on demand": money, "spot": money}, True)
 
 
-def frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a frame that keeps whole numbers whole where a value is missing."""
-    return pd.DataFrame(rows, columns=columns, dtype=object)
+    return pd.DataFrame(rows, dtype=object)

@@ -38,15 +38,12 @@ KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated
 
 
 class Soak:
-    """One configuration, run uncut and cut."""
+    """One configuration, trained uncut and cut."""
 
     def __init__(
         self, folder: Path, processes: int, without: str, steps: int, pretraining: bool = False
     ) -> None:
-        self.folder = folder
-        self.processes = processes
-        self.without = without
-        self.steps = steps
+        self.folder, self.processes, self.without = folder, processes, without
         self.metadata = MetadataServer()
         config = json.loads(json.dumps(TINY_PRETRAINING if pretraining else TINY))
         config["hyperparameters"].update(
@@ -72,6 +69,7 @@ class Soak:
             launcher += [f"--nproc_per_node={self.processes}"]
         command = [*launcher, "-m", "tests.broken", self.without]
         command += ["--config", str(self.folder / "soak.yaml"), "--output-dir", str(output)]
+        metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
 
         def limit() -> None:
             if disk is not None:
@@ -85,14 +83,10 @@ class Soak:
             text=True,
             start_new_session=True,
             preexec_fn=limit,
-            env={
-                **os.environ,
-                "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url,
-                "OMP_NUM_THREADS": "1",
-            },
+            env={**os.environ, **metadata, "OMP_NUM_THREADS": "1"},
         )
 
-    def run(self, output: Path) -> dict[str, float]:
+    def whole(self, output: Path) -> dict[str, float]:
         """To the end, uncut. Returns seconds: start to first step, in all, a checkpoint, a step."""
         began = time.monotonic()
         process = self.start(output)
@@ -197,23 +191,19 @@ def truncate_newest(checkpoints: Path) -> None:
 
 def differences(one: Path, other: Path) -> list[str]:
     """What is not identical between the ends of two runs."""
-    found = []
-    states = []
-    for output in (one, other):
-        newest = list_checkpoints(output / "checkpoints")[-1][1]
-        states.append(torch.load(newest / "state_dict.pth", weights_only=True))
-    for part in ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict"):
-        if not same(states[0][part], states[1][part]):
-            found.append(part)
+    newest = [list_checkpoints(output / "checkpoints")[-1][1] for output in (one, other)]
+    states = [torch.load(path / "state_dict.pth", weights_only=True) for path in newest]
+    parts = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
+    found = [part for part in parts if not same(states[0][part], states[1][part])]
     for name in ("predictions.json", "null_odds.json"):
-        contents = [(run / name).read_bytes() for run in (one, other) if (run / name).is_file()]
+        contents = [
+            (output / name).read_bytes() for output in (one, other) if (output / name).is_file()
+        ]
         if len(contents) == 1 or len(set(contents)) > 1:  # pretraining leaves none
             found.append(name)
     metrics = [json.loads((output / "metrics.json").read_text()) for output in (one, other)]
-    for part in ("best", "last"):
-        if metrics[0][part] != metrics[1][part]:
-            found.append(f"metrics.json {part}")
-    return found
+    unequal = [part for part in ("best", "last") if metrics[0][part] != metrics[1][part]]
+    return [*found, *(f"metrics.json {part}" for part in unequal)]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -242,7 +232,7 @@ def soak(
     with tempfile.TemporaryDirectory() as name:
         trial = Soak(Path(name), processes, without, steps, pretraining)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
-        seconds = trial.run(uncut)
+        seconds = trial.whole(uncut)
         print(
             f"uncut: {seconds['start']:.1f} s from start to the first step's report, "
             f"{seconds['step'] * 1000:.1f} ms a step, {seconds['checkpoint']:.3f} s a checkpoint, "
@@ -260,7 +250,7 @@ def soak(
             newest = list_checkpoints(chopped / "checkpoints")[-1:]
             at = newest[0][0] if newest else 0
             print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
-        last = trial.run(chopped)
+        last = trial.whole(chopped)
         print(f"the end: {last['start']:.1f} s from start to the first new step's report")
         trial.metadata.close()
         return differences(uncut, chopped)
@@ -273,7 +263,7 @@ def overhead(repeats: int = 3, steps: int = 200) -> None:
         for without in times:
             with tempfile.TemporaryDirectory() as name:
                 trial = Soak(Path(name), 1, without, steps)
-                times[without].append(trial.run(Path(name) / "out")["step"] * 1000)
+                times[without].append(trial.whole(Path(name) / "out")["step"] * 1000)
                 trial.metadata.close()
     for without, label in (("none", "with"), ("all", "without")):
         low, middle, high = (f(times[without]) for f in (min, statistics.median, max))

@@ -4,19 +4,15 @@
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import loader, parity, peer, pretraining, render, sharding
-from benchmarks import step as trial
+from benchmarks import loader, parity, peer, pretraining, render, sharding, step
 from benchmarks.__main__ import main
-from benchmarks.measure import Options, memory_of_process
-from detalbert.squad import world
+from benchmarks.measure import Options
 
 FIELDS = {
     "stage",
@@ -29,21 +25,6 @@ FIELDS = {
     "load",
     "identical",
 }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """A folder of few generated questions, and what makes every stage short."""
-    folder = tmp_path_factory.mktemp("squad")
-    for name, split in (("train", "train"), ("dev", "validation")):
-        (folder / f"{name}.json").write_text(json.dumps(world.generate(split)))
-    passages = world.generate("train", seed=4, paragraphs=60)["data"]
-    texts = [p["context"] for article in passages for p in article["paragraphs"]]
-    (folder / "text.txt").write_text("\n".join(["", *texts]))
-    given = {"data": folder, "text": folder / "text.txt", "tokenizer": "embedded/albert-tiny"}
-    given.update({"repeats": 1, "examples": 40})
-    given.update({"windows": 4, "steps": 2, "parity-windows": 4, "shape": "tiny", "sizes": "1000"})
-    return tuple(word for key, value in given.items() for word in (f"--{key}", str(value)))
 
 
 @pytest.mark.parametrize(
@@ -150,9 +131,9 @@ def test_other_weights_fail_the_stages_with_a_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    right = trial.Padded.step
-    monkeypatch.setattr(trial.Padded, "step", lambda *arguments: right(*arguments) * 1.05)
-    assert parity.Padded is trial.Padded
+    right = step.Padded.step
+    monkeypatch.setattr(step.Padded, "step", lambda *arguments: right(*arguments) * 1.05)
+    assert parity.Padded is step.Padded
     assert main([stage, *tiny]) == 1
     assert f"not equal: {stage}" in capsys.readouterr().err
 
@@ -194,30 +175,3 @@ def test_mistakes_are_one_line(
     ):
         assert main(arguments) == 2, arguments
         assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_render_fills_the_page_between_its_markers(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    assert main(["decode", *tiny, "--json", str(results / "decode.json")]) == 0
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
-    plot = tmp_path / "plot.png"
-    pytest.importorskip("matplotlib")
-    arguments = ["render", "--results", str(results), "--readme", str(page), "--plot", str(plot)]
-    assert main(arguments) == 0
-    lines = page.read_text().splitlines()
-    assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
-    assert plot.read_bytes()[1:4] == b"PNG"
-
-
-def test_memory_of_a_child_is_its_own() -> None:
-    mebibyte = 1 << 20
-    ballast = np.ones(200 * mebibyte, np.uint8)  # of the parent, which a forked child starts with
-    code = f"x = b'x' * {64 * mebibyte}; print(1, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None and child.stdout.readline() == b"1\n"
-        peak = memory_of_process("VmHWM", child.pid)
-    assert memory_of_process("VmHWM") > len(ballast)
-    assert 64 * mebibyte < peak < 150 * mebibyte

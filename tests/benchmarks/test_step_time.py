@@ -5,20 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.step_time import Job, Network, imbalance, predict
+from benchmarks.scaling import P3, published
+from benchmarks.step_time import Work, imbalance, predict
+from reports.published import PARAMETERS
 
-# p3.16xlarge: NVLink inside, 25 Gbit/s between machines. albert-xxlarge: 223 M parameters.
-P3 = Network(slots=8, inside=100e9, between=25e9 / 8)
-GRADIENTS = 4 * 223_000_000
+GRADIENTS = 4 * PARAMETERS
 
 
-@pytest.mark.parametrize("slots, batch, published", [(1, 48, 2.0), (8, 48, 15.8), (64, 256, 92.75)])
-def test_the_published_runs(slots: int, batch: int, published: float) -> None:
+@pytest.mark.parametrize("row", published().values())
+def test_the_published_runs(row: dict[str, float]) -> None:
     """Those padded every window to 384 tokens, at two windows a second on one V100."""
-    job = Job(np.full(132_198, 384), batch, GRADIENTS)
-    row = predict(job, 2.0 * 384, P3, [slots])[slots]
-    assert row["windows_per_second"] == pytest.approx(published, rel=0.10)
-    assert row["uneven"] == 0
+    assert row["predicted"] == pytest.approx(row["published"], rel=0.10)
 
 
 def test_a_ring_over_machines_goes_at_the_pace_of_the_network() -> None:
@@ -34,9 +31,9 @@ def test_a_ring_over_machines_goes_at_the_pace_of_the_network() -> None:
     st.floats(0, 1),
 )
 def test_parts_make_up_the_step(lengths, slots: int, fixed: float) -> None:
-    job = Job(np.array(lengths), 48, 1000)
-    row = predict(job, 100.0, P3, [slots], fixed)[slots]
+    work = Work(np.array(lengths), 48, 1000)
+    row = predict(work, 100.0, P3, [slots], fixed)[slots]
     parts = row["compute"] + row["uneven"] + row["all_reduce"] + row["fixed"]
     assert row["seconds"] == pytest.approx(parts)
     assert row["uneven"] >= -1e-9 and (slots > 1 or row["uneven"] == pytest.approx(0, abs=1e-9))
-    assert imbalance(job, slots, steps=5) >= 1 - 1e-12
+    assert imbalance(work, slots, steps=5) >= 1 - 1e-12

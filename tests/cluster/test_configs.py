@@ -20,13 +20,13 @@ from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from model_def import FINE_TUNING
 from pretrain.hparams import parse_pretrain_hparams
+from reports.published import WINDOWS
 from tests.conftest import ROOT, SHARED
 from workloads import choose
 
 SCHEMAS = SHARED / "determined-schemas"
 BASE = "http://determined.ai/schemas/expconf/v0/"
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-PUBLISHED_WINDOWS = 132_198
 ids = {"argvalues": CONFIGS, "ids": [path.name for path in CONFIGS]}
 
 
@@ -166,7 +166,7 @@ def test_published_arithmetic(
     assert hparams.global_batch_size == batch
     assert hparams.learning_rate() == pytest.approx(rate, rel=1e-12)
     assert hparams.epochs == 2
-    assert plan_steps(hparams, PUBLISHED_WINDOWS) == (steps, warmup)
+    assert plan_steps(hparams, WINDOWS) == (steps, warmup)
     assert lr_factor(warmup, steps, warmup) == 1.0
     header = (ROOT / "configs" / name).read_text().split("\nname:")[0]
     for figure in (f"{steps:,}", str(warmup), str(batch), f"{rate:.1e}".replace("e-0", "e-")):
@@ -187,7 +187,7 @@ def test_published_arithmetic_of_pretraining(name: str) -> None:
 
 def test_fine_tuning_of_a_pretrained_model_is_the_published_recipe() -> None:
     hparams = hparams_of("finetune_pretrained.yaml")
-    assert plan_steps(hparams, PUBLISHED_WINDOWS) == (8144, 814)
+    assert plan_steps(hparams, WINDOWS) == (8144, 814)
     assert hparams.global_batch_size == 48 and hparams.learning_rate() == pytest.approx(3e-5)
 
 

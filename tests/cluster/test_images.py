@@ -1,64 +1,27 @@
 """The package as a task of a Determined cluster: uploaded, unpacked, prepared, launched, stopped.
 
 Everything but the master is Determined's own: the packing of the context, the preparation of the
-container (`determined.exec`), the launcher, the trainer. The container is a mount namespace whose
-/run and /tmp are its own; its steps are those of the master's `entrypoint.sh`.
+container (`determined.exec`), the launcher, the trainer.
 """
 
 import contextlib
-import copy
 import io
 import json
-import os
 import pathlib
-import socket
 import subprocess
-import sys
 import tarfile
-import uuid
 from typing import Any
 
 import pytest
 import torch
 from determined.common import api, context, v1file_utils
 
-from detalbert.engine import safe_load
-from tests.conftest import ROOT, TINY
-from tests.fakes.master import TOKEN, FakeMaster
+from tests.cluster.container import Trial, namespace
+from tests.conftest import ROOT
+from tests.fakes.master import FakeMaster
 from tests.fakes.metadata import MetadataServer
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
-
-# Directories of the outer /tmp stay reachable, by links, for the interpreter may live there.
-CONTAINER = """
-set -e
-mount -t tmpfs none /run
-mkdir -p /run/outside /run/determined/{info,workdir} /run/determined/train/{logs,model}
-mount --rbind /tmp /run/outside
-mount -t tmpfs none /tmp
-(shopt -s dotglob; ln -s /run/outside/* /tmp/)  # looks at none of them: some vanish meanwhile
-cd /run/determined/workdir
-ln -sf /proc/$$/fd/1 /run/determined/train/logs/stdout.log
-ln -sf /proc/$$/fd/2 /run/determined/train/logs/stderr.log
-"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --download_context_directory --resources
-set -x
-test -f startup-hook.sh && source startup-hook.sh
-set +x
-"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --rendezvous
-exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
-"""
-
-
-def namespace() -> list[str]:
-    """A command prefix that gives a mount namespace, or nothing where none is to be had."""
-    for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
-        try:
-            subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/run"], check=True,
-                           capture_output=True)  # fmt: skip
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return prefix
-    return []
 
 
 @pytest.fixture(scope="session")
@@ -86,95 +49,6 @@ def archive() -> bytes:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
-
-
-class Trial:
-    """One trial on a cluster: its config, its checkpoint storage, its containers."""
-
-    def __init__(
-        self,
-        sandbox: list[str],
-        archive: bytes,
-        folder: pathlib.Path,
-        cache_dir: pathlib.Path,
-        entrypoint: str = "python3 train.py",
-        **hparams: Any,
-    ) -> None:
-        self.sandbox, self.archive = sandbox, archive
-        self.storage = folder / "storage"
-        self.storage.mkdir(parents=True)
-        config = copy.deepcopy(TINY)
-        config["hyperparameters"].update(hparams)
-        config["data"]["cache_dir"] = str(cache_dir)
-        config["entrypoint"] = entrypoint
-        config["checkpoint_storage"] = {
-            "type": "directory",
-            "container_path": str(self.storage),
-        }
-        self.config = config
-
-    def master(self, **options: Any) -> FakeMaster:
-        return FakeMaster(self.archive, **options)
-
-    def run(
-        self,
-        master: FakeMaster,
-        checkpoint: str | None = None,
-        steps: int = 0,
-        **env: str,
-    ) -> subprocess.CompletedProcess:
-        """One allocation of one container, from its entry point to its end."""
-        allocation = f"1.{uuid.uuid4()}.1"
-        task = {
-            "DET_MASTER": master.url,
-            "DET_CLUSTER_ID": "cluster",
-            "DET_AGENT_ID": "agent",
-            "DET_CONTAINER_ID": "container",
-            "DET_TASK_ID": "1.task",
-            "DET_TASK_TYPE": "TRIAL",
-            "DET_ALLOCATION_ID": allocation,
-            "DET_SESSION_TOKEN": TOKEN,
-            "DET_USER": "determined",
-            "DET_RESOURCES_ID": "0",
-            "DET_RESOURCES_TYPE": "docker-container",
-            "DET_SLOT_IDS": json.dumps(list(range(master.slots[0]))),
-            "DET_EXPERIMENT_ID": "7",
-            "DET_TRIAL_ID": "11",
-            "DET_TRIAL_RUN_ID": "1",
-            "DET_TRIAL_SEED": "1234",
-            "DET_STEPS_COMPLETED": str(steps),
-            "DET_HPARAMS": json.dumps(self.config["hyperparameters"]),
-            "DET_EXPERIMENT_CONFIG": json.dumps(self.config),
-            "DET_PYTHON_EXECUTABLE": sys.executable,
-            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-            **{name: str(free_port()) for name in PORTS},
-            "OMP_NUM_THREADS": "1",
-            "NO_PROXY": "127.0.0.1",
-        }
-        if checkpoint:
-            task["DET_LATEST_CHECKPOINT"] = checkpoint
-        return subprocess.run(
-            [*self.sandbox, "bash", "-c", CONTAINER],
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            env={**os.environ, **task, **env},
-        )
-
-    def weights(self, checkpoint: Any) -> dict[str, torch.Tensor]:
-        safe_load.allow_checkpoint_globals()
-        path = self.storage / checkpoint.uuid / "state_dict.pth"
-        state = torch.load(path, weights_only=True)["models_state_dict"][0]
-        return dict(state)
-
-
-PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def finished(done: subprocess.CompletedProcess, master: FakeMaster) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -16,7 +17,7 @@ from reports.__main__ import main
 from reports.cost import cost_report
 from reports.prices import PRICE_FILE, load_prices
 from reports.scaling import efficiency
-from tests.conftest import TINY, train
+from tests.conftest import ROOT, TINY, train
 
 TODAY = ["--today", "2026-10-01"]
 
@@ -71,7 +72,7 @@ def test_a_changed_price_changes_the_table(capsys, tmp_path):
 def test_cost_rises_with_the_price(price, factor):
     known = load_prices()
     cheap, dear = (
-        published.published_runs(
+        runs.published_runs(
             {k: dataclasses.replace(v, on_demand=price * f, spot=price * f / 2)
              for k, v in known.items()}
         )
@@ -164,6 +165,20 @@ def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert main(["cost", "--published"]) == 2
     assert "pip install -r reports/requirements.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cost", "scaling", "plan"])
+def test_no_command_imports_torch(command):
+    """They run where the requirements of reports/ are installed and those of training are not."""
+    flags = ["--runs", "5", "--pool", "p3.2xlarge"] if command == "plan" else ["--published"]
+    code = (
+        "import sys; from reports.__main__ import main; status = main(sys.argv[1:]);"
+        "sys.exit(status or {'torch', 'transformers'} & set(sys.modules) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, *flags], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_printed_efficiencies_are_those_of_the_printed_throughputs():

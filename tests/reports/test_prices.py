@@ -91,7 +91,7 @@ def test_slots_that_fill_no_whole_machines():
 
 
 def test_an_unknown_instance_brings_the_nearest():
-    with pytest.raises(UserError, match=r"p3\.17xlarge.*did you mean p3\.16xlarge"):
+    with pytest.raises(UserError, match=r"p3\.17xlarge.*did you mean 'p3\.16xlarge'"):
         prices.find(prices.load_prices(), "p3.17xlarge")
 
 

@@ -1,0 +1,21 @@
+"""What makes every stage of the benchmarks short."""
+
+import pytest
+
+from detalbert.squad import world
+from detalbert.squad.sources import _world
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A folder of few generated questions, and what makes every stage short."""
+    folder = tmp_path_factory.mktemp("squad")
+    for name, split in (("train", "train"), ("dev", "validation")):
+        (folder / f"{name}.json").write_text(_world(split))
+    passages = world.generate("train", seed=4, paragraphs=60)["data"]
+    texts = [p["context"] for article in passages for p in article["paragraphs"]]
+    (folder / "text.txt").write_text("\n".join(["", *texts]))
+    given = {"data": folder, "text": folder / "text.txt", "tokenizer": "embedded/albert-tiny"}
+    given.update({"repeats": 1, "examples": 40})
+    given.update({"windows": 4, "steps": 2, "parity-windows": 4, "shape": "tiny", "sizes": "1000"})
+    return tuple(word for key, value in given.items() for word in (f"--{key}", str(value)))

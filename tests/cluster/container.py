@@ -1,0 +1,140 @@
+"""A container of a task on a Determined cluster, prepared and launched by Determined's own code.
+
+It is a mount namespace whose /run and /tmp are its own; its steps are those of the master's
+`entrypoint.sh`.
+"""
+
+import copy
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import torch
+
+from detalbert.engine import safe_load
+from tests.conftest import TINY
+from tests.fakes.master import TOKEN, FakeMaster
+
+PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")
+
+# Directories of the outer /tmp stay reachable, by links, for the interpreter may live there.
+CONTAINER = """
+set -e
+mount -t tmpfs none /run
+mkdir -p /run/outside /run/determined/{info,workdir} /run/determined/train/{logs,model}
+mount --rbind /tmp /run/outside
+mount -t tmpfs none /tmp
+(shopt -s dotglob; ln -s /run/outside/* /tmp/)  # looks at none of them: some vanish meanwhile
+cd /run/determined/workdir
+ln -sf /proc/$$/fd/1 /run/determined/train/logs/stdout.log
+ln -sf /proc/$$/fd/2 /run/determined/train/logs/stderr.log
+"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --download_context_directory --resources
+set -x
+test -f startup-hook.sh && source startup-hook.sh
+set +x
+"$DET_PYTHON_EXECUTABLE" -m determined.exec.prep_container --rendezvous
+exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
+"""
+
+
+def namespace() -> list[str]:
+    """A command prefix that gives a mount namespace, or nothing where none is to be had."""
+    for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
+        try:
+            subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/run"], check=True,
+                           capture_output=True)  # fmt: skip
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return prefix
+    return []
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Trial:
+    """One trial on a cluster: its config, its checkpoint storage, its containers."""
+
+    def __init__(
+        self,
+        sandbox: list[str],
+        archive: bytes,
+        folder: pathlib.Path,
+        cache_dir: pathlib.Path,
+        entrypoint: str = "python3 train.py",
+        **hparams: Any,
+    ) -> None:
+        self.sandbox, self.archive = sandbox, archive
+        self.storage = folder / "storage"
+        self.storage.mkdir(parents=True)
+        config = copy.deepcopy(TINY)
+        config["hyperparameters"].update(hparams)
+        config["data"]["cache_dir"] = str(cache_dir)
+        config["entrypoint"] = entrypoint
+        storage = {"type": "directory", "container_path": str(self.storage)}
+        config["checkpoint_storage"] = storage
+        self.config = config
+
+    def master(self, **options: Any) -> FakeMaster:
+        return FakeMaster(self.archive, **options)
+
+    def run(
+        self, master: FakeMaster, checkpoint: str | None = None, steps: int = 0, **env: str
+    ) -> subprocess.CompletedProcess:
+        """One allocation of one container, from its entry point to its end."""
+        task = self._task(master, steps)
+        if checkpoint:
+            task["DET_LATEST_CHECKPOINT"] = checkpoint
+        return subprocess.run(
+            [*self.sandbox, "bash", "-c", CONTAINER],
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            env={**os.environ, **task, **env},
+        )
+
+    def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
+        """The environment that the master gives a container, and ports that are free here."""
+        given = {
+            "MASTER": master.url,
+            "CLUSTER_ID": "cluster",
+            "AGENT_ID": "agent",
+            "CONTAINER_ID": "container",
+            "TASK_ID": "1.task",
+            "TASK_TYPE": "TRIAL",
+            "ALLOCATION_ID": f"1.{uuid.uuid4()}.1",
+            "SESSION_TOKEN": TOKEN,
+            "USER": "determined",
+            "RESOURCES_ID": "0",
+            "RESOURCES_TYPE": "docker-container",
+            "SLOT_IDS": json.dumps(list(range(master.slots[0]))),
+            "EXPERIMENT_ID": "7",
+            "TRIAL_ID": "11",
+            "TRIAL_RUN_ID": "1",
+            "TRIAL_SEED": "1234",
+            "STEPS_COMPLETED": str(steps),
+            "HPARAMS": json.dumps(self.config["hyperparameters"]),
+            "EXPERIMENT_CONFIG": json.dumps(self.config),
+            "PYTHON_EXECUTABLE": sys.executable,
+        }
+        return {
+            **{f"DET_{name}": value for name, value in given.items()},
+            **{name: str(free_port()) for name in PORTS},
+            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "NO_PROXY": "127.0.0.1",
+        }
+
+    def weights(self, checkpoint: Any) -> dict[str, torch.Tensor]:
+        safe_load.allow_checkpoint_globals()
+        path = self.storage / checkpoint.uuid / "state_dict.pth"
+        state = torch.load(path, weights_only=True)["models_state_dict"][0]
+        return dict(state)

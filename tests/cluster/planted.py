@@ -1,0 +1,61 @@
+"""Configs that ship, as dictionaries to plant a mistake in, and what the checker says of them."""
+
+import copy
+import functools
+import pathlib
+import re
+from typing import Any
+
+import yaml
+
+from cluster import check
+from cluster.schema import PLACEHOLDER, Finding
+from tests.conftest import ROOT
+
+POOL = "resource_pools[0].provider"
+V100_SPOT = "aws-spot-p3-16xlarge"
+
+
+@functools.lru_cache
+def parsed(path: pathlib.Path) -> dict[str, Any]:
+    return yaml.safe_load(PLACEHOLDER.sub("filled-in", path.read_text()))
+
+
+def filled(path: pathlib.Path) -> dict[str, Any]:
+    """A config with every placeholder filled in, to be changed at will."""
+    return copy.deepcopy(parsed(path))
+
+
+def master(name: str = "master-aws-spot.yaml") -> dict[str, Any]:
+    return filled(ROOT / "cluster" / name)
+
+
+def experiment(name: str) -> dict[str, Any]:
+    return filled(ROOT / "configs" / name)
+
+
+def put(config: dict[str, Any], path: str, value: Any) -> None:
+    """Set `a.b[0].c`; a value of None takes the key out."""
+    *parents, last = re.findall(r"[^.\[\]]+", path)
+    node: Any = config
+    for name in parents:
+        node = node[int(name)] if name.isdigit() else node[name]
+    if value is None:
+        del node[last]
+    else:
+        node[int(last) if isinstance(node, list) else last] = value
+
+
+def findings(
+    tmp_path: pathlib.Path,
+    config: dict[str, Any] | None = None,
+    cluster: dict[str, Any] | None = None,
+) -> list[Finding]:
+    """What the checker says of configs as files of their own, the package as model folder."""
+    paths = {}
+    for name, content in (("job.yaml", config), ("master.yaml", cluster)):
+        if content is not None:
+            paths[name] = tmp_path / name
+            paths[name].write_text(yaml.safe_dump(content))
+    jobs = [paths["job.yaml"]] if config is not None else []
+    return list(check.check_all(jobs, paths.get("master.yaml"), ROOT))
