@@ -7,9 +7,7 @@ reads ALBERT's tokenizer reads this one. The same text gives the same pieces.
 import hashlib
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
+from detalbert.atomic import whole_folder
 from detalbert.corpus.pieces import is_held_out
 from detalbert.corpus.sources import Text, documents, open_text
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig
 
 SPECIALS = {
@@ -91,12 +90,11 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
         with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
                 pieces = train_pieces(_sample(text, held_out), data.vocab_size)
-                with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
-                    wrap(pieces, positions).save_pretrained(Path(aside) / "tokenizer")
-                    os.replace(Path(aside) / "tokenizer", folder)
+                with whole_folder(folder) as aside:
+                    wrap(pieces, positions).save_pretrained(aside)
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot write the tokenizer: {error.strerror or error}; free space, or set "
+            f"{folder}: cannot write the tokenizer: {first_line(error)}; free space, or set "
             "data.cache_dir"
         ) from None
     return folder

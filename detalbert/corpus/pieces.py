@@ -6,13 +6,13 @@ shard: sentences and examples end with their document, and no document is cut.
 
 import hashlib
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from detalbert.atomic import whole_file
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.sources import ROW_CHARACTERS, Span, documents
 from detalbert.corpus.words import WordEncoder
@@ -119,14 +119,8 @@ def write_piece(plan: Plan, piece: Piece, encoder: WordEncoder) -> None:
         for name, column in zip(names, zip(empty, *rows, strict=True), strict=True):
             columns[f"{split}-{name}"] = np.concatenate(column)
         columns[f"{split}-documents"] = counts[split]
-    path = piece_path(plan.folder, piece.job, piece.number)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            np.savez(file, **columns)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole_file(piece_path(plan.folder, piece.job, piece.number), binary=True) as file:
+        np.savez(file, **columns)
 
 
 def _batches(piece: Piece) -> Iterator[list[str]]:

@@ -17,9 +17,10 @@ from typing import Any
 import filelock
 import numpy as np
 
+from detalbert.atomic import whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig
 
 _FETCHES = 3  # of a shard whose bytes are not those that were written
@@ -106,7 +107,7 @@ class Corpus:
                         self._evict(folder, path)
             except OSError as error:
                 raise UserError(
-                    f"{folder}: cannot write the shard cache: {error.strerror or error}; free "
+                    f"{folder}: cannot write the shard cache: {first_line(error)}; free "
                     "space, or set data.cache_dir or data.cache_gib"
                 ) from None
         with contextlib.suppress(OSError):  # for _evict: it is in use
@@ -131,20 +132,16 @@ class Corpus:
 
     def _download(self, facts: dict[str, Any], path: Path) -> None:
         address = storage.join(self.address, facts["name"])
-        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
+        with whole_file(path, binary=True) as file:
             for _ in range(_FETCHES):
+                file.seek(0)
                 digest = hashlib.sha256()
-                with aside.open("wb") as file:
-                    for block in storage.read(address, 0, facts["bytes"]):
-                        digest.update(block)
-                        file.write(block)
+                for block in storage.read(address, 0, facts["bytes"]):
+                    digest.update(block)
+                    file.write(block)
                 if digest.hexdigest() == facts["sha256"]:
-                    os.replace(aside, path)
                     return
-        finally:
-            aside.unlink(missing_ok=True)
-        raise UserError(f"{address}: not the bytes that were written there; upload it again")
+            raise UserError(f"{address}: not the bytes that were written there; upload it again")
 
     def _evict(self, folder: Path, newest: Path) -> None:
         """Remove the shards that were longest not asked for. A mapped one stays readable."""

@@ -7,17 +7,15 @@ written. A restart does the jobs without a record, and gets the same bytes. When
 `index.json` makes the folder a corpus (see `corpus`).
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from detalbert.atomic import write_json
+from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.pieces import SPLITS, Plan, piece_path
 
 FORMAT = 1  # raise it when the columns or their meaning change
@@ -39,44 +37,35 @@ def is_done(folder: Path, number: int) -> bool:
 def join_pieces(plan: Plan, job: int, count: int) -> None:
     """The shards and the record of a job from all its pieces, of which none is left."""
     pieces = [piece_path(plan.folder, job, number) for number in range(count)]
-    record = {split: _join(plan, pieces, split, f"{split}-{job:05d}.bin") for split in SPLITS}
-    record = {split: facts for split, facts in record.items() if facts["examples"]}
+    record = {
+        split: _join(plan, pieces, split, f"{split}-{job:05d}.bin")
+        for split in SPLITS
+        if any(map(len, _read(pieces, split, "counts")))
+    }
     write_json(record_path(plan.folder, job), record)
     for piece in pieces:
         piece.unlink()
 
 
 def _join(plan: Plan, pieces: list[Path], split: str, name: str) -> dict[str, Any]:
-    """Write one shard, a column after another; returns its facts. One without examples is dropped.
+    """Write one shard, a column after another; returns its facts.
 
     At most one piece's columns are in memory at a time.
     """
-    documents = 0
-    aside = plan.folder / f".{name}.{os.getpid()}"
-    try:
-        with aside.open("wb") as file:
-            writer = _Columns(file)
-            writer.column("tokens", plan.dtype, _read(pieces, split, "tokens"))
-            writer.column("sentences", "<u2", _read(pieces, split, "sentences"))
-            counts = _read(pieces, split, "counts")
-            writer.column("sentence_ptr", "<i8", _pointers(counts))
-            writer.column("token_ptr", "<i8", _pointers(_example_tokens(pieces, split)))
-            documents = sum(int(number) for number in _read(pieces, split, "documents"))
-            size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        columns = writer.columns
-        examples = columns["token_ptr"][2] - 1
-        if examples:
-            os.replace(aside, plan.folder / name)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole_file(plan.folder / name, binary=True) as file:
+        writer = _Columns(file)
+        writer.column("tokens", plan.dtype, _read(pieces, split, "tokens"))
+        writer.column("sentences", "<u2", _read(pieces, split, "sentences"))
+        writer.column("sentence_ptr", "<i8", _pointers(_read(pieces, split, "counts")))
+        writer.column("token_ptr", "<i8", _pointers(_example_tokens(pieces, split)))
+        size = file.tell()
+    columns = writer.columns
     return {
         "name": name,
         "bytes": size,
         "sha256": writer.sum.hexdigest(),
-        "examples": examples,
-        "documents": documents,
+        "examples": columns["token_ptr"][2] - 1,
+        "documents": sum(map(int, _read(pieces, split, "documents"))),
         "sentences": columns["sentences"][2],
         "tokens": columns["tokens"][2],
         "columns": columns,
@@ -129,7 +118,7 @@ class _Columns:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes had not finished."""
-    for left in (*folder.glob(".*.bin.*"), *folder.glob(".piece-*")):
-        with contextlib.suppress(FileNotFoundError):
-            left.unlink()
+    """Remove what killed processes left: pieces, and files that were being written."""
+    for pattern in (".*.npz*", ".*.bin.*", ".*.npy.*", ".*.json.*", "jobs/.*.json.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

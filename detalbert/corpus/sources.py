@@ -21,8 +21,8 @@ import botocore
 
 from detalbert.corpus import api_text, storage
 from detalbert.corpus.storage import File
-from detalbert.errors import UserError
-from detalbert.hub import hub_error
+from detalbert.errors import UserError, first_line
+from detalbert.hub import hub_error, looks_like_path
 from detalbert.squad import world
 
 SUFFIXES = (".txt", ".jsonl", ".json")
@@ -58,8 +58,7 @@ def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
         files = [File(str(path), path.stat().st_size, "") for path in api_text.find_services()]
         spans = [Span(f"botocore:{file.address}", 0, file.size, file.size) for file in files]
         return Text(address, spans, f"botocore {botocore.__version__}")
-    here = storage.is_remote(address) or Path(address).exists()
-    if not here and not address.startswith((".", "/")) and not address.endswith(SUFFIXES):
+    if not storage.is_remote(address) and not looks_like_path(address, SUFFIXES):
         return _hub_text(address, key, part_bytes)
     files = storage.find_files(address, key, SUFFIXES)
     facts = [(Path(file.address).name, file.size, file.stamp) for file in files]
@@ -164,9 +163,8 @@ def _hub(address: str, key: str) -> Any:
     try:
         rows = datasets.load_dataset(name, config or None, split="train")
     except Exception as error:  # whatever HTTP, the hub's client and the builders raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise hub_error(error)(
-            f"{key}: {name!r} is no file here, and the hub does not give it: {reason}"
+            f"{key}: {name!r} is no file here, and the hub does not give it: {first_line(error)}"
         ) from None
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")

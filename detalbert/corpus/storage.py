@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, first_line
 
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # without a single byte between them, before it is given up
@@ -72,8 +72,8 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
             raise UserError(f"{address}: no such file; it was there before") from None
         except Exception as error:  # whatever a library raises: time-outs, 500s, cut connections
             if not is_remote(address):
-                raise UserError(f"{address}: cannot read it: {error}") from None
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
+            reason = first_line(error)
         failures += 1
         if failures >= TRIES:
             raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
@@ -86,7 +86,7 @@ def read_all(address: str) -> bytes:
         try:
             return Path(address).read_bytes()
         except OSError as error:
-            raise UserError(f"{address}: cannot read it ({error.strerror})") from None
+            raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
     file = find_files(address, address, ("",))[0]
     return b"".join(read(address, 0, file.size))
 
@@ -113,7 +113,8 @@ def _list_local(path: Path, key: str) -> list[File]:
     try:
         return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
     except OSError as error:
-        raise UserError(f"{key}: {error.filename}: cannot read it ({error.strerror})") from None
+        reason = first_line(error)
+        raise UserError(f"{key}: {error.filename}: cannot read it: {reason}") from None
 
 
 def _stamp(path: Path) -> str:
@@ -155,7 +156,7 @@ def _list_s3(address: str, key: str) -> list[File]:
     except Exception as error:  # botocore makes its classes at run time
         status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         kind = UserError if status and 400 <= status < 500 else Unavailable
-        raise kind(f"{key}: {address} cannot be listed: {error}") from None
+        raise kind(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
     mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
     return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
@@ -175,7 +176,7 @@ def _list_fsspec(address: str, key: str) -> list[File]:
     try:
         found = system.find(address, detail=True)
     except Exception as error:
-        raise Unavailable(f"{key}: {address} cannot be listed: {error}") from None
+        raise Unavailable(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     files = []
     for name, facts in found.items():
         stamp = facts.get("ETag") or facts.get("etag") or facts.get("mtime") or facts.get("created")

@@ -2,6 +2,8 @@
 
 import contextlib
 import hashlib
+import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -17,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import write_json
+from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.pieces import (
     SPLITS,
     Job,
@@ -32,7 +34,7 @@ from detalbert.corpus.pieces import (
 from detalbert.corpus.shards import FORMAT, is_done, join_pieces, record_path, sweep
 from detalbert.corpus.sources import Text, open_text
 from detalbert.corpus.words import WordEncoder
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
@@ -76,7 +78,7 @@ def write_corpus(
                 _write_index(folder, facts, len(jobs))
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot write token shards: {error.strerror or error}; free space, or set "
+            f"{folder}: cannot write token shards: {first_line(error)}; free space, or set "
             "data.cache_dir"
         ) from None
     return folder
@@ -171,7 +173,7 @@ def _run_parallel(plan: Plan, todo: list[list[Piece]], processes: int, bar: tqdm
     for (receive, _), worker in zip(pipes, workers, strict=True):
         if receive.poll():
             kind, text = receive.recv()
-            raise {"user": UserError, "unavailable": Unavailable}.get(kind, RuntimeError)(text)
+            raise kind(text)
         if worker.exitcode not in (0, -15):
             raise Unavailable(
                 f"{plan.folder}: a writer of token shards was killed (exit {worker.exitcode}), "
@@ -196,13 +198,10 @@ def _work(
                 progress.value += size_of(pieces[number].spans)
             if os.getppid() != parent:  # killed: its next run does the rest
                 os._exit(1)
-    except UserError as error:
-        send.send(("unavailable" if isinstance(error, Unavailable) else "user", str(error)))
-    except OSError as error:
-        problem = f"{plan.folder}: cannot write token shards: {error.strerror or error}"
-        send.send(("user", f"{problem}; free space, or set data.cache_dir"))
+    except (UserError, OSError) as error:
+        send.send((type(error) if isinstance(error, UserError) else OSError, first_line(error)))
     except BaseException:
-        send.send(("bug", traceback.format_exc()))
+        send.send((RuntimeError, traceback.format_exc()))
     else:
         return
     with contextlib.suppress(OSError):
@@ -228,19 +227,16 @@ def _write_index(folder: Path, facts: dict[str, Any], jobs: int) -> None:
 
 def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]], examples: int) -> str:
     """Text tokens and sentences of every example, uint16 [E, 2], as a .npy; returns its SHA-256."""
-    path = folder / f"{split}-lengths.npy"
-    with path.open("wb") as file:
-        header = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for shard in shards:
-            for part in _lengths(folder / shard["name"], shard["columns"]):
-                file.write(part.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+    header = io.BytesIO()
+    facts = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
+    np.lib.format.write_array_header_1_0(header, facts)
+    tables = (_lengths(folder / shard["name"], shard["columns"]) for shard in shards)
+    blocks = (table.tobytes() for table in itertools.chain.from_iterable(tables))
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+    with whole_file(folder / f"{split}-lengths.npy", binary=True) as file:
+        for block in itertools.chain((header.getvalue(),), blocks):
             digest.update(block)
+            file.write(block)
     return digest.hexdigest()
 
 
