@@ -17,8 +17,7 @@ from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import AlbertForSpanPreTraining, read_pretraining, score_row, span_losses
 from pretrain.spans import make_cloze
 from pretrain.trial import build_model
-from tests.pretrain.test_masking import VOCABULARY, make_examples
-from tests.pretrain.test_objectives import tickets
+from tests.fakes.text import VOCABULARY, make_examples, tickets
 
 sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)
 
