@@ -14,7 +14,7 @@ import numpy as np
 
 from detalbert.atomic import whole_file
 from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.sources import ROW_CHARACTERS, Part, read_documents
+from detalbert.corpus.sources import ROW_CHARACTERS, Part, cut_part, read_documents
 from detalbert.corpus.words import WordEncoder
 
 SPLITS = ("train", "validation")
@@ -84,18 +84,9 @@ def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
 def cut_job(job: Job) -> list[Chunk]:
     """The chunks of a job, in the order of its text."""
     size = min(_MOST, max(_LEAST, size_of(job.parts) // _CHUNKS))
-    cuts = [cut for part in job.parts for cut in _cut_part(part, size)]
+    cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // _unit(part)))]
     groups = enumerate(group_parts(cuts, size))
     return [Chunk(job.number, number, group, job.held_out) for number, group in groups]
-
-
-def _cut_part(part: Part, size: int) -> list[Part]:
-    """Lines and rows can be read from anywhere; other documents come whole."""
-    if not part.address.endswith((".txt", ".jsonl")) and not part.address.startswith("hub:"):
-        return [part]
-    step = -(-size // _unit(part))
-    begins = range(part.begin, part.end, step)
-    return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
 
 
 def chunk_path(folder: Path, job: int, number: int) -> Path:

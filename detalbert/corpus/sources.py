@@ -63,15 +63,17 @@ def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
     files = storage.find_files(address, key, SUFFIXES)
     facts = [(Path(file.address).name, file.size, file.stamp) for file in files]
     stamp = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return Text([part for file in files for part in _cut(file, part_bytes)], stamp)
+    whole = [Part(file.address, 0, file.size, file.size) for file in files]
+    return Text([cut for part in whole for cut in cut_part(part, part_bytes)], stamp)
 
 
-def _cut(file: File, part_bytes: int) -> Iterator[Part]:
-    if file.address.endswith(".json"):  # one JSON value: it is read whole
-        yield Part(file.address, 0, file.size, file.size)
-        return
-    for begin in range(0, file.size, part_bytes):
-        yield Part(file.address, begin, min(file.size, begin + part_bytes), file.size)
+def cut_part(part: Part, step: int) -> list[Part]:
+    """`part` in parts of `step` bytes or rows. Lines and rows can be read from anywhere; one JSON
+    value, a service and the generated world are read whole."""
+    if part.address.endswith(".json") or part.address.startswith(("generated:", "botocore:")):
+        return [part]
+    begins = range(part.begin, part.end, step)
+    return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
 
 
 def read_documents(part: Part) -> Iterator[tuple[str, int]]:
@@ -173,12 +175,8 @@ def _hub(address: str, key: str) -> Any:
 
 def _hub_text(address: str, key: str, part_bytes: int) -> Text:
     rows = _hub(address, key)
-    each = max(1, part_bytes // ROW_CHARACTERS)
-    parts = [
-        Part(f"hub:{address}", begin, min(len(rows), begin + each), len(rows))
-        for begin in range(0, len(rows), each)
-    ]
-    return Text(parts, rows._fingerprint)
+    whole = Part(f"hub:{address}", 0, len(rows), len(rows))
+    return Text(cut_part(whole, max(1, part_bytes // ROW_CHARACTERS)), rows._fingerprint)
 
 
 def _hub_documents(part: Part) -> Iterator[tuple[str, int]]:

@@ -71,7 +71,5 @@ def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
     begins, ends, _ = find_words([ids], vocabulary)
     words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in
              zip(begins, ends, strict=True)]  # fmt: skip
-    assert words == ["▁unbelievably", "▁tall", ",", "▁", "(", "yes", ")"] or words[:3] == [
-        "▁unbelievably", "▁tall", ",",
-    ]  # fmt: skip
+    assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
     assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()

@@ -32,16 +32,14 @@ def run() -> Forward:
 def library_loss(run: Forward, examples, count: int) -> torch.Tensor:
     """AlbertForPreTraining's own loss of the same examples, padded to one length."""
     made = [examples.make(0, number) for number in range(count)]
-    longest = max(len(one["input_ids"]) for one in made)
-    shape = count, longest
+    shape = count, max(len(one["input_ids"]) for one in made)
     ids, types, mask = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
     labels = torch.full(shape, -100)
     for i, one in enumerate(made):
-        n = len(one["input_ids"])
-        ids[i, :n] = torch.from_numpy(one["input_ids"])
-        types[i, :n] = torch.from_numpy(one["token_type_ids"])
-        mask[i, :n] = 1
-        labels[i, torch.from_numpy(one["masked"])] = torch.from_numpy(one["mlm_labels"])
+        for padded, name in ((ids, "input_ids"), (types, "token_type_ids")):
+            padded[i, : len(one[name])] = torch.from_numpy(one[name])
+        mask[i, : len(one["input_ids"])] = 1
+        labels[i, one["masked"]] = torch.from_numpy(one["mlm_labels"])
     config = copy.deepcopy(run.model.config)  # the library writes the attention's name into it
     eager = AlbertForPreTraining._from_config(config, attn_implementation="eager")
     eager.load_state_dict(run.model.state_dict())
