@@ -53,15 +53,8 @@ class Examples:
     def _select(self, cloze: Cloze) -> dict[str, Any]:
         """The example of an exercise: point at its answer, or at [CLS] where it has none."""
         before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
-        none = np.zeros(0, np.int64)
-        return {
-            **self._lay_out([cloze.query, cloze.passage]),
-            "masked": none,
-            "mlm_labels": none,
-            "sop_label": NO_LABEL,
-            "start": cloze.first + before,
-            "end": cloze.last + before,
-        }
+        place = {"start": cloze.first + before, "end": cloze.last + before}
+        return self._lay_out([cloze.query, cloze.passage], **place)
 
     def _hide(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
@@ -79,24 +72,24 @@ class Examples:
         labels = text[chosen]  # [M]
         text[chosen] = corrupt(labels, self.vocabulary, rng)
         first = len(segments[0])
-        return {
-            **self._lay_out([text[:first], text[first:]][: len(segments)]),
-            "masked": chosen + 1 + (chosen >= first),
-            "mlm_labels": labels,
-            "sop_label": label,
-            "start": NO_LABEL,
-            "end": NO_LABEL,
-        }
+        return self._lay_out(
+            [text[:first], text[first:]][: len(segments)],
+            masked=chosen + 1 + (chosen >= first),
+            mlm_labels=labels,
+            sop_label=label,
+        )
 
-    def _lay_out(self, segments: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], and the segment of every token, int64 [T]."""
+    def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], and what `make` returns besides."""
         parts = [[self.vocabulary.cls]]
         for segment in segments:
             parts += [segment, [self.vocabulary.sep]]
-        ids = np.concatenate(parts)
+        ids = np.concatenate(parts)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
-        return {"input_ids": ids, "token_type_ids": types}
+        nothing = {"masked": np.zeros(0, np.int64), "mlm_labels": np.zeros(0, np.int64)}
+        nothing |= dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
+        return {"input_ids": ids, "token_type_ids": types, **nothing, **targets}
 
     def row(self, tickets: np.ndarray) -> Row:
         """Examples (epoch, number), int64 [n, 2], end to end as a packed row of T tokens.

@@ -34,15 +34,12 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
     wordpiece = any(piece.startswith("##") for piece in pieces)
     lettered = np.array([any(map(str.isalnum, piece)) for piece in pieces])
-
-    def starts(piece: str) -> bool:
-        return not piece.startswith("##") if wordpiece else piece[0] in "▁Ġ"
-
+    starts = [not p.startswith("##") if wordpiece else p[0] in "▁Ġ" for p in pieces]
     special = np.zeros(size, bool)
     special[tokenizer.all_special_ids] = True
     ids = tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id
-    begin = ~lettered | np.array([starts(piece) for piece in pieces])
-    return Vocabulary(begin, lettered & ~special, np.flatnonzero(~special), *ids)
+    starts_word = ~lettered | np.array(starts)
+    return Vocabulary(starts_word, lettered & ~special, np.flatnonzero(~special), *ids)
 
 
 def find_words(

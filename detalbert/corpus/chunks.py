@@ -14,7 +14,7 @@ import numpy as np
 
 from detalbert.atomic import whole_file
 from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.sources import ROW_CHARACTERS, Part, cut_part, read_documents
+from detalbert.corpus.sources import Part, cut_part, group_parts, read_documents, size_of
 from detalbert.corpus.words import WordEncoder
 
 SPLITS = ("train", "validation")
@@ -58,33 +58,10 @@ class Plan(NamedTuple):
         return "<u2" if len(self.tokenizer) <= 1 << 16 else "<u4"
 
 
-def size_of(parts: tuple[Part, ...]) -> int:
-    """Bytes of text, about."""
-    return sum((part.end - part.begin) * _unit(part) for part in parts)
-
-
-def _unit(part: Part) -> int:
-    """Bytes of what a part counts: hub text is counted in rows."""
-    return ROW_CHARACTERS if part.address.startswith("hub:") else 1
-
-
-def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
-    """Neighbours together until they have `part_bytes` bytes: many small files make one job."""
-    groups: list[list[Part]] = []
-    size = part_bytes
-    for part in parts:
-        if size >= part_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(part)
-        size += size_of((part,))
-    return [tuple(group) for group in groups]
-
-
 def cut_job(job: Job) -> list[Chunk]:
     """The chunks of a job, in the order of its text."""
     size = min(_MOST, max(_LEAST, size_of(job.parts) // _CHUNKS))
-    cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // _unit(part)))]
+    cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // part.unit))]
     groups = enumerate(group_parts(cuts, size))
     return [Chunk(job.number, number, group, job.held_out) for number, group in groups]
 

@@ -41,13 +41,9 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),  # first, so that words are apart: see words.py
-            pre_tokenizers.Metaspace(),
-            pre_tokenizers.Punctuation(),
-        ]
-    )
+    # White space comes first, so that words are encoded apart from one another: see words.py.
+    kinds = pre_tokenizers.WhitespaceSplit, pre_tokenizers.Metaspace, pre_tokenizers.Punctuation
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([kind() for kind in kinds])
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(SPECIALS.values()),

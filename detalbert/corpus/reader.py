@@ -76,10 +76,8 @@ class Corpus:
         at = number - int(self.bounds[shard])  # within the shard
         tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
         sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
-        return (
-            columns["tokens"][tokens].astype(np.int64),
-            columns["sentences"][sentences].astype(np.int64),
-        )
+        ids, lengths = columns["tokens"][tokens], columns["sentences"][sentences]
+        return ids.astype(np.int64), lengths.astype(np.int64)
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard, memory-mapped; fetched first where it is not here."""

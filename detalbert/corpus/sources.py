@@ -38,6 +38,11 @@ class Part(NamedTuple):
     end: int
     size: int  # of the whole file, in bytes or rows
 
+    @property
+    def unit(self) -> int:
+        """Bytes of what `begin` and `end` count, about."""
+        return ROW_CHARACTERS if self.address.startswith("hub:") else 1
+
 
 class Text(NamedTuple):
     """All text of one address: its parts in order, and what changes when its content does."""
@@ -74,6 +79,24 @@ def cut_part(part: Part, step: int) -> list[Part]:
         return [part]
     begins = range(part.begin, part.end, step)
     return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
+
+
+def size_of(parts: tuple[Part, ...]) -> int:
+    """Bytes of text, about."""
+    return sum((part.end - part.begin) * part.unit for part in parts)
+
+
+def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
+    """Neighbours together until they have `part_bytes` bytes: many small files make one job."""
+    groups: list[list[Part]] = []
+    size = part_bytes
+    for part in parts:
+        if size >= part_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += size_of((part,))
+    return [tuple(group) for group in groups]
 
 
 def read_documents(part: Part) -> Iterator[tuple[str, int]]:

@@ -20,19 +20,9 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_file, write_json
-from detalbert.corpus.chunks import (
-    SPLITS,
-    Chunk,
-    Job,
-    Plan,
-    chunk_path,
-    cut_job,
-    group_parts,
-    size_of,
-    write_chunk,
-)
+from detalbert.corpus.chunks import SPLITS, Chunk, Job, Plan, chunk_path, cut_job, write_chunk
 from detalbert.corpus.shards import FORMAT, is_done, join_chunks, record_path, sweep
-from detalbert.corpus.sources import Text, open_text
+from detalbert.corpus.sources import Text, group_parts, open_text, size_of
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.settings.text import TextConfig

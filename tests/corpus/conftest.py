@@ -37,10 +37,8 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with Faults(f"http://{host}:{port}") as faults:
         threading.Thread(target=faults.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
-        for cached in (storage._s3, reader.read_index):
-            cached.cache_clear()
+        storage._s3.cache_clear()
+        reader.read_index.cache_clear()
         yield client, faults
         faults.shutdown()
     server.stop()
-    for cached in (storage._s3, reader.read_index):
-        cached.cache_clear()

@@ -6,13 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus.chunks import Job, cut_examples, cut_job, group_parts, size_of
-from detalbert.corpus.sources import Part
-
-
-def test_a_worked_example() -> None:
-    lengths, counts = cut_examples([3, 4, 9, 2], [False, True, False, True], capacity=8)
-    assert (lengths.tolist(), counts.tolist()) == ([3, 4, 8, 1, 2], [2, 1, 2])
+from detalbert.corpus.chunks import Job, cut_examples, cut_job
+from detalbert.corpus.sources import Part, group_parts, size_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=60), st.integers(5, 30))

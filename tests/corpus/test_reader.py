@@ -1,7 +1,6 @@
 """Shards: damaged ones are refused; remote ones are fetched through faults, whole or not at all."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,23 @@ from pretrain.examples import ExampleOrder, train_loader
 from tests.fakes.s3 import upload
 from tests.fakes.text import contexts, read_examples, text_config, write
 
+DAMAGE = {
+    "truncated": ("train-00000.bin", lambda content: content[:100]),
+    "index": ("index.json", lambda content: content[:50]),
+    "format": ("index.json", lambda content: content.replace(b'"format": 1', b'"format": 99')),
+    "lengths": ("train-lengths.npy", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+}
 
-@pytest.mark.parametrize("damage", ["truncated", "index", "format", "lengths", "missing"])
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
 def test_damaged_shards_are_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
     folder = write(tmp_path / "a.txt", tmp_path, validation_fraction=0.5)
-    shard, index = folder / "train-00000.bin", folder / "index.json"
-    if damage == "truncated":
-        os.truncate(shard, 100)
-    elif damage == "missing":
-        shard.unlink()
-    elif damage == "index":
-        index.write_text(index.read_text()[:50])
-    elif damage == "format":
-        index.write_text(json.dumps({**json.loads(index.read_text()), "format": 99}))
+    if damage == "missing":
+        (folder / "train-00000.bin").unlink()
     else:
-        table = np.load(folder / "train-lengths.npy")
-        np.save(folder / "train-lengths.npy", table + 1)
+        name, change = DAMAGE[damage]
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
     reader.read_index.cache_clear()
     with pytest.raises(UserError, match=str(folder)):
         Corpus(str(folder), "train", text_config("generated", tmp_path))

@@ -15,6 +15,7 @@ import pytest
 from detalbert.corpus import chunks
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.sentences import split_sentences
+from detalbert.corpus.shards import sweep
 from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
@@ -70,6 +71,22 @@ def test_a_folder_takes_one_text(corpus_text: Path, tmp_path: Path) -> None:
         write_corpus(data, tokenizer, LENGTH + 1, folder, processes=1)
 
 
+def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+    """Those of earlier versions too: .piece-*, and files that end in a process number."""
+    kept = [".lock", "plan.json", "train-00000.bin", "train-lengths.npy", "jobs/00000.json"]
+    left = (
+        ".chunk-00000-00001.npz ..chunk-00000-00002.npz.x1 .train-00001.bin.x1 .index.json.x1 "
+        ".train-lengths.npy.x1 jobs/.00001.json.x1 .piece-00000-00001.npz .train-00001.bin.77 "
+        ".piece-00000-00002.npz.77"
+    )
+    (tmp_path / "jobs").mkdir()
+    for name in kept + left.split():
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    files = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
+    assert sorted(files) == sorted(kept)
+
+
 SLOW = """
 import sys, time
 from detalbert.corpus import chunks, writer
@@ -87,15 +104,16 @@ sys.exit(__main__.main(sys.argv[2:]))
 
 def test_cut_at_random_moments_the_shards_are_the_same(corpus_text: Path, tmp_path: Path) -> None:
     """Real SIGKILLs of the whole process group, two writers, until it is done."""
-    config = tmp_path / "c.yaml"
     data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    config = tmp_path / "c.yaml"
     config.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
 
     def start(pause: float, output: Path) -> subprocess.Popen:
-        command = [sys.executable, "-c", SLOW, str(pause), "--config", str(config), "--output"]
-        return subprocess.Popen([*command, str(output), "--processes", "2"], cwd=ROOT,
-                                stdout=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        options = ["--config", config, "--output", output, "--processes", "2"]
+        command = [sys.executable, "-c", SLOW, str(pause), *options]
+        quiet = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+        return subprocess.Popen(command, cwd=ROOT, **quiet)
 
     assert start(0, tmp_path / "uncut").wait(timeout=300) == 0
     dice = random.Random(0)

@@ -2,10 +2,11 @@
 
 import random
 import time
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import requests
 
 
 class Faults(ThreadingHTTPServer):
@@ -23,27 +24,17 @@ class _Handler(BaseHTTPRequestHandler):
     server: Faults
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
     def do_GET(self) -> None:
         kinds = self.server.kinds if ".bin" in self.path or ".txt" in self.path else []
         kind = self.server.dice.choice(kinds) if kinds else "fine"
         if kind in self.server.done:
             self.server.done[kind] += 1
         if kind == "500":
-            self.send_response(500)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
+            return self.send_error(500)
         passed = {k: v for k, v in self.headers.items() if k.lower() != "host"}
-        request = urllib.request.Request(self.server.upstream + self.path, headers=passed)
-        try:
-            answer = urllib.request.urlopen(request)
-        except urllib.error.HTTPError as error:
-            answer = error
-        body = answer.read()
-        self.send_response(answer.status)
+        answer = requests.get(self.server.upstream + self.path, headers=passed)
+        body = answer.content
+        self.send_response(answer.status_code)
         for name, value in answer.headers.items():
             if name.lower() not in ("content-length", "connection", "transfer-encoding"):
                 self.send_header(name, value)

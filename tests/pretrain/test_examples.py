@@ -57,13 +57,17 @@ def test_documents_do_not_share_an_example(examples: Examples) -> None:
         assert len(set(filter(str.isalpha, text))) == 1, text
 
 
-def test_masks_are_a_function_of_seed_epoch_and_number(examples: Examples, tmp_path: Path) -> None:
-    again = make_examples(tmp_path)
-    other = make_examples(tmp_path, seed=7)
-    same = [examples.make(3, n)["input_ids"].tolist() for n in range(8)]
-    assert same == [again.make(3, n)["input_ids"].tolist() for n in range(8)]
-    assert same != [examples.make(4, n)["input_ids"].tolist() for n in range(8)]
-    assert same != [other.make(3, n)["input_ids"].tolist() for n in range(8)]
+@pytest.mark.parametrize("kind", [{}, {"text": "generated", "span_fraction": 0.5}])
+def test_examples_are_a_function_of_seed_epoch_and_number(kind: Any, tmp_path: Path) -> None:
+    one, again = make_examples(tmp_path, **kind), make_examples(tmp_path, **kind)
+    ids = [
+        [examples.make(epoch, number)["input_ids"].tolist() for number in range(12)]
+        for examples, epoch in ((one, 3), (again, 3), (one, 4),
+                                (make_examples(tmp_path, seed=7, **kind), 3))
+    ]  # fmt: skip
+    assert ids[0] == ids[1] and ids[0] != ids[2] and ids[0] != ids[3]
+    selects = [one.make(3, number)["start"] != NO_LABEL for number in range(12)]
+    assert any(selects) == bool(kind)
 
 
 def test_one_segment_without_sentence_order(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.forward import Forward, made_up_row
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.objectives import order_losses, read_pretraining, score_row, token_losses
+from pretrain.objectives import order_losses, score_row, token_losses
 from pretrain.trial import build_model
-from tests.fakes.text import make_examples, tickets
+from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +21,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def run() -> Forward:
-    hparams = parse_pretrain_hparams({"size": "tiny", "max_seq_length": 96})
-    model = build_model(hparams, named_tokenizer("embedded/albert-tiny"))
-    with torch.no_grad():  # so that every part of the heads matters
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    return Forward(model.eval(), "fp32", torch.device("cpu"), read=read_pretraining)
+    return make_forward()
 
 
 def library_loss(run: Forward, examples, count: int) -> torch.Tensor:
@@ -81,8 +76,7 @@ def test_a_made_up_row_runs(run: Forward) -> None:
 
 
 def test_without_sentence_order_its_head_is_frozen() -> None:
-    values = {"size": "tiny", "max_seq_length": 96, "sentence_order": False}
-    model = build_model(parse_pretrain_hparams(values), named_tokenizer("embedded/albert-tiny"))
+    model = build_model(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
     assert all("pooler" in name or "sop" in name for name in frozen)

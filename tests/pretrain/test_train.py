@@ -15,7 +15,6 @@ from detalbert.corpus import api_text
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.engine.models import build_model
 from detalbert.engine.safe_load import read_weights
-from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
@@ -167,14 +166,6 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
     assert status == 2 and error.startswith("train.py: error: ") and "\n" not in error
     assert said in error
     assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
-
-
-def test_a_checkpoint_of_more_than_tensors_is_refused(config: Path, tmp_path: Path) -> None:
-    assert run(config, tmp_path / "out", *settings(max_steps=2, validation_period=2)) == 0
-    folder = checkpoint(tmp_path / "out")
-    torch.save({"models_state_dict": [{"x": chaos.Soak}]}, folder / "state_dict.pth")
-    with pytest.raises(UserError, match="more than tensors"):
-        read_weights(folder / "state_dict.pth")
 
 
 def test_the_soak_leaves_no_trace() -> None:
