@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
 
-from detalbert.corpus.learn_tokenizer import train_pieces, wrap
+from detalbert.corpus.learn_tokenizer import train_bpe, wrap
 from detalbert.squad.world import generate
 from embedded.corpus import make_example, make_filler
 from embedded.prune import prune
@@ -42,7 +42,7 @@ def train_tokenizer(seed: int, documents: int) -> PreTrainedTokenizerFast:
         f"{make_example(rng, 1.0).passage} {make_filler(rng)} {make_filler(rng)}"
         for _ in range(documents)
     )
-    return wrap(train_pieces(text, VOCAB_SIZE), POSITIONS)
+    return wrap(train_bpe(text, VOCAB_SIZE), POSITIONS)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> AlbertForQuestionAnswering:

@@ -1,10 +1,9 @@
 """Examples -> packed rows: two segments or one, hidden tokens, labels; and the order of training.
 
-All of it is a function of (seed, epoch, number of the example), so a restart at a step needs no
-state, and any process can make any example.
+All is a function of (seed, epoch, number of the example): a restart at a step needs no state, and
+any process can make any example.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +20,7 @@ from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
 
 NO_LABEL = -100
-_VALIDATION = 2**40  # in the place of an epoch: held-out examples are masked alike every time
+_VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike every time
 
 
 class Examples:
@@ -31,16 +30,16 @@ class Examples:
         self.corpus, self.vocabulary, self.hparams = corpus, vocabulary, hparams
         text, sentences = corpus.table.T.astype(np.int32)
         paired = (sentences > 1) & (hparams.sentence_order or hparams.span_fraction > 0)
-        # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few less where spans are selected.
+        # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer where spans are selected.
         self.lengths = text + 2 + paired
 
     def make(self, epoch: int, number: int) -> dict[str, Any]:
         """One example, T tokens of which M are hidden.
 
         Returns: input_ids, token_type_ids int64 [T]; masked int64 [M], places of the hidden tokens,
-        and mlm_labels int64 [M], what they were; sop_label: 0 as in the text, 1 swapped,
-        NO_LABEL where there is one segment; start and end, the tokens to point at, NO_LABEL but
-        where a span is to be selected: there nothing is hidden and no order is asked for.
+        and mlm_labels int64 [M], what they were; sop_label: 0 as in the text, 1 swapped, NO_LABEL
+        for one segment; start and end, the tokens to point at, or NO_LABEL. Where a span is to be
+        selected, nothing is hidden and no order is asked for.
         """
         hparams = self.hparams
         rng = np.random.default_rng([hparams.seed, epoch, number])
@@ -52,61 +51,55 @@ class Examples:
         return self._hide(tokens, sentences, rng)
 
     def _select(self, cloze: Cloze) -> dict[str, Any]:
-        before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # [CLS] is -1 + 1
-        none = np.zeros(0, np.int64)
-        return {
-            **self._lay_out([cloze.query, cloze.passage]),
-            "masked": none,
-            "mlm_labels": none,
-            "sop_label": NO_LABEL,
-            "start": cloze.first + before,
-            "end": cloze.last + before,
-        }
+        """The example of an exercise: point at its answer, or at [CLS] where it has none."""
+        before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
+        place = {"start": cloze.first + before, "end": cloze.last + before}
+        return self._lay_out([cloze.query, cloze.passage], **place)
 
     def _hide(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        hparams, special = self.hparams, self.vocabulary
+        """The example with hidden tokens and, where it has two segments, their order."""
+        hparams = self.hparams
         segments, label = [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
             cut = sentences[: rng.integers(1, len(sentences))].sum()
             segments, label = [tokens[:cut], tokens[cut:]], int(rng.random() < 0.5)
             segments = segments[::-1] if label else segments
-        words = find_words(segments, special)
-        chosen = choose_tokens(words, hparams.masked_fraction, hparams.max_ngram, rng)
-        text = np.concatenate(segments)
-        labels = text[chosen]
-        text[chosen] = corrupt(labels, special, rng)
+        words = find_words(segments, self.vocabulary)
+        chosen = choose_tokens(words, hparams.masked_fraction, hparams.max_ngram, rng)  # [M]
+        text = np.concatenate(segments)  # [T - 2], or [T - 3] of two segments
+        labels = text[chosen]  # [M]
+        text[chosen] = corrupt(labels, self.vocabulary, rng)
         first = len(segments[0])
-        parts = [text[:first], text[first:]][: len(segments)]
-        return {
-            **self._lay_out(parts),
-            "masked": chosen + 1 + (chosen >= first),
-            "mlm_labels": labels,
-            "sop_label": label,
-            "start": NO_LABEL,
-            "end": NO_LABEL,
-        }
+        return self._lay_out(
+            [text[:first], text[first:]][: len(segments)],
+            masked=chosen + 1 + (chosen >= first),
+            mlm_labels=labels,
+            sop_label=label,
+        )
 
-    def _lay_out(self, segments: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and which segment every token is of."""
+    def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], and what `make` returns besides."""
         parts = [[self.vocabulary.cls]]
         for segment in segments:
             parts += [segment, [self.vocabulary.sep]]
-        ids = np.concatenate(parts)
+        ids = np.concatenate(parts)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
-        return {"input_ids": ids, "token_type_ids": types}
+        nothing = {"masked": np.zeros(0, np.int64), "mlm_labels": np.zeros(0, np.int64)}
+        nothing |= dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
+        return {"input_ids": ids, "token_type_ids": types, **nothing, **targets}
 
     def row(self, tickets: np.ndarray) -> Row:
         """Examples (epoch, number), int64 [n, 2], end to end as a packed row of T tokens.
 
-        Returns: what `packing.model_inputs` reads, masked, mlm_labels int64 [M]; sop_labels,
+        Returns: what `attention.model_inputs` reads; masked, mlm_labels int64 [M]; sop_labels,
         start_positions, end_positions int64 [n]; windows int64 [n], the numbers.
         """
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
-        bounds = np.cumsum([0, *lengths])
+        bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
         masked = [one["masked"] + at for one, at in zip(made, bounds, strict=False)]
         columns = {
             "input_ids": _join([one["input_ids"] for one in made]),
@@ -132,8 +125,8 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 class ExampleOrder(TrainOrder):
     """The examples of every step, a function of (seed, step).
 
-    An epoch goes through the shards in a new order, `group` of them at a time, and mixes the
-    examples of a group: so no more than two groups have to be on the machine at once.
+    An epoch reads the shards in a new order, `group` of them at a time, and mixes the examples of
+    a group. So a machine needs at most two groups at once.
     """
 
     def __init__(
@@ -148,6 +141,7 @@ class ExampleOrder(TrainOrder):
         return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
 
     def permutation(self, epoch: int) -> np.ndarray:
+        """Every example once, in the order of `epoch`, int64 [E]."""
         groups = tuple(map(tuple, self.groups(epoch)))
         return _permutation(self.seed, epoch, self.bounds, groups)
 
@@ -172,27 +166,27 @@ def _permutation(
 
 
 class _Rows(Dataset):
-    """Indexed by shares, gives lists of packed rows; has the next shards fetched meanwhile."""
+    """Indexed by shares, gives lists of packed rows; in training, fetches the next shards."""
 
-    def __init__(self, examples: Examples, max_tokens: int, order: ExampleOrder) -> None:
+    def __init__(
+        self, examples: Examples, max_tokens: int, order: ExampleOrder | None = None
+    ) -> None:
         self.examples, self.max_tokens, self.order = examples, max_tokens, order
         self.ahead = (-1, -1)  # epoch and group that were asked for last
 
     def __getitem__(self, share: np.ndarray) -> list[Row]:
-        if self.examples.corpus.remote:
-            self._look_ahead(share)
-        lengths = self.examples.lengths[share[:, 1]]
-        cuts = micro_batches(lengths, self.max_tokens)
+        if self.order and self.examples.corpus.remote:
+            self._look_ahead(self.order, *share[-1].tolist())
+        cuts = micro_batches(self.examples.lengths[share[:, 1]], self.max_tokens)
         return [self.examples.row(share[chosen]) for chosen in cuts]
 
-    def _look_ahead(self, share: np.ndarray) -> None:
-        epoch, number = share[-1].tolist()
-        groups = self.order.groups(epoch)
+    def _look_ahead(self, order: ExampleOrder, epoch: int, number: int) -> None:
+        groups = order.groups(epoch)
         shard = int(self.examples.corpus.shard_of(np.array(number)))
         at = next(i for i, group in enumerate(groups) if shard in group)
         if (epoch, at) != self.ahead:
             self.ahead = epoch, at
-            following = [*groups, *self.order.groups(epoch + 1)][at : at + 2]
+            following = [*groups, *order.groups(epoch + 1)][at : at + 2]
             self.examples.corpus.prefetch([shard for group in following for shard in group])
 
 
@@ -210,29 +204,17 @@ def train_loader(
     return RowLoader(rows, Steps(order, slot, first_step), num_workers, pin_memory)
 
 
-class _Held(Dataset):
-    """Indexed by arrays of example numbers, gives lists of one row."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
-
-    def __getitem__(self, numbers: np.ndarray) -> list[Row]:
-        if not len(numbers):
-            return []
-        epoch = np.full(len(numbers), _VALIDATION)
-        return [self.examples.row(np.stack([epoch, numbers], axis=1))]
-
-
 def validation_loader(
     examples: Examples, count: int, slots: int, slot: int, max_tokens: int, num_workers: int
 ) -> RowLoader:
-    """The first `count` examples as rows, row i to slot i mod slots, alike at every slot count."""
-    mine = list(_validation_rows(examples.lengths[:count], max_tokens))[slot::slots]
-    mine = mine or [np.empty(0, np.int64)]  # Determined refuses an empty loader
-    return RowLoader(_Held(examples), mine, num_workers)
+    """The first `count` examples as rows, the same at every slot count; row i to slot i mod slots.
 
-
-def _validation_rows(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    for begin in range(0, len(lengths), CHUNK):
-        end = min(begin + CHUNK, len(lengths))
-        yield from rows_of_like_lengths(lengths, begin, end, max_tokens)
+    A slot without a row gets one empty batch, since Determined refuses an empty loader.
+    """
+    rows: list[np.ndarray] = []  # of example numbers
+    for begin in range(0, count, CHUNK):
+        end = min(begin + CHUNK, count)
+        rows += rows_of_like_lengths(examples.lengths, begin, end, max_tokens)
+    mine = rows[slot::slots] or [np.empty(0, np.int64)]
+    shares = [np.stack([np.full(len(row), _VALIDATION), row], axis=1) for row in mine]  # [n, 2]
+    return RowLoader(_Rows(examples, max_tokens), shares, num_workers)

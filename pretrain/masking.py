@@ -1,8 +1,8 @@
-"""N-gram masking of whole words, as Lan et al. 2020 (arXiv:1909.11942, section 3.1).
+"""N-gram masking of whole words, as in Lan et al. 2020 (arXiv:1909.11942, section 3.1).
 
 Up to `max_ngram` whole words in a row are hidden together, n of them with a probability
-proportional to 1 / n, until 15 % of the text's tokens are. Of these 80 % become [MASK], 10 % a
-random piece, and 10 % stay as they are.
+proportional to 1 / n, until 15 % of the text's tokens are hidden. [MASK] replaces 80 % of these, a
+random piece 10 %; the others stay as they are.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 
 
 class Vocabulary(NamedTuple):
-    """What masking has to know of a tokenizer."""
+    """What masking must know about the V pieces of a tokenizer."""
 
     starts_word: np.ndarray  # bool [V]
     lettered: np.ndarray  # bool [V]: holds a letter or a digit
@@ -25,24 +25,21 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Any) -> Vocabulary:
-    """Of a fast tokenizer with [MASK], [CLS] and [SEP] pieces of some name.
+    """The vocabulary of a fast tokenizer that has mask, cls and sep tokens.
 
-    A piece starts a word when it is marked so ('▁', 'Ġ'; with WordPiece: not marked '##') or holds
-    neither letter nor digit, as punctuation is a word of its own.
+    A piece starts a word when its mark says so ('▁', 'Ġ'; with WordPiece: no '##'), or when it
+    holds neither letter nor digit, since punctuation is a word of its own.
     """
     size = len(tokenizer)
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
     wordpiece = any(piece.startswith("##") for piece in pieces)
     lettered = np.array([any(map(str.isalnum, piece)) for piece in pieces])
-
-    def starts(piece: str) -> bool:
-        return not piece.startswith("##") if wordpiece else piece[0] in "▁Ġ"
-
+    starts = [not p.startswith("##") if wordpiece else p[0] in "▁Ġ" for p in pieces]
     special = np.zeros(size, bool)
     special[tokenizer.all_special_ids] = True
     ids = tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id
-    begin = ~lettered | np.array([starts(piece) for piece in pieces])
-    return Vocabulary(begin, lettered & ~special, np.flatnonzero(~special), *ids)
+    starts_word = ~lettered | np.array(starts)
+    return Vocabulary(starts_word, lettered & ~special, np.flatnonzero(~special), *ids)
 
 
 def find_words(
@@ -50,13 +47,15 @@ def find_words(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First token, token after the last, and segment of every word, int64 [W] each.
 
+    Segments ▁un able ▁to and able ▁is give [0 2 3 4], [2 3 4 5] and [0 0 1 1].
+
     Args: segments: token ids, counted end to end. A segment's first token always starts a word.
     """
     begins, ends, owners, at = [], [], [], 0
     for number, ids in enumerate(segments):
-        starts = vocabulary.starts_word[ids]
+        starts = vocabulary.starts_word[ids]  # [tokens of the segment]
         starts[:1] = True
-        begin = np.flatnonzero(starts)
+        begin = np.flatnonzero(starts)  # [words of the segment]
         begins.append(begin + at)
         ends.append(np.append(begin[1:], len(ids))[: len(begin)] + at)
         owners.append(np.full(len(begin), number))
@@ -70,18 +69,19 @@ def choose_tokens(
     max_ngram: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Which tokens to hide, ascending, int64: whole words, n-grams within one segment.
+    """Which tokens to hide, ascending, int64 [M]: whole words, n-grams within one segment.
 
-    As many as the rate says, or a few less where the next word is too long; at least one word.
-    An n-gram that would hide more than is left, or leave its segment, is shortened; one that
-    meets another is passed over.
+    M is `fraction` of all tokens, or a few fewer where the next word is too long; at least one word
+    is hidden. An n-gram that would hide too much, or leave its segment, is shortened; one that
+    meets another is skipped.
+
+    Args: words: as `find_words` returns them, at least one; fraction: above 0, below 1.
     """
     begins, ends, owners = (column.tolist() for column in words)
     count = len(begins)
-    left = max(1, round(fraction * ends[-1]))
-    sizes = np.arange(1, max_ngram + 1)
-    chance = np.cumsum(1 / sizes)
-    drawn = np.searchsorted(chance, rng.random(count) * chance[-1], side="right") + 1
+    left = max(1, round(fraction * ends[-1]))  # tokens still to hide
+    chance = np.cumsum(1 / np.arange(1, max_ngram + 1))  # [max_ngram]: 1, 1.5, 1.83
+    drawn = np.searchsorted(chance, rng.random(count) * chance[-1], side="right") + 1  # [W]: n
     hidden = [False] * count
     chosen = []
     for word, n in zip(rng.permutation(count).tolist(), drawn.tolist(), strict=True):
@@ -102,7 +102,7 @@ def choose_tokens(
 
 
 def corrupt(ids: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
-    """What the model sees in the place of hidden tokens `ids`, int64 [M]."""
+    """What the model sees in place of the hidden tokens `ids`; both int64 [M]."""
     dice = rng.random(len(ids))
     random = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(ids))]
     shown = np.where(dice < AS_MASK, vocabulary.mask, ids)

@@ -1,9 +1,9 @@
-"""Where a small ALBERT starts so that it finds matching words within minutes.
+"""The start of a small ALBERT, from which it finds matching words within minutes.
 
-From plain random weights attention has to find out two things at once: which tokens are near, and
-which are alike. Here it starts with both. Positions are sinusoids (Vaswani et al. 2017,
-arXiv:1706.03762, 3.5) in channels of their own, keys equal queries, and half of the heads compare
-pieces, half positions; all of it is trained as usual.
+From random weights, attention must learn two things at once: which tokens are near, and which are
+alike. Here it starts with both. Positions are sinusoids (Vaswani et al. 2017, arXiv:1706.03762,
+3.5) in channels of their own, keys equal queries, and half of the heads compare pieces, half
+positions. Training changes all of it as usual.
 """
 
 import math
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-_SHARE = 4  # one channel in 4 is the positions'
-_GAIN = 0.1  # of query and key weights; larger than usual, so that heads start sharp
-_HEIGHT = 0.07  # of the sinusoids, about as large as the pieces' embeddings
-_WAVES = 6, 600  # tokens, the shortest and the longest
+_SHARE = 4  # one channel in 4 holds positions
+_GAIN = 0.1  # deviation of query and key weights; larger than usual, so that heads start sharp
+_HEIGHT = 0.07  # amplitude of the sinusoids, about that of the pieces' embeddings
+_WAVES = 6, 600  # the shortest and the longest wave, in tokens
 
 
 def start_matching(albert: Any) -> None:

@@ -1,9 +1,9 @@
 """The objectives over packed rows: masked language model, sentence order, span selection.
 
-The sums over a batch, divided by its hidden tokens, its pairs and its spans, are the losses that
-the library's AlbertForPreTraining and AlbertForQuestionAnswering give for the same examples
-padded; but the vocabulary is only scored where a token is hidden: [M, V] logits in place of
-[T, V], a seventh of the work and of the memory.
+The sums over a batch, divided by its hidden tokens, its pairs and its spans, are the losses of the
+library's AlbertForPreTraining and AlbertForQuestionAnswering for the same examples, padded. But the
+vocabulary is scored only where a token is hidden: the logits are [M, V] and not [T, V], a seventh
+of the work and of the memory.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL
 
-_UNKNOWN_EVERY = 7  # a made-up row has every 7th token hidden, about 15 %
+_HIDDEN_EVERY = 7  # every 7th token of a made-up row is hidden, about 15 %
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
-    """With a third head, which fine-tuning on SQuAD goes on with: start and end of a span."""
+    """Has a third head, for start and end of a span, which fine-tuning on SQuAD continues with."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -35,17 +35,17 @@ def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> t
     """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
     model has the head, also start and end logits [T, 2].
 
-    `forward.Forward` calls it. A row without labels (`made_up_row`) gets about as many as usual.
+    `forward.Forward` calls it. In a row without labels (`made_up_row`) about 15 % are hidden.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")
     if masked is None:
-        masked = torch.arange(0, tokens, _UNKNOWN_EVERY, device=hidden.device)
+        masked = torch.arange(0, tokens, _HIDDEN_EVERY, device=hidden.device)
     windows = len(row["sop_labels"]) if "sop_labels" in row else len(row["cu_seqlens"]) - 1
     first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]
     pooled = model.albert.pooler_activation(model.albert.pooler(first))
-    found = model.predictions(hidden[masked]), model.sop_classifier(pooled)
-    return (*found, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else found
+    logits = model.predictions(hidden[masked]), model.sop_classifier(pooled)  # [M, V], [n, 2]
+    return (*logits, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else logits
 
 
 def token_losses(logits: Tensor, row: Row) -> Tensor:
@@ -77,7 +77,7 @@ def score_row(row: Row, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, T
         "pairs": pairs.sum(),
     }
     for logits in spans:
-        starts, ends = (
+        starts, ends = (  # [n] each
             window_grid(logits[:, i], row["cu_seqlens"], row["max_length"]).argmax(-1)
             for i in range(2)
         )

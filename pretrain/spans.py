@@ -2,12 +2,11 @@
 
 Masked words and sentence order alone do not teach a small model to find in one text what another
 asks for. So some windows become reading exercises (after Glass et al. 2020, arXiv:1909.04120, and
-Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, one to three words of it taken out,
-asks for these words in the window. The harder the exercise, the more further words are left out of
-the query and the more often its halves change places, so that it reads less like the passage and
-more like a question, or the sentence is left out of the passage, and [CLS] is to be pointed at.
-Most are easy: in trials of 300 steps of nothing else, a small model began to find answers with
-these, and found none with only the hardest.
+Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, without one to three of its words,
+asks for these words in the window. In a harder exercise the query lacks more words and its halves
+change places more often, so it reads less like the passage and more like a question. Or the passage
+lacks the sentence, and [CLS] is the answer. Most exercises are easy: a small model that trained on
+nothing else found answers after 300 steps with these, and none with only the hardest.
 """
 
 from typing import NamedTuple
@@ -16,19 +15,19 @@ import numpy as np
 
 from pretrain.masking import Vocabulary, find_words
 
-# How often, or how much, in the hardest exercise; as u * u of that in others, u even in 0..1.
+# How often, or how much, in the hardest exercise; in others u * u times that, u uniform in 0..1.
 _UNANSWERABLE, _SWAPPED, _DROPPED = 0.3, 0.4, 0.5
 _MARKED = 0.5  # how often the hole is a [MASK]
-_HOLES = (1, 1, 2, 3)  # words, drawn evenly from these
+_HOLES = (1, 1, 2, 3)  # words, each equally likely
 _REACH = 2, 8  # words on each side of the hole, from and to
 _SHORTEST = 3  # words of a query
-_TRIES = 4  # sentences that are looked at
-_OFTEN = 2  # a word all of whose pieces occur more often than this in the window is not asked for
+_TRIES = 4  # sentences that are tried
+_OFTEN = 2  # a hole needs a word with a piece that is not more frequent than this in the window
 
 
 class Cloze(NamedTuple):
-    """A query and a passage, token ids int64; the answer's first and last token in the passage,
-    both -1 where it does not say."""
+    """A query and a passage, token ids int64 [Q] and [P]; the answer's first and last token in the
+    passage, both -1 where the answer is not there."""
 
     query: np.ndarray
     passage: np.ndarray
@@ -42,11 +41,11 @@ def make_cloze(
     """An exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
 
     Query and passage have T tokens together, or fewer where the passage lacks a sentence. None
-    where no sentence that was drawn has words enough.
+    where no sentence that was drawn has enough words.
     """
     hard = rng.random() ** 2
-    ends = np.cumsum(sentences)
-    counts = np.bincount(tokens, minlength=len(vocabulary.starts_word))
+    ends = np.cumsum(sentences)  # [S]
+    counts = np.bincount(tokens, minlength=len(vocabulary.starts_word))  # [V]
     for number in rng.integers(len(sentences), size=_TRIES).tolist():
         begin, end = int(ends[number] - sentences[number]), int(ends[number])
         asked = _ask(tokens[begin:end], counts, hard, vocabulary, rng)
@@ -55,7 +54,7 @@ def make_cloze(
         query, first, last = asked
         if rng.random() < _UNANSWERABLE * hard:
             return Cloze(query, np.concatenate([tokens[:begin], tokens[end:]]), -1, -1)
-        # The query's room is taken from the end of the window that is farther from the sentence.
+        # The query takes its room from the end of the window that is farther from the sentence.
         cut = len(query) if begin + end > len(tokens) else 0
         passage = tokens[cut : len(tokens) - len(query) + cut]
         if begin >= cut and end <= cut + len(passage):
@@ -71,11 +70,11 @@ def _ask(
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, int, int] | None:
     """A query on one sentence, and the first and last token of its answer there; or None."""
-    begins, ends, _ = find_words([sentence], vocabulary)
+    begins, ends, _ = find_words([sentence], vocabulary)  # [W], [W]
     hole = _HOLES[rng.integers(len(_HOLES))]
-    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], begins)
-    rare = np.minimum.reduceat(counts[sentence], begins) <= _OFTEN
-    # Where a hole can begin: all its words have letters or digits, one of them is rare.
+    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], begins)  # [W]
+    rare = np.minimum.reduceat(counts[sentence], begins) <= _OFTEN  # [W]
+    # Words where a hole can begin: all its words have letters or digits, one of them is rare.
     places = len(begins) - hole + 1
     fits = [
         word for word in range(places)

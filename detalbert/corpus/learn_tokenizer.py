@@ -1,15 +1,13 @@
-"""A vocabulary of one's own: byte-pair pieces (Sennrich et al. 2016, arXiv:1508.07909) of a text.
+"""Learns a tokenizer from text: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909).
 
-Lower-case, without accents, words marked by '▁' and laid out as ALBERT's, so that all that
-reads ALBERT's tokenizer reads this one. The same text gives the same pieces.
+Its pieces are lower-case and without accents, '▁' begins a word, and special tokens are laid out
+as ALBERT's: what reads ALBERT's tokenizer reads this one. The same text gives the same pieces.
 """
 
 import hashlib
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.corpus.pieces import is_held_out
-from detalbert.corpus.sources import Text, documents, open_text
-from detalbert.errors import UserError
+from detalbert.atomic import whole_folder
+from detalbert.corpus.chunks import is_held_out
+from detalbert.corpus.sources import Text, open_text, read_documents
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig
 
 SPECIALS = {
@@ -31,24 +30,20 @@ SPECIALS = {
     "mask_token": "[MASK]",
 }
 _FORMAT = 1  # raise it when the same text gives other pieces
-_SAMPLE = 64 << 20  # bytes of text that are looked at, spread over all of it
-_PART = 1 << 20
+_SAMPLE = 64 << 20  # bytes of text that are read, spread over all of it
+_PART = 1 << 20  # bytes
 _ALPHABET = 1000  # letters; rarer ones are <unk>
 
 
-def train_pieces(texts: Iterable[str], size: int) -> Tokenizer:
-    """Learn at most `size` pieces, the special ones and printable ASCII among them."""
+def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
+    """A tokenizer of at most `size` pieces, the special ones and printable ASCII among them."""
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),  # first, so that words are encoded apart (`words`)
-            pre_tokenizers.Metaspace(),
-            pre_tokenizers.Punctuation(),
-        ]
-    )
+    # White space comes first, so that words are encoded apart from one another: see words.py.
+    kinds = pre_tokenizers.WhitespaceSplit, pre_tokenizers.Metaspace, pre_tokenizers.Punctuation
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([kind() for kind in kinds])
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(SPECIALS.values()),
@@ -76,9 +71,9 @@ def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
 
 
 def own_tokenizer(data: TextConfig, positions: int) -> Path:
-    """The folder of a tokenizer with `data.vocab_size` pieces of the text that is trained on.
+    """The folder of a tokenizer with `data.vocab_size` pieces, learned from the training text.
 
-    Made once and kept below `data.cache_dir`; the processes of a machine wait for the first.
+    It is made once and kept below `data.cache_dir`; the processes of a machine wait for the first.
     Raises UserError for text that cannot be read and a folder that cannot be written.
     """
     text = open_text(data.text, "data.text", _PART, "train")
@@ -90,28 +85,27 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
-                pieces = train_pieces(_sample(text, held_out), data.vocab_size)
-                with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
-                    wrap(pieces, positions).save_pretrained(Path(aside) / "tokenizer")
-                    os.replace(Path(aside) / "tokenizer", folder)
+                tokenizer = train_bpe(_sample(text, held_out), data.vocab_size)
+                with whole_folder(folder) as aside:
+                    wrap(tokenizer, positions).save_pretrained(aside)
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot write the tokenizer: {error.strerror or error}; free space, or set "
+            f"{folder}: cannot write the tokenizer: {first_line(error)}; free space, or set "
             "data.cache_dir"
         ) from None
     return folder
 
 
 def _sample(text: Text, held_out: float) -> Iterator[str]:
-    """Training documents of every n-th part of the text; validation's are not looked at."""
-    total = sum(span.end - span.begin for span in text.spans)
-    spans = text.spans[:: math.ceil(max(total, 1) / _SAMPLE)]
+    """The training documents of every n-th part of the text."""
+    total = sum(part.end - part.begin for part in text.parts)
+    parts = text.parts[:: math.ceil(max(total, 1) / _SAMPLE)]
     with tqdm(
-        total=sum(span.end - span.begin for span in spans), unit="B", unit_scale=True,
+        total=sum(part.end - part.begin for part in parts), unit="B", unit_scale=True,
         desc="vocabulary", file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        for span in spans:
-            for document, size in documents(span):
+        for part in parts:
+            for document, size in read_documents(part):
                 bar.update(size)
                 if not is_held_out(document, held_out):
                     yield document

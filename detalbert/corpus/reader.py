@@ -1,7 +1,7 @@
-"""Token shards, read: memory-mapped where they are on this machine, else through a cache.
+"""Reads token shards: memory-mapped where they are on this machine, else through a cache.
 
 The cache is a folder that all processes of a machine share. A shard is fetched once, checked
-against its SHA-256, and appears whole or not at all; the oldest give way beyond `data.cache_gib`.
+against its SHA-256, and appears whole or not at all; beyond `data.cache_gib` the oldest go.
 """
 
 import contextlib
@@ -17,19 +17,20 @@ from typing import Any
 import filelock
 import numpy as np
 
+from detalbert.atomic import whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.settings.text import TextConfig
 
-_FETCHES = 3  # of a shard whose bytes are not those that were written
+_FETCHES = 3  # tries for a shard whose bytes are not those that were written
 
 
 class Corpus:
-    """The examples of one split: number -> text tokens and where its sentences end.
+    """The examples of one split: number -> text tokens and sentence lengths.
 
-    Args: address: a folder or a remote one; split: train or validation.
-    Raises UserError for what is no corpus, is damaged, or is of another format.
+    Args: address: a folder, local or remote; split: train or validation.
+    Raises UserError for what is not a corpus, is damaged, or has another format.
     """
 
     def __init__(self, address: str, split: str, data: TextConfig) -> None:
@@ -41,9 +42,10 @@ class Corpus:
         table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
         if hashlib.sha256(table).hexdigest() != facts["lengths_sha256"]:
             raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
-        # Text tokens and sentences of every example, uint16 [E, 2].
+        # uint16 [E, 2]: text tokens and sentences of every example.
         self.table = np.load(io.BytesIO(table), allow_pickle=False)
-        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])  # [shards + 1]
+        # int64 [shards + 1]: the first example of every shard, and E.
+        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])
         self.remote = storage.is_remote(address)
         self._open: dict[int, dict[str, np.ndarray]] = {}
         if not self.remote:
@@ -53,12 +55,13 @@ class Corpus:
         return len(self.table)
 
     def describe(self) -> str:
+        """What the split holds, in one line."""
         names = ("documents", "sentences", "examples", "tokens")
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in names)
         return f"{counts} in {len(self.shards)} shard(s)"
 
     def fingerprint(self) -> str:
-        """Of the content: the shards' checksums."""
+        """SHA-256 of the shards' checksums."""
         sums = [shard["sha256"] for shard in self.shards]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
@@ -70,18 +73,16 @@ class Corpus:
         """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
         shard = int(self.shard_of(np.array(number)))
         columns = self.columns(shard)
-        at = number - int(self.bounds[shard])
+        at = number - int(self.bounds[shard])  # within the shard
         tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
         sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
-        return (
-            columns["tokens"][tokens].astype(np.int64),
-            columns["sentences"][sentences].astype(np.int64),
-        )
+        ids, lengths = columns["tokens"][tokens], columns["sentences"][sentences]
+        return ids.astype(np.int64), lengths.astype(np.int64)
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard, memory-mapped; fetched first where it is not here."""
         if shard not in self._open:
-            if len(self._open) > 2 * self.data.shuffle_shards:  # of epochs and groups long over
+            if len(self._open) > 2 * self.data.shuffle_shards:  # the first is long over
                 self._open.pop(next(iter(self._open)))
             path = self.fetch(shard)
             self._open[shard] = {
@@ -91,7 +92,7 @@ class Corpus:
         return self._open[shard]
 
     def fetch(self, shard: int) -> Path:
-        """The file of a shard on this machine."""
+        """The file of a shard on this machine. Raises UserError where it cannot be had."""
         name = self.shards[shard]["name"]
         if not self.remote:
             return Path(self.address) / name
@@ -106,7 +107,7 @@ class Corpus:
                         self._evict(folder, path)
             except OSError as error:
                 raise UserError(
-                    f"{folder}: cannot write the shard cache: {error.strerror or error}; free "
+                    f"{folder}: cannot write the shard cache: {first_line(error)}; free "
                     "space, or set data.cache_dir or data.cache_gib"
                 ) from None
         with contextlib.suppress(OSError):  # for _evict: it is in use
@@ -114,7 +115,7 @@ class Corpus:
         return path
 
     def prefetch(self, shards: list[int]) -> None:
-        """Fetch shards in the background, one after another; what fails is tried again in need."""
+        """Fetch shards in the background, one by one; `fetch` tries again what fails here."""
         wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
 
         def work() -> None:
@@ -131,23 +132,19 @@ class Corpus:
 
     def _download(self, facts: dict[str, Any], path: Path) -> None:
         address = storage.join(self.address, facts["name"])
-        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
+        with whole_file(path, binary=True) as file:
             for _ in range(_FETCHES):
+                file.seek(0)
                 digest = hashlib.sha256()
-                with aside.open("wb") as file:
-                    for block in storage.read(address, 0, facts["bytes"]):
-                        digest.update(block)
-                        file.write(block)
+                for block in storage.read(address, 0, facts["bytes"]):
+                    digest.update(block)
+                    file.write(block)
                 if digest.hexdigest() == facts["sha256"]:
-                    os.replace(aside, path)
                     return
-        finally:
-            aside.unlink(missing_ok=True)
-        raise UserError(f"{address}: not the bytes that were written there; upload it again")
+            raise UserError(f"{address}: not the bytes that were written there; upload it again")
 
     def _evict(self, folder: Path, newest: Path) -> None:
-        """Remove the shards that were longest not asked for. A mapped one stays readable."""
+        """Remove the shards that were used longest ago. A mapped one stays readable."""
         files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_mtime)
         size = sum(path.stat().st_size for path in files)
         for path in files:
@@ -168,7 +165,7 @@ class Corpus:
 
 @lru_cache(maxsize=4)
 def read_index(address: str) -> dict[str, Any]:
-    """The index of the shards at `address`. Raises UserError for what is no corpus."""
+    """The index of the shards at `address`. Raises UserError for what is not a corpus."""
     try:
         index = json.loads(storage.read_all(storage.join(address, "index.json")))
         version = index["format"]

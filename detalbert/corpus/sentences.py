@@ -1,15 +1,15 @@
-"""Where sentences end: a rule, for text in languages that end them with . ! or ?
+"""Finds where sentences end, by a rule, in languages that end them with . ! or ?
 
-A rule and not a model: it has to give the same sentences everywhere, for years, at 20 MB/s. What
-it gets wrong (an unlisted abbreviation, a title in mid-sentence) moves the place where a
-segment may be cut, no more.
+It is a rule and not a model because it must give the same sentences everywhere, for years, at
+20 MB/s. An error (an unlisted abbreviation, a title in mid-sentence) only moves a place where a
+segment may be cut.
 """
 
 import re
 
-# Line ends; or an end mark, closing quotes or brackets, white space, and something that can begin a
-# sentence. It starts with a set of characters, which the engine finds without trying every place:
-# four times the speed of the same thing with an alternative or a look-behind first.
+# A line end; or an end mark, closing quotes or brackets, white space, and something that can begin
+# a sentence. A set of characters comes first, which the engine finds without trying every place:
+# four times as fast as an alternative or a look-behind first.
 _END = re.compile(r"""[.!?\n](?:(?<=\n)\n*|(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ]))""")
 _ABBREVIATION = re.compile(
     r"""(?:^|[\s("'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Lt|Sgt|Capt|Rev|Hon|Jr|Sr|vs|etc|No|"""

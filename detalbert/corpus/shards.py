@@ -1,29 +1,27 @@
-"""Pieces -> token shards: each a function of its part of the text alone.
+"""Chunks -> token shards: each a function of its job's text alone.
 
-A job is a run of spans of the text, about one shard's worth. Processes write its pieces (see
-`pieces`); when all are there they are joined to `train-00007.bin` and, of the documents that are
-held out, `validation-00007.bin`, aside; renamed; and last of all the record `jobs/00007.json` is
-written. A restart does the jobs without a record, and gets the same bytes. When all are there,
-`index.json` makes the folder a corpus (see `corpus`).
+Processes write the chunks of a job (see `chunks`). When all are there, they are joined to
+`train-00007.bin` and, from the held-out documents, `validation-00007.bin`; the record
+`jobs/00007.json` comes last. A restart does the jobs without a record, and gets the same bytes.
+When all jobs are done, `index.json` makes the folder a corpus (see `writer` and `reader`).
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from detalbert.atomic import write_json
-from detalbert.corpus.pieces import SPLITS, Plan, piece_path
+from detalbert.atomic import whole_file, write_json
+from detalbert.corpus.chunks import SPLITS, Plan, chunk_path
 
 FORMAT = 1  # raise it when the columns or their meaning change
 
 
 def record_path(folder: Path, number: int) -> Path:
+    """The file that says what a job's shards are."""
     return folder / "jobs" / f"{number:05d}.json"
 
 
@@ -36,85 +34,77 @@ def is_done(folder: Path, number: int) -> bool:
         return False
 
 
-def join_pieces(plan: Plan, job: int, count: int) -> None:
-    """The shards and the record of a job from all its pieces, of which none is left."""
-    pieces = [piece_path(plan.folder, job, number) for number in range(count)]
-    record = {split: _join(plan, pieces, split, f"{split}-{job:05d}.bin") for split in SPLITS}
-    record = {split: facts for split, facts in record.items() if facts["examples"]}
+def join_chunks(plan: Plan, job: int, count: int) -> None:
+    """Write the shards and the record of a job from its `count` chunks, and remove these."""
+    chunks = [chunk_path(plan.folder, job, number) for number in range(count)]
+    record = {
+        split: _join(plan, chunks, split, f"{split}-{job:05d}.bin")
+        for split in SPLITS
+        if any(map(len, _read(chunks, split, "counts")))
+    }
     write_json(record_path(plan.folder, job), record)
-    for piece in pieces:
-        piece.unlink()
+    for chunk in chunks:
+        chunk.unlink()
 
 
-def _join(plan: Plan, pieces: list[Path], split: str, name: str) -> dict[str, Any]:
-    """Write one shard, a column after another; returns its facts. One without examples is dropped.
+def _join(plan: Plan, chunks: list[Path], split: str, name: str) -> dict[str, Any]:
+    """Write one shard, a column after another; returns its facts.
 
-    At most one piece's columns are in memory at a time.
+    At most one chunk's columns are in memory at a time.
     """
-    documents = 0
-    aside = plan.folder / f".{name}.{os.getpid()}"
-    try:
-        with aside.open("wb") as file:
-            writer = _Columns(file)
-            writer.column("tokens", plan.dtype, _read(pieces, split, "tokens"))
-            writer.column("sentences", "<u2", _read(pieces, split, "sentences"))
-            counts = _read(pieces, split, "counts")
-            writer.column("sentence_ptr", "<i8", _pointers(counts))
-            writer.column("token_ptr", "<i8", _pointers(_example_tokens(pieces, split)))
-            documents = sum(int(number) for number in _read(pieces, split, "documents"))
-            size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        columns = writer.columns
-        examples = columns["token_ptr"][2] - 1
-        if examples:
-            os.replace(aside, plan.folder / name)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole_file(plan.folder / name, binary=True) as file:
+        writer = _Columns(file)
+        writer.column("tokens", plan.dtype, _read(chunks, split, "tokens"))
+        writer.column("sentences", "<u2", _read(chunks, split, "sentences"))
+        writer.column("sentence_ptr", "<i8", _pointers(_read(chunks, split, "counts")))
+        writer.column("token_ptr", "<i8", _pointers(_example_tokens(chunks, split)))
+        size = file.tell()
+    columns = writer.columns
     return {
         "name": name,
         "bytes": size,
         "sha256": writer.sum.hexdigest(),
-        "examples": examples,
-        "documents": documents,
+        "examples": columns["token_ptr"][2] - 1,
+        "documents": sum(map(int, _read(chunks, split, "documents"))),
         "sentences": columns["sentences"][2],
         "tokens": columns["tokens"][2],
         "columns": columns,
     }
 
 
-def _read(pieces: list[Path], split: str, name: str) -> Iterator[np.ndarray]:
-    for piece in pieces:
-        with np.load(piece, allow_pickle=False) as columns:
+def _read(chunks: list[Path], split: str, name: str) -> Iterator[np.ndarray]:
+    """One column of every chunk, in order."""
+    for chunk in chunks:
+        with np.load(chunk, allow_pickle=False) as columns:
             yield columns[f"{split}-{name}"]
 
 
-def _example_tokens(pieces: list[Path], split: str) -> Iterator[np.ndarray]:
-    """Tokens per example, int64 [examples of a piece]."""
-    both = (_read(pieces, split, name) for name in ("sentences", "counts"))
+def _example_tokens(chunks: list[Path], split: str) -> Iterator[np.ndarray]:
+    """Tokens per example, int64 [examples of a chunk]."""
+    both = (_read(chunks, split, name) for name in ("sentences", "counts"))
     for sentences, counts in zip(*both, strict=True):
-        first = np.cumsum(counts) - counts
+        first = np.cumsum(counts) - counts  # each example's first sentence
         yield np.add.reduceat(sentences.astype(np.int64), first) if len(counts) else counts
 
 
 def _pointers(lengths: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Where each of all begins, and the end of the last: one more than there are, int64."""
-    end = np.zeros(1, np.int64)
-    yield end
-    for part in lengths:
-        ends = end[-1] + np.cumsum(part)
-        yield ends
-        end = ends[-1:] if len(ends) else end
+    """Where each example begins, and the end of the last: [3, 1] and [2] give [0], [3, 4], [6]."""
+    end = 0
+    yield np.zeros(1, np.int64)
+    for some in lengths:
+        yield end + np.cumsum(some)
+        end += int(some.sum())
 
 
 class _Columns:
-    """The columns of a shard as they are written: dtype, offset in bytes and count of each."""
+    """Writes columns into a shard; keeps dtype, offset in bytes and count of each."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.sum = file, hashlib.sha256()
         self.columns: dict[str, list[Any]] = {}
 
     def column(self, name: str, dtype: str, parts: Iterator[np.ndarray]) -> None:
+        """Append a column, at a multiple of 64 bytes."""
         self._write(bytes(-self.file.tell() % 64))
         offset = self.file.tell()
         count = 0
@@ -129,7 +119,7 @@ class _Columns:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes had not finished."""
-    for left in (*folder.glob(".*.bin.*"), *folder.glob(".piece-*")):
-        with contextlib.suppress(FileNotFoundError):
-            left.unlink()
+    """Remove what killed processes left: chunks, and files that were being written."""
+    for pattern in (".*.npz*", ".*.bin.*", ".*.npy.*", ".*.json.*", "jobs/.*.json.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

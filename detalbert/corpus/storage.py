@@ -1,8 +1,8 @@
-"""Bytes from wherever they are: this machine, `s3://`, and whatever else fsspec has an address for.
+"""Reads bytes from this machine, from `s3://`, and from any other address that fsspec knows.
 
-S3 is read with boto3, which Determined brings along: s3fs wants an aiobotocore that pins another
-botocore than the one the cluster's harness runs on, so the two cannot be installed together.
-Every read says how many bytes it wants and goes on from where it was when they do not all come.
+S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
+botocore than the cluster's harness runs on, so the two cannot be installed together.
+Every read says how many bytes it wants, and continues where it was when some do not come.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, first_line
 
 BLOCK = 1 << 20  # bytes per read
-TRIES = 6  # without a single byte between them, before it is given up
-_WHOLE = 64 << 20  # files up to this size are known by their content
+TRIES = 6  # in a row without a single byte; then a read fails
+_WHOLE = 64 << 20  # bytes; files up to this size are known by their content
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,19 @@ class File:
 
 
 def is_remote(address: str) -> bool:
+    """Whether `address` has a protocol, such as s3://."""
     return "://" in address
 
 
 def join(folder: str, name: str) -> str:
+    """The address of the file `name` in `folder`, local or remote."""
     return f"{folder.rstrip('/')}/{name}"
 
 
 def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
     """The file that `address` names, or those below it that end in one of `suffixes`, by name.
 
-    Raises UserError naming the config `key` where there is none.
+    Raises UserError naming the config `key` where there is none, Unavailable for a failing server.
     """
     if address.startswith("s3://"):
         files = _list_s3(address, key)
@@ -72,8 +74,8 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
             raise UserError(f"{address}: no such file; it was there before") from None
         except Exception as error:  # whatever a library raises: time-outs, 500s, cut connections
             if not is_remote(address):
-                raise UserError(f"{address}: cannot read it: {error}") from None
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
+            reason = first_line(error)
         failures += 1
         if failures >= TRIES:
             raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
@@ -86,7 +88,7 @@ def read_all(address: str) -> bytes:
         try:
             return Path(address).read_bytes()
         except OSError as error:
-            raise UserError(f"{address}: cannot read it ({error.strerror})") from None
+            raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
     file = find_files(address, address, ("",))[0]
     return b"".join(read(address, 0, file.size))
 
@@ -113,11 +115,12 @@ def _list_local(path: Path, key: str) -> list[File]:
     try:
         return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
     except OSError as error:
-        raise UserError(f"{key}: {error.filename}: cannot read it ({error.strerror})") from None
+        reason = first_line(error)
+        raise UserError(f"{key}: {error.filename}: cannot read it: {reason}") from None
 
 
 def _stamp(path: Path) -> str:
-    """Content of an ordinary file; of a huge one, that would be read twice, size and time."""
+    """The SHA-256 of a file; for a huge one, which would be read twice, its size and time."""
     facts = path.stat()
     if facts.st_size <= _WHOLE:
         digest = hashlib.sha256()
@@ -135,7 +138,7 @@ def _split(address: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
-    """A client of this process; AWS_ENDPOINT_URL, region and credentials are read as usual."""
+    """The client of `process`; boto3 reads AWS_ENDPOINT_URL, region and credentials as usual."""
     try:
         import boto3
         from botocore.config import Config
@@ -148,14 +151,13 @@ def _s3(process: int) -> Any:
 def _list_s3(address: str, key: str) -> list[File]:
     bucket, prefix = _split(address)
     try:
-        pages = (
-            _s3(os.getpid()).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        )
+        paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
+        pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
         objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
     except Exception as error:  # botocore makes its classes at run time
         status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         kind = UserError if status and 400 <= status < 500 else Unavailable
-        raise kind(f"{key}: {address} cannot be listed: {error}") from None
+        raise kind(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
     mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
     return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
@@ -175,7 +177,7 @@ def _list_fsspec(address: str, key: str) -> list[File]:
     try:
         found = system.find(address, detail=True)
     except Exception as error:
-        raise Unavailable(f"{key}: {address} cannot be listed: {error}") from None
+        raise Unavailable(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     files = []
     for name, facts in found.items():
         stamp = facts.get("ETag") or facts.get("etag") or facts.get("mtime") or facts.get("created")

@@ -1,4 +1,4 @@
-"""Sentences -> token ids, no offsets: every distinct word of a shard is encoded once.
+"""Sentences -> token ids, no offsets: every distinct word is encoded once.
 
 A corpus of gigabytes has some hundred thousand words, so nearly all of its text is looked up. Only
 for tokenizers that are known to treat words apart (see `encoding`); others get the ordinary call.
@@ -12,7 +12,8 @@ import numpy as np
 
 from detalbert.squad.encoding import ODD, encode_distinct, marks_words, ranges, treats_words_apart
 
-_MOST_WORDS = 1 << 17  # some 26 MB; then the memory starts over, so that it stays flat
+_MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
+_AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
 
 
 class WordEncoder:
@@ -26,35 +27,43 @@ class WordEncoder:
         self.marks = marks_words(backend)
         self.apart = self.marks or treats_words_apart(backend)
         added = backend.get_added_tokens_decoder().values()
-        # Those that take in spaces beside them; where a space is part of a token, any may.
+        # Added tokens that take in spaces beside them; where a space is part of a token, any may.
         self.greedy = [t.content for t in added if self.marks or t.lstrip or t.rstrip]
         self._forget()
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids end to end int32 [N], and tokens per sentence int64 [n]: those of
-        `backend.encode_batch(sentences, add_special_tokens=False)`."""
-        if not self.apart or not sentences:
-            return self._ordinary(sentences)
-        if len(self.number) > _MOST_WORDS:
-            self._forget()
-        whole = self._whole(sentences)
-        plain = [s for s, odd in zip(sentences, whole, strict=True) if not odd]
-        places = self._number(plain)
-        counts = np.fromiter((s.count(" ") + 1 for s in plain), np.int64, len(plain))
-        # Odd sentences follow the words that are remembered, for this batch only.
-        ids, lengths = self._ordinary([s for s, odd in zip(sentences, whole, strict=True) if odd])
-        before = np.flatnonzero(whole) - np.arange(len(lengths))  # plain sentences before each
-        at = np.append(0, np.cumsum(counts))[before]
-        places = np.insert(places, at, len(self.number) + np.arange(len(lengths)))
-        counts = np.insert(counts, before, 1)
-        ids = np.concatenate([self.ids, ids])
-        ptr = np.append(self.ptr, self.ptr[-1] + np.cumsum(lengths))
-        tokens = ptr[places + 1] - ptr[places]
-        return ids[ranges(ptr[places], tokens)], np.add.reduceat(tokens, np.cumsum(counts) - counts)
+        `backend.encode_batch(sentences, add_special_tokens=False)`.
 
-    def _whole(self, sentences: list[str]) -> list[bool]:
+        Example: "a b", a sentence X that stays whole, "b c". The words a, b and c are numbers 0,
+        1, 2 with the tokens 7, 8 9 and 5; X has 4 6 and is number 3. So words is [0 1 1 2] without
+        X, before [1], at [2]; then words is [0 1 3 1 2] and counts [2 1 2]; ptr is [0 1 3 4 6],
+        tokens [1 2 2 2 1]. The result is [7 8 9 4 6 8 9 5] and [3 2 3].
+        """
+        if not self.apart or not sentences:
+            return self._encode(sentences)
+        if len(self.numbers) > _MOST_WORDS:
+            self._forget()
+        whole = self._stay_whole(sentences)
+        plain = [s for s, is_whole in zip(sentences, whole, strict=True) if not is_whole]
+        words = self._look_up(plain)  # [p]: number of every word of the plain sentences
+        counts = np.fromiter((s.count(" ") + 1 for s in plain), np.int64, len(plain))  # [n - w]
+        # The w sentences that stay whole get the numbers behind the known words, in this call.
+        ids, lengths = self._encode([s for s, is_whole in zip(sentences, whole, strict=True)
+                                     if is_whole])  # [their tokens], [w]  # fmt: skip
+        before = np.flatnonzero(whole) - np.arange(len(lengths))  # [w]: plain sentences before each
+        at = np.append(0, np.cumsum(counts))[before]  # [w]: words before each
+        words = np.insert(words, at, len(self.numbers) + np.arange(len(lengths)))  # [p + w]
+        counts = np.insert(counts, before, 1)  # [n]: words per sentence
+        ids = np.concatenate([self.ids, ids])  # [tokens of known words and whole sentences]
+        ptr = np.append(self.ptr, self.ptr[-1] + np.cumsum(lengths))  # [known words + w + 1]
+        tokens = ptr[words + 1] - ptr[words]  # [p + w]: tokens per word
+        first = np.cumsum(counts) - counts  # [n]: the first word of every sentence
+        return ids[ranges(ptr[words], tokens)], np.add.reduceat(tokens, first)  # [N], [n]
+
+    def _stay_whole(self, sentences: list[str]) -> list[bool]:
         """Which sentences may not be taken apart at spaces."""
-        if self.marks:  # the tokens of one word then hold the space before it: one, and nothing odd
+        if self.marks:  # a word's tokens hold the space before it: one space, and nothing odd
             whole = [
                 not s or s[0] == " " or s[-1] == " " or "  " in s or not s.isascii()
                 or not s.isprintable() for s in sentences
@@ -69,28 +78,30 @@ class WordEncoder:
                 whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
         return whole
 
-    def _number(self, sentences: list[str]) -> np.ndarray:
-        """The number of the word at every place of the sentences, int64; new words are learnt."""
+    def _look_up(self, sentences: list[str]) -> np.ndarray:
+        """The number of every word of the sentences, end to end, int64 [p]; learns new words."""
         if not sentences:
             return np.zeros(0, np.int64)
-        known = len(self.number)
+        known = len(self.numbers)
         words = " ".join(sentences).split(" ")
-        places = np.fromiter(map(self.number.__getitem__, words), np.int64, len(words))
-        if new := list(islice(reversed(self.number), len(self.number) - known))[::-1]:
+        numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
+        if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
             tokens = encode_distinct(self.backend, new, np.zeros(len(new), bool))
             self.ids = np.concatenate([self.ids, tokens.ids])
             self.ptr = np.concatenate([self.ptr, self.ptr[-1] + tokens.ptr[1:]])
-        return places
+        return numbers
 
     def _forget(self) -> None:
-        self.number: dict[str, int] = defaultdict(count().__next__)
+        """Start over. Word i of W has the tokens ids[ptr[i]:ptr[i + 1]]: int32, int64 [W + 1]."""
+        self.numbers: dict[str, int] = defaultdict(count().__next__)
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
-    def _ordinary(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        parts, lengths = [np.zeros(0, np.int32)], []
-        for at in range(0, len(texts), 4000):  # bounds what encoding objects take
-            part = self.backend.encode_batch_fast(texts[at : at + 4000], add_special_tokens=False)
-            rows = [encoding.ids for encoding in part]
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ordinary call: ids end to end int32 [N], and tokens per text int64 [n]."""
+        ids, lengths = [np.zeros(0, np.int32)], []
+        for at in range(0, len(texts), _AT_A_TIME):
+            batch = texts[at : at + _AT_A_TIME]
+            rows = [e.ids for e in self.backend.encode_batch_fast(batch, add_special_tokens=False)]
             lengths += map(len, rows)
-            parts.append(np.fromiter(chain.from_iterable(rows), np.int32))
-        return np.concatenate(parts), np.array(lengths, np.int64)
+            ids.append(np.fromiter(chain.from_iterable(rows), np.int32))
+        return np.concatenate(ids), np.array(lengths, np.int64)

@@ -1,7 +1,9 @@
-"""A text's jobs, their pieces shared out over processes; then the index that makes a corpus."""
+"""Text -> a corpus: processes share the chunks of its jobs; the index comes last."""
 
 import contextlib
 import hashlib
+import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -17,27 +19,17 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import write_json
-from detalbert.corpus.pieces import (
-    SPLITS,
-    Job,
-    Piece,
-    Plan,
-    cut_job,
-    group_spans,
-    piece_path,
-    size_of,
-    write_piece,
-)
-from detalbert.corpus.shards import FORMAT, is_done, join_pieces, record_path, sweep
-from detalbert.corpus.sources import Text, open_text
+from detalbert.atomic import whole_file, write_json
+from detalbert.corpus.chunks import SPLITS, Chunk, Job, Plan, chunk_path, cut_job, write_chunk
+from detalbert.corpus.shards import FORMAT, is_done, join_chunks, record_path, sweep
+from detalbert.corpus.sources import Text, group_parts, open_text, size_of
 from detalbert.corpus.words import WordEncoder
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
-_EXAMPLES = 1 << 16  # whose lengths are read at a time
-_TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters a piece, which takes two bytes
+_EXAMPLES = 1 << 16  # lengths of so many are read at a time
+_TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 
 
 def write_corpus(
@@ -47,19 +39,19 @@ def write_corpus(
     folder: Path | None = None,
     processes: int | None = None,
 ) -> Path:
-    """The folder of the shards of `data.text`, written unless it is whole already.
+    """The folder of the shards of `data.text`; writes what is missing.
 
-    Args: folder: default: one below `data.cache_dir` that is named after all that its bytes
+    Args: folder: default: one below `data.cache_dir`, whose name is a hash of all that its bytes
     depend on, so another text or tokenizer has another. processes: default: one per core.
     Raises UserError for text that cannot be read and a folder that cannot be written.
     """
-    part = max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
-    texts = _open_texts(data, part)
+    part_bytes = max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
+    texts = _open_texts(data, part_bytes)
     facts = {
         "format": FORMAT,
         "max_seq_length": max_seq_length,
         "tokenizer": tokenizer_sum(tokenizer),
-        "part_bytes": part,
+        "part_bytes": part_bytes,
         "held_out": 0.0 if "validation" in texts else data.validation_fraction,
         "text": {key: text.fingerprint for key, text in texts.items()},
     }
@@ -71,23 +63,23 @@ def write_corpus(
         with filelock.FileLock(folder / ".lock"):
             _check_same(folder, facts)
             if not (folder / "index.json").is_file():
-                jobs = _plan_jobs(texts, part, facts["held_out"])
+                jobs = _plan_jobs(texts, part_bytes, facts["held_out"])
                 _run(Plan(folder, tokenizer, max_seq_length), jobs, processes)
                 _write_index(folder, facts, len(jobs))
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot write token shards: {error.strerror or error}; free space, or set "
+            f"{folder}: cannot write token shards: {first_line(error)}; free space, or set "
             "data.cache_dir"
         ) from None
     return folder
 
 
-def _open_texts(data: TextConfig, part: int) -> dict[str, Text]:
-    """Text by what it is for. Without "validation" a part of "text" is held out."""
-    texts = {"text": open_text(data.text, "data.text", part, "train")}
+def _open_texts(data: TextConfig, part_bytes: int) -> dict[str, Text]:
+    """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    texts = {"text": open_text(data.text, "data.text", part_bytes, "train")}
     if data.validation is not None or data.text == "generated":
         name = data.validation or data.text
-        texts["validation"] = open_text(name, "data.validation", part, "validation")
+        texts["validation"] = open_text(name, "data.validation", part_bytes, "validation")
     return texts
 
 
@@ -102,53 +94,53 @@ def _check_same(folder: Path, facts: dict[str, Any]) -> None:
         write_json(folder / "plan.json", facts)
 
 
-def _plan_jobs(texts: dict[str, Text], part: int, held_out: float) -> list[Job]:
-    groups = [(group, held_out) for group in group_spans(texts["text"].spans, part)]
+def _plan_jobs(texts: dict[str, Text], part_bytes: int, held_out: float) -> list[Job]:
+    groups = [(group, held_out) for group in group_parts(texts["text"].parts, part_bytes)]
     if "validation" in texts:
-        groups += [(group, 1.0) for group in group_spans(texts["validation"].spans, part)]
+        groups += [(group, 1.0) for group in group_parts(texts["validation"].parts, part_bytes)]
     return [Job(number, *group) for number, group in enumerate(groups)]
 
 
 def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
     sweep(plan.folder)
     todo = [cut_job(job) for job in jobs if not is_done(plan.folder, job.number)]
-    total = sum(size_of(job.spans) for job in jobs)
-    left = sum(size_of(piece.spans) for pieces in todo for piece in pieces)
+    total = sum(size_of(job.parts) for job in jobs)
+    missing = sum(size_of(chunk.parts) for chunks in todo for chunk in chunks)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = min(processes or cores or 1, sum(map(len, todo)))
     with tqdm(
-        total=total, initial=total - left, unit="B", unit_scale=True, desc="token shards",
+        total=total, initial=total - missing, unit="B", unit_scale=True, desc="token shards",
         file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
         if processes > 1:
             _run_parallel(plan, todo, processes, bar)
             return
         encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
-        for pieces in todo:
-            for piece in pieces:
-                write_piece(plan, piece, encoder)
-                bar.update(size_of(piece.spans))
-            _join_written(plan, [pieces])
+        for chunks in todo:
+            for chunk in chunks:
+                write_chunk(plan, chunk, encoder)
+                bar.update(size_of(chunk.parts))
+            _join_written(plan, [chunks])
 
 
-def _join_written(plan: Plan, todo: list[list[Piece]]) -> None:
-    """Take jobs off the front of `todo` as long as all their pieces are written, and join these."""
-    while todo and all(piece_path(plan.folder, p.job, p.number).exists() for p in todo[0]):
-        pieces = todo.pop(0)
-        join_pieces(plan, pieces[0].job, len(pieces))
+def _join_written(plan: Plan, todo: list[list[Chunk]]) -> None:
+    """Join the jobs at the front of `todo` whose chunks are all written, and take them off."""
+    while todo and all(chunk_path(plan.folder, p.job, p.number).exists() for p in todo[0]):
+        chunks = todo.pop(0)
+        join_chunks(plan, chunks[0].job, len(chunks))
 
 
-def _run_parallel(plan: Plan, todo: list[list[Piece]], processes: int, bar: tqdm) -> None:
-    """Workers take the next piece by a shared counter; no queue, so none waits for a dead parent.
+def _run_parallel(plan: Plan, todo: list[list[Chunk]], processes: int, bar: tqdm) -> None:
+    """Workers take the next chunk by a shared counter: there is no queue to wait on for ever.
 
-    What they write is joined here meanwhile, in the order of the jobs.
+    This process joins what they wrote, in the order of the jobs.
     """
-    pieces = [piece for job in todo for piece in job]
+    chunks = [chunk for job in todo for chunk in job]
     context = multiprocessing.get_context("fork")
     counter, progress = context.Value("q", 0), context.Value("q", 0)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
     workers = [
-        context.Process(target=_work, args=(plan, pieces, counter, progress, send, os.getpid()))
+        context.Process(target=_work, args=(plan, chunks, counter, progress, send, os.getpid()))
         for _, send in pipes
     ]
     for worker in workers:
@@ -171,7 +163,7 @@ def _run_parallel(plan: Plan, todo: list[list[Piece]], processes: int, bar: tqdm
     for (receive, _), worker in zip(pipes, workers, strict=True):
         if receive.poll():
             kind, text = receive.recv()
-            raise {"user": UserError, "unavailable": Unavailable}.get(kind, RuntimeError)(text)
+            raise kind(text)
         if worker.exitcode not in (0, -15):
             raise Unavailable(
                 f"{plan.folder}: a writer of token shards was killed (exit {worker.exitcode}), "
@@ -180,7 +172,7 @@ def _run_parallel(plan: Plan, todo: list[list[Piece]], processes: int, bar: tqdm
 
 
 def _work(
-    plan: Plan, pieces: list[Piece], counter: Any, progress: Any, send: Any, parent: int
+    plan: Plan, chunks: list[Chunk], counter: Any, progress: Any, send: Any, parent: int
 ) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
@@ -189,20 +181,17 @@ def _work(
             with counter.get_lock():
                 number = counter.value
                 counter.value += 1
-            if number >= len(pieces):
+            if number >= len(chunks):
                 return
-            write_piece(plan, pieces[number], encoder)
+            write_chunk(plan, chunks[number], encoder)
             with progress.get_lock():
-                progress.value += size_of(pieces[number].spans)
+                progress.value += size_of(chunks[number].parts)
             if os.getppid() != parent:  # killed: its next run does the rest
                 os._exit(1)
-    except UserError as error:
-        send.send(("unavailable" if isinstance(error, Unavailable) else "user", str(error)))
-    except OSError as error:
-        problem = f"{plan.folder}: cannot write token shards: {error.strerror or error}"
-        send.send(("user", f"{problem}; free space, or set data.cache_dir"))
+    except (UserError, OSError) as error:
+        send.send((type(error) if isinstance(error, UserError) else OSError, first_line(error)))
     except BaseException:
-        send.send(("bug", traceback.format_exc()))
+        send.send((RuntimeError, traceback.format_exc()))
     else:
         return
     with contextlib.suppress(OSError):
@@ -211,7 +200,7 @@ def _work(
 
 
 def _write_index(folder: Path, facts: dict[str, Any], jobs: int) -> None:
-    """`index.json`, last of all: what shards there are, and the length of every example."""
+    """Write the lengths of all examples, and last of all `index.json`: what shards there are."""
     records = [json.loads(record_path(folder, number).read_text()) for number in range(jobs)]
     splits = {}
     for split in SPLITS:
@@ -227,20 +216,17 @@ def _write_index(folder: Path, facts: dict[str, Any], jobs: int) -> None:
 
 
 def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]], examples: int) -> str:
-    """Text tokens and sentences of every example, uint16 [E, 2], as a .npy; returns its SHA-256."""
-    path = folder / f"{split}-lengths.npy"
-    with path.open("wb") as file:
-        header = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for shard in shards:
-            for part in _lengths(folder / shard["name"], shard["columns"]):
-                file.write(part.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+    """Write text tokens and sentences of every example, uint16 [E, 2]; returns the SHA-256."""
+    header = io.BytesIO()
+    facts = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
+    np.lib.format.write_array_header_1_0(header, facts)
+    tables = (_lengths(folder / shard["name"], shard["columns"]) for shard in shards)
+    blocks = (table.tobytes() for table in itertools.chain.from_iterable(tables))
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+    with whole_file(folder / f"{split}-lengths.npy", binary=True) as file:
+        for block in itertools.chain((header.getvalue(),), blocks):
             digest.update(block)
+            file.write(block)
     return digest.hexdigest()
 
 
@@ -252,6 +238,6 @@ def _lengths(path: Path, columns: dict[str, Any]) -> Iterator[np.ndarray]:
         for name in ("token_ptr", "sentence_ptr"):
             dtype, offset, _ = columns[name]
             count = min(_EXAMPLES, examples - at) + 1
-            pointer = np.fromfile(path, dtype, count, offset=offset + 8 * at)
-            both.append(np.diff(pointer).astype("<u2"))
+            pointer = np.fromfile(path, dtype, count, offset=offset + 8 * at)  # [some + 1]
+            both.append(np.diff(pointer).astype("<u2"))  # [some]
         yield np.stack(both, axis=1)

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,10 @@ import pytest
 import torch
 import yaml
 
-import train
 from detalbert.corpus import api_text
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.engine.models import build_model
 from detalbert.engine.safe_load import read_weights
-from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
@@ -98,7 +98,7 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
     assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+def test_a_stopped_run_continues_exactly(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout, a loader worker, several micro-batches a step, more than one epoch's end."""
@@ -168,14 +168,6 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
     assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
 
 
-def test_a_checkpoint_of_more_than_tensors_is_refused(config: Path, tmp_path: Path) -> None:
-    assert run(config, tmp_path / "out", *settings(max_steps=2, validation_period=2)) == 0
-    folder = checkpoint(tmp_path / "out")
-    torch.save({"models_state_dict": [{"x": chaos.Soak}]}, folder / "state_dict.pth")
-    with pytest.raises(UserError, match="more than tensors"):
-        read_weights(folder / "state_dict.pth")
-
-
 def test_the_soak_leaves_no_trace() -> None:
     found = chaos.soak(
         cuts=2, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], pretraining=True
@@ -184,8 +176,6 @@ def test_the_soak_leaves_no_trace() -> None:
 
 
 def test_the_entry_point_fine_tunes_without_pretrain() -> None:
-    """Only a config with text brings the package in."""
-    source = Path(train.__file__).parent
-    for path in source.glob("*.py"):
-        lines = [li for li in path.read_text().splitlines() if "pretrain." in li and "import" in li]
-        assert not [li for li in lines if not li.startswith(" ")], path.name
+    """Only a config with text imports the package."""
+    code = "import sys, train; sys.exit('pretrain' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

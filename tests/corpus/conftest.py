@@ -1,0 +1,44 @@
+"""Text on this machine, and S3 that fails on purpose."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detalbert.corpus import reader, storage
+from tests.fakes.s3 import Faults
+from tests.fakes.text import contexts
+
+
+@pytest.fixture(scope="session")
+def corpus_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,201 documents, one per line, and blank lines."""
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("\n".join([*contexts(1200), "", "  ", "One. Two."]))
+    return path
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """(client, faults): moto behind a proxy that can spoil answers."""
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
+    client.create_bucket(Bucket="bucket")
+    with Faults(f"http://{host}:{port}") as faults:
+        threading.Thread(target=faults.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
+        storage._s3.cache_clear()
+        reader.read_index.cache_clear()
+        yield client, faults
+        faults.shutdown()
+    server.stop()

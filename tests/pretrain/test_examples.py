@@ -1,0 +1,100 @@
+"""Examples: rates, order, one document each; functions of (seed, epoch, number). Their order."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detalbert.squad.tokenizer import named_tokenizer
+from pretrain.examples import NO_LABEL, ExampleOrder, Examples
+from tests.fakes.text import TOKENIZER, contexts, make_examples, read_examples, text_config, write
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+    return make_examples(tmp_path_factory.mktemp("text"))
+
+
+def original(examples: Examples, made: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The text tokens of an example before masking, and its segment ids."""
+    ids = made["input_ids"].copy()
+    ids[made["masked"]] = made["mlm_labels"]
+    special = np.isin(ids, [examples.vocabulary.cls, examples.vocabulary.sep])
+    return ids[~special], made["token_type_ids"][~special]
+
+
+def test_examples_keep_to_their_document(examples: Examples) -> None:
+    special = [examples.vocabulary.cls, examples.vocabulary.sep]
+    swapped: Counter = Counter()
+    rate = []
+    for number in range(len(examples.corpus)):
+        for epoch in range(3):
+            made = examples.make(epoch, number)
+            assert len(made["input_ids"]) == examples.lengths[number] <= 96
+            assert not np.isin(made["mlm_labels"], special).any()
+            places = np.flatnonzero(np.isin(made["input_ids"], special))
+            assert not set(places) & set(made["masked"])
+            text, types = original(examples, made)
+            tokens, _ = examples.corpus.example(number)
+            parts = [text[types == 0], text[types == 1]]
+            order = parts[::-1] if made["sop_label"] == 1 else parts
+            assert np.array_equal(np.concatenate(order), tokens)  # all of one document, in order
+            assert made["sop_label"] == NO_LABEL or all(map(len, parts))
+            swapped[made["sop_label"]] += 1
+            rate.append((len(made["masked"]), len(tokens)))
+    assert 0.4 < swapped[1] / (swapped[0] + swapped[1]) < 0.6
+    hidden, total = np.sum(rate, axis=0)
+    assert 0.12 < hidden / total <= 0.16
+
+
+def test_documents_do_not_share_an_example(examples: Examples) -> None:
+    tokenizer = named_tokenizer(TOKENIZER)
+    for number in range(len(examples.corpus)):
+        text = tokenizer.decode(examples.corpus.example(number)[0])
+        text = text.replace("the", "").replace("was", "")
+        assert len(set(filter(str.isalpha, text))) == 1, text
+
+
+@pytest.mark.parametrize("kind", [{}, {"text": "generated", "span_fraction": 0.5}])
+def test_examples_are_a_function_of_seed_epoch_and_number(kind: Any, tmp_path: Path) -> None:
+    one, again = make_examples(tmp_path, **kind), make_examples(tmp_path, **kind)
+    ids = [
+        [examples.make(epoch, number)["input_ids"].tolist() for number in range(12)]
+        for examples, epoch in ((one, 3), (again, 3), (one, 4),
+                                (make_examples(tmp_path, seed=7, **kind), 3))
+    ]  # fmt: skip
+    assert ids[0] == ids[1] and ids[0] != ids[2] and ids[0] != ids[3]
+    selects = [one.make(3, number)["start"] != NO_LABEL for number in range(12)]
+    assert any(selects) == bool(kind)
+
+
+def test_one_segment_without_sentence_order(tmp_path: Path) -> None:
+    examples = make_examples(tmp_path, sentence_order=False)
+    made = examples.make(0, 0)
+    assert made["sop_label"] == NO_LABEL and not made["token_type_ids"].any()
+    assert len(made["input_ids"]) == len(examples.corpus.example(0)[0]) + 2
+
+
+def test_an_epoch_sees_every_example_once_at_every_slot_count(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(contexts(1200)))
+    folder = write(tmp_path / "a.txt", tmp_path, shard_mib=0.02)
+    examples = read_examples(folder, text_config(tmp_path / "a.txt", tmp_path))
+    count = len(examples.lengths)
+    seen = {}
+    for slots in (1, 4):
+        order = ExampleOrder(examples, 8, slots, seed=1, group=2)
+        shares = [
+            np.concatenate([order.share(step, slot) for slot in range(slots)])
+            for step in range(2 * count // 8)
+        ]
+        seen[slots] = [sorted(map(tuple, share.tolist())) for share in shares]
+    assert seen[1] == seen[4]
+    tickets = [ticket for share in seen[1] for ticket in share]
+    assert len(set(tickets)) == len(tickets)
+    assert {n for epoch, n in tickets if epoch == 0} == set(range(count))
+    # At any time only two groups of shards are read.
+    order = ExampleOrder(examples, 8, 1, seed=1, group=2)
+    numbers = np.array([order.share(step, 0)[0, 1] for step in range(20)])
+    assert set(examples.corpus.shard_of(numbers)) <= set(order.groups(0)[0])
