@@ -1,12 +1,14 @@
-"""A packed row through the model: logits, losses, the best spans. What training, validation and
-prediction share, so that they cannot come apart."""
+"""A packed row through the model: logits, losses, the best spans.
+
+Training, validation and prediction share it, so that they cannot come apart.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from detalbert.engine.forward import Forward
-from detalbert.engine.rows import Row, to_device
+from detalbert.engine.rows import SpanRow, SquadRow, to_device
 from detalbert.settings.hparams import HParams
 from detalbert.squad.decoding import Candidates, best_spans
 
@@ -21,8 +23,8 @@ def window_losses(
 ) -> Tensor:
     """Per window the mean of start and end cross-entropy over the window's own tokens.
 
-    What the library's span loss gives for each window alone, without padding; 0 where the
-    positions are -100. Waits for no device.
+    It is what the library's span loss gives for each window alone, without padding; 0 where the
+    positions are -100. The device is not waited for.
 
     Args: start_logits, end_logits: [T], any float type; cu_seqlens: int32 [n + 1];
         start_positions, end_positions: int64 [n], counted from the window's first token;
@@ -38,25 +40,25 @@ def window_losses(
 
 
 def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int | None = None) -> Tensor:
-    """[T] -> [n, L], a window a line, -inf past its end; L is `max_length`, or T without it."""
+    """[T] -> [n, L], one window per line, -inf past its end; L is `max_length`, or T without it."""
     tokens = len(logits)
     start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
     token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
     return logits[token.clamp(max=tokens - 1)].masked_fill(token >= end, -torch.inf)
 
 
-def row_losses(row: Row, start: Tensor, end: Tensor) -> Tensor:
+def row_losses(row: SpanRow, start: Tensor, end: Tensor) -> Tensor:
     """Loss of every window of the row, fp32 [n]."""
     positions = row["start_positions"], row["end_positions"]
     return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
 
 
-def evaluate_row(run: Forward, row: Row, hparams: HParams) -> tuple[Candidates, Tensor]:
+def evaluate_row(forward: Forward, row: SquadRow, hparams: HParams) -> tuple[Candidates, Tensor]:
     """The best spans of every window of a row of n, and losses, fp32 [n].
 
     Where questions carry no answers the losses are those of "no answer".
     """
-    row = to_device(row, run.device)
-    start, end = run(row)
+    row = to_device(row, forward.device)
+    start, end = forward(row)
     losses = row_losses(row, start, end)
     return best_spans(start, end, row, hparams.n_best_size, hparams.max_answer_length), losses
