@@ -85,11 +85,11 @@ def test_the_best_threshold_travels_and_gives_the_best_f1(
 
 def test_a_higher_threshold_answers_more(model: Trained, local_run: LocalRun) -> None:
     examples = list(read_questions(local_run.questions))[:60]
-    odds = next(answering.answer(model, examples, 0.0)).answers.null_odds
+    odds = next(answering.answer(model, examples, 0.0)).null_odds
     answered: list[set] = []
     middle = sorted(odds.values())[30]
     for threshold in sorted((float("-inf"), -2.0, 0.0, middle, 5.0, float("inf"))):
-        answers = next(answering.answer(model, examples, threshold)).answers
+        answers = next(answering.answer(model, examples, threshold))
         assert answers.null_odds == odds
         answered.append({id_ for id_, text in answers.predictions.items() if text})
         assert answered[-1] == {id_ for id_, x in odds.items() if x <= threshold}
@@ -115,7 +115,7 @@ def test_the_same_questions_as_rows(local_run: LocalRun, model: Trained, tmp_pat
     examples = list(read_questions(local_run.questions))[:50]
     rows = [{"id": e.id, "question": e.question, "context": e.context} for e in examples]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    answers = next(answering.answer(model, examples, 0.0)).answers
+    answers = next(answering.answer(model, examples, 0.0))
     out = tmp_path / "out"
     out.mkdir()
     (out / "metrics.json").write_text("{}")  # of other questions

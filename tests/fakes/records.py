@@ -8,14 +8,12 @@ allocation 30 min were lost, of the second nothing (a checkpoint at its end), th
 i-c came. Experiment 8: 8 slots on demand on i-d, running since 12:00.
 """
 
-import http.server
-import json
 import re
-import threading
-import urllib.parse
 from typing import Any
 
 from determined.common.api import bindings
+
+from tests.fakes.http import FakeServer, Request
 
 TOKEN = "user-token"
 DAY = "2026-11-20T"
@@ -227,53 +225,23 @@ def _answer(path: str) -> Any:
     return None
 
 
-class FakeRecords:
+class FakeRecords(FakeServer):
     """Serves the records. `hide_raw`: refuse them, as a master with strict permissions does."""
 
     def __init__(self, hide_raw: bool = False) -> None:
         self.calls: list[str] = []
         self.hide_raw = hide_raw
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> "FakeRecords":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, path: str, query: dict[str, list[str]], token: str) -> tuple[int, Any]:
+    def respond(self, request: Request) -> tuple[int, Any]:
+        path = request.path
         self.calls.append(path)
-        if token != f"Bearer {TOKEN}":
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         if path == "/api/v1/trials/metrics/training_metrics":
-            return 200, {"result": _metrics(int(query["trialIds"][0])).to_json()}
+            return 200, {"result": _metrics(int(request.query["trialIds"])).to_json()}
         if path.endswith("/allocation/raw") and self.hide_raw:
             return 403, {"error": {"code": 7, "error": "access denied"}}
         found = _answer(path)
         missing = {"error": {"code": 5, "error": "not found", "message": "not found"}}
         return (404, missing) if found is None else (200, found)
-
-
-def _handler(records: FakeRecords) -> type:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urllib.parse.urlsplit(self.path)
-            token = self.headers.get("Authorization", "")
-            status, answer = records.answer(url.path, urllib.parse.parse_qs(url.query), token)
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
