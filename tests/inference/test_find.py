@@ -14,7 +14,7 @@ from detalbert.inference import find
 from detalbert.inference.model import choose_threshold, load_model
 from tests.conftest import LocalRun
 from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
-from tests.test_predict import refused
+from tests.fakes.no_models import refused
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
 
