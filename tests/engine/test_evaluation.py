@@ -4,19 +4,17 @@ import pytest
 import torch
 
 from detalbert.engine.attention import answer_logits
-from detalbert.engine.evaluation import row_losses, window_losses
+from detalbert.engine.evaluation import row_losses
 from tests.fakes.encoders import LENGTHS, MODELS, make_model, make_row
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_window_losses_are_the_librarys_own_span_loss(name: str) -> None:
+def test_losses_are_the_librarys_own_span_loss(name: str) -> None:
     model, library = make_model(name), make_model(name, "sdpa")
     row, first = make_row(LENGTHS), 0
     losses = row_losses(row, *answer_logits(model, row))
-    for loss, start, end, length in zip(
-        losses, row["start_positions"], row["end_positions"], LENGTHS,
-        strict=True,
-    ):  # fmt: skip
+    positions = row["start_positions"], row["end_positions"]
+    for loss, start, end, length in zip(losses, *positions, LENGTHS, strict=True):
         here = slice(first, first + length)
         batch = {"input_ids": row["input_ids"][None, here]}
         if getattr(model.config, "type_vocab_size", 0) > 1:
@@ -26,12 +24,11 @@ def test_window_losses_are_the_librarys_own_span_loss(name: str) -> None:
         first += length
 
 
-def test_window_losses_are_fp32_and_do_not_depend_on_the_grid() -> None:
+def test_losses_are_fp32_and_do_not_depend_on_the_grid() -> None:
     row, draw = make_row(LENGTHS), torch.Generator().manual_seed(1)
     logits = torch.randn(2, sum(LENGTHS), generator=draw).mul(8).bfloat16().requires_grad_()
-    rest = row["cu_seqlens"], row["start_positions"], row["end_positions"]
-    wide = window_losses(*logits, *rest)
-    narrow = window_losses(*logits, *rest, max(LENGTHS))
+    narrow = row_losses(row, *logits)
+    wide = row_losses({**row, "max_length": sum(LENGTHS)}, *logits)
     assert wide.dtype == torch.float32
     torch.testing.assert_close(wide, narrow, rtol=1e-6, atol=0)
     start, end = (x.float().split(LENGTHS) for x in logits)

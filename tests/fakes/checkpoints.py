@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
 
 TOKEN = "user-token"
 _TIME = "2026-01-01T00:00:{:02d}Z"
@@ -53,9 +53,9 @@ class CheckpointMaster(FakeServer):
     def _find(self, path: str, query: dict[str, str]) -> Any:
         """Something of the bindings, bytes, or None where there is nothing."""
         if path == "/api/v1/trials/7":
-            return bindings.v1GetTrialResponse(trial=_trial())
+            return bindings.v1GetTrialResponse(trial=trial_record(7, experiment=3))
         if path == "/api/v1/experiments/3":
-            return bindings.v1GetExperimentResponse(experiment=_experiment())
+            return bindings.v1GetExperimentResponse(experiment=experiment_record(3))
         if re.fullmatch(r"/api/v1/(trials/7|experiments/3)/checkpoints", path):
             kind = "Trial" if "trials" in path else "Experiment"
             chosen = [self._describe(item) for item in self._sorted(query)]
@@ -93,21 +93,6 @@ class CheckpointMaster(FakeServer):
                 validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
             ),
         )
-
-
-def _trial() -> bindings.trialv1Trial:
-    return bindings.trialv1Trial(
-        id=7, experimentId=3, hparams={}, restarts=0, startTime=_TIME.format(0),
-        state=bindings.trialv1State.COMPLETED, totalBatchesProcessed=1,
-    )  # fmt: skip
-
-
-def _experiment() -> bindings.v1Experiment:
-    return bindings.v1Experiment(
-        id=3, archived=False, config={}, jobId="", name="x", numTrials=1, originalConfig="",
-        projectId=1, projectOwnerId=1, searcherType="single", startTime=_TIME.format(0),
-        state=bindings.experimentv1State.COMPLETED, username="me",
-    )  # fmt: skip
 
 
 def _archive(folder: Path) -> bytes:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine.attention import PACKED
+from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SquadRow
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
@@ -67,3 +68,15 @@ def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
 
     monkeypatch.setattr(nn.Module, "compile", compiled)
+
+
+def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    raise RuntimeError("Failed to find C compiler.")
+
+
+def assert_runs_uncompiled(forward: Forward, log: str) -> None:
+    """`forward` has fallen back to plain layers of `make_model()`, and `log` says so."""
+    assert "layers run uncompiled" in log and "C compiler" in log
+    row = make_row([12, 20])
+    plain = torch.stack(Forward(make_model(), "fp32", forward.device)(row))
+    torch.testing.assert_close(torch.stack(forward(row)), plain, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A server on loopback that speaks JSON: what the fakes of a Determined master share."""
+"""What the fakes of a Determined master share: a server on loopback, a trial, an experiment."""
 
 import contextlib
 import http.server
@@ -7,6 +7,8 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from determined.common.api import bindings
 
 
 class Request(NamedTuple):
@@ -63,3 +65,23 @@ def _handler(server: FakeServer) -> type:
             pass
 
     return Handler
+
+
+def trial_record(number: int, experiment: int, **more: Any) -> bindings.trialv1Trial:
+    """A trial that ended well, unless `more` says otherwise."""
+    facts = {
+        "hparams": {}, "restarts": 0, "startTime": "2026-01-01T00:00:00Z",
+        "state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1,
+    }  # fmt: skip
+    return bindings.trialv1Trial(id=number, experimentId=experiment, **{**facts, **more})
+
+
+def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
+    """An experiment that ended well, unless `more` says otherwise."""
+    facts = {
+        "archived": False, "config": {}, "jobId": "job", "name": "albert-squad", "numTrials": 1,
+        "originalConfig": "", "projectId": 1, "projectOwnerId": 1, "searcherType": "single",
+        "startTime": "2026-01-01T00:00:00Z", "state": bindings.experimentv1State.COMPLETED,
+        "username": "ada",
+    }  # fmt: skip
+    return bindings.v1Experiment(id=number, **{**facts, **more})

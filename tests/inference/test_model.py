@@ -6,10 +6,15 @@ import pytest
 import torch
 import torch._dynamo
 
-from detalbert.engine.forward import Forward
 from detalbert.inference.model import prepare
 from detalbert.settings.hparams import HParams
-from tests.fakes.encoders import SHAPE, compile_with, make_model, make_row
+from tests.fakes.encoders import (
+    SHAPE,
+    assert_runs_uncompiled,
+    broken_compiler,
+    compile_with,
+    make_model,
+)
 
 CPU = torch.device("cpu")
 PIECES = range(SHAPE["vocab_size"])  # a tokenizer as far as `prepare` looks at it
@@ -35,13 +40,6 @@ def test_prediction_does_without_a_compiler(
 ) -> None:
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
     torch._dynamo.reset()
-
-    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        raise RuntimeError("Failed to find C compiler.")
-
-    compile_with(broken, monkeypatch)
+    compile_with(broken_compiler, monkeypatch)
     run = prepare(make_model(), PIECES, COMPILED, CPU)[-1]
-    assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
-    row = make_row([12, 20])
-    wanted = torch.stack(Forward(make_model(), "fp32", CPU)(row))
-    torch.testing.assert_close(torch.stack(run(row)), wanted, rtol=1e-5, atol=1e-5)
+    assert_runs_uncompiled(run, caplog.text)
