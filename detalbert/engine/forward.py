@@ -78,7 +78,7 @@ class Forward:
             return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
 
     def backward_of_nothing(self, row: Row) -> None:
-        """Forward and backward over `row`, for the time and memory; gradients stay as they are."""
+        """Forward and backward over `row`, with gradients of zero: to compile or to measure."""
         (sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
@@ -129,7 +129,7 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def use_fused_gelu(model: nn.Module) -> None:
-    """Put torch's one-kernel tanh GELU where the library spells the same formula out in eight."""
+    """Put torch's tanh GELU, one kernel, in place of the library's, the same formula in eight."""
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):

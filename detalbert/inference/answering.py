@@ -64,7 +64,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
 
 
 class Stopped(Exception):
-    """The caller had waited long enough."""
+    """The caller waits no longer."""
 
 
 def answer_one(

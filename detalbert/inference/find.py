@@ -1,5 +1,5 @@
-"""What `--model` names: a checkpoint, a run's best, an exported folder, or a cluster's checkpoint,
-which is fetched once."""
+"""The folder that `--model` names: a checkpoint, a run's best, an exported model, or a cluster's
+checkpoint, which is fetched once."""
 
 import json
 import re
