@@ -235,17 +235,10 @@ def serve(trained: Trained, threshold: float, host: str, port: int) -> None:
             f"--serve: {host} port {port}: {reason}; give another --host or --port"
         ) from None
     shown = f"[{host}]" if ":" in host else host
-    print(
-        f"serving on http://{shown}:{listener.getsockname()[1]} (the endpoint: /openapi.json); "
-        "Ctrl-C ends it",
-        flush=True,
-    )
-    config = uvicorn.Config(
-        make_app(trained, threshold),
-        log_level="warning",
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=3,
-    )
+    address = f"http://{shown}:{listener.getsockname()[1]}"
+    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it", flush=True)
+    timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
+    config = uvicorn.Config(make_app(trained, threshold), log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
         uvicorn.Server(config).run(sockets=[listener])
     print("stopped")

@@ -84,12 +84,8 @@ def test_radams_decay_is_not_an_l2_penalty():
 
 def test_radam_groups_step_at_their_own_learning_rates():
     ours, theirs = toy_parameters(), toy_parameters()
-    radam = optim.build_optimizer(
-        "radam", [{"params": ours[:1]}, {"params": ours[1:], "lr": 1e-3}], 1e-2
-    )
-    reference = torch.optim.RAdam(
-        [{"params": theirs[:1]}, {"params": theirs[1:], "lr": 1e-3}], 1e-2
-    )
+    groups, same = ([{"params": p[:1]}, {"params": p[1:], "lr": 1e-3}] for p in (ours, theirs))
+    radam, reference = optim.build_optimizer("radam", groups, 1e-2), torch.optim.RAdam(same, 1e-2)
     torch.testing.assert_close(
         take_steps(radam, ours, 10), take_steps(reference, theirs, 10), rtol=1e-6, atol=1e-7
     )

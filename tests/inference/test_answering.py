@@ -3,8 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -161,6 +159,5 @@ def test_who_waits_no_longer_is_not_answered(model: Trained) -> None:
         answering.answer_one(model, "Who?", context, 0.0, lambda: next(asked))
 
 
-def test_an_empty_file_of_questions_gives_nothing(model: Trained, tmp_path: Path) -> None:
-    empty: list[Any] = []
-    assert list(answering.answer(model, empty, 0.0)) == []
+def test_an_empty_file_of_questions_gives_nothing(model: Trained) -> None:
+    assert list(answering.answer(model, [], 0.0)) == []

@@ -114,6 +114,17 @@ def test_what_is_not_there(
     assert not find.CACHE.exists() or not list(find.CACHE.iterdir())
 
 
+def test_the_folder_of_a_faster_process_stays(tmp_path: Path) -> None:
+    class Late:
+        uuid = BEST
+
+        def download(self, path: str) -> None:
+            (tmp_path / BEST / "theirs").mkdir(parents=True)
+
+    assert find._download(Late(), tmp_path) == tmp_path / BEST
+    assert list(tmp_path.rglob("*")) == [tmp_path / BEST, tmp_path / BEST / "theirs"]
+
+
 def test_what_is_a_reference() -> None:
     assert all(map(find.is_reference, [*REFERENCES, "trial:7:newest"]))
     no = ("trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local")
