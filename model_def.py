@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
-from detalbert.engine.batches import train_loader, validation_loader
 from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.loaders import train_loader, validation_loader
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
-from detalbert.engine.rows import Row
+from detalbert.engine.rows import SquadRow
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
@@ -62,16 +62,16 @@ class SquadTrial(StepTrial):
         windows = self.data.validation.windows
         return validation_loader(windows, self.slots, self.rank, self.max_tokens)
 
-    def begin_step(self, batch: list[Row]) -> None:
+    def begin_step(self, batch: list[SquadRow]) -> None:
         self.answers.latest = None  # the weights move on from what was validated
         self.share = self.get_batch_length(batch)
 
-    def row_loss(self, row: Row) -> torch.Tensor:
+    def row_loss(self, row: SquadRow) -> torch.Tensor:
         losses = row_losses(row, *self.forward(row))
         self.meter.update(row, losses)
         return losses.sum() / self.share
 
-    def evaluate_batch(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:

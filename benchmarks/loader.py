@@ -14,7 +14,7 @@ from transformers import default_data_collator
 from benchmarks import peer
 from benchmarks.measure import Different, Options, rates, ratio_of
 from benchmarks.text import LIMITS, examples_of, tokenizer_of
-from detalbert.engine.batches import train_loader
+from detalbert.engine.loaders import train_loader
 from detalbert.engine.order import TrainOrder
 from detalbert.squad.windows import Windows, build_windows
 

@@ -58,7 +58,7 @@ def write_model(folder: Path) -> Path:
 def forward_seconds(model: Trained, rows: list[Any]) -> float:
     began = time.perf_counter()
     for row in rows:
-        model.run(row)
+        model.forward(row)
     return time.perf_counter() - began
 
 

@@ -13,14 +13,24 @@ from torch.utils.data import Dataset
 
 from detalbert.corpus.reader import Corpus
 from detalbert.engine.batches import CHUNK, micro_batches, rows_of_like_lengths
+from detalbert.engine.loaders import RowLoader
 from detalbert.engine.order import Steps, TrainOrder, deal
-from detalbert.engine.rows import Row, RowLoader
+from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike every time
+
+
+class PretrainRow(SpanRow):
+    """A row of examples, M of whose T tokens are hidden. Where an example asks for one objective,
+    it has NO_LABEL for the others."""
+
+    masked: torch.Tensor  # int64 [M], places of the hidden tokens in the row
+    mlm_labels: torch.Tensor  # int64 [M], what they were
+    sop_labels: torch.Tensor  # int64 [n], 0: segments as in the text, 1: swapped, NO_LABEL: no pair
 
 
 class Examples:
@@ -91,12 +101,8 @@ class Examples:
         nothing |= dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
         return {"input_ids": ids, "token_type_ids": types, **nothing, **targets}
 
-    def row(self, tickets: np.ndarray) -> Row:
-        """Examples (epoch, number), int64 [n, 2], end to end as a packed row of T tokens.
-
-        Returns: what `attention.model_inputs` reads; masked, mlm_labels int64 [M]; sop_labels,
-        start_positions, end_positions int64 [n]; windows int64 [n], the numbers.
-        """
+    def row(self, tickets: np.ndarray) -> PretrainRow:
+        """Examples (epoch, number), int64 [n, 2], end to end; `windows` holds the numbers."""
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
         bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
@@ -113,7 +119,7 @@ class Examples:
             "end_positions": np.array([one["end"] for one in made], np.int64),
             "windows": np.ascontiguousarray(tickets[:, 1]),
         }
-        row: Row = {name: torch.from_numpy(column) for name, column in columns.items()}
+        row: PretrainRow = {name: torch.from_numpy(column) for name, column in columns.items()}
         row["max_length"] = max(lengths, default=0)
         return row
 
@@ -174,7 +180,7 @@ class _Rows(Dataset):
         self.examples, self.max_tokens, self.order = examples, max_tokens, order
         self.ahead = (-1, -1)  # epoch and group that were asked for last
 
-    def __getitem__(self, share: np.ndarray) -> list[Row]:
+    def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
         if self.order and self.examples.corpus.remote:
             self._look_ahead(self.order, *share[-1].tolist())
         cuts = micro_batches(self.examples.lengths[share[:, 1]], self.max_tokens)

@@ -6,7 +6,6 @@ vocabulary is scored only where a token is hidden: the logits are [M, V] and not
 of the work and of the memory.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
-from pretrain.examples import NO_LABEL
+from pretrain.examples import NO_LABEL, PretrainRow
 
 _HIDDEN_EVERY = 7  # every 7th token of a made-up row is hidden, about 15 %
 
@@ -31,7 +30,7 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
         self.post_init()
 
 
-def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> tuple[Tensor, ...]:
+def read_pretraining(model: nn.Module, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
     """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
     model has the head, also start and end logits [T, 2].
 
@@ -48,24 +47,24 @@ def read_pretraining(model: nn.Module, row: Mapping[str, Any], tokens: int) -> t
     return (*logits, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else logits
 
 
-def token_losses(logits: Tensor, row: Row) -> Tensor:
+def token_losses(logits: Tensor, row: PretrainRow) -> Tensor:
     """Cross-entropy of every hidden token in nats, fp32 [M]."""
     return F.cross_entropy(logits.float(), row["mlm_labels"], reduction="none")
 
 
-def order_losses(logits: Tensor, row: Row) -> Tensor:
+def order_losses(logits: Tensor, row: PretrainRow) -> Tensor:
     """Cross-entropy of every window's order in nats, fp32 [n]; 0 for a window without a pair."""
     labels = row["sop_labels"]
     return F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="none")
 
 
-def span_losses(logits: Tensor, row: Row) -> Tensor:
+def span_losses(logits: Tensor, row: PretrainRow) -> Tensor:
     """Mean cross-entropy of start and end of every window in nats, fp32 [n]; 0 where no span is
     asked for."""
     return row_losses(row, logits[:, 0], logits[:, 1])
 
 
-def score_row(row: Row, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, Tensor]:
+def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, Tensor]:
     """Sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
     pairs = row["sop_labels"] != NO_LABEL
     sums = {

@@ -15,11 +15,17 @@ from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import check_model
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
-from detalbert.engine.rows import Row, to_device
+from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.errors import UserError
 from pretrain.data import PretrainText
-from pretrain.examples import NO_LABEL, ExampleOrder, train_loader, validation_loader
+from pretrain.examples import (
+    NO_LABEL,
+    ExampleOrder,
+    PretrainRow,
+    train_loader,
+    validation_loader,
+)
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import (
@@ -66,7 +72,7 @@ class PretrainTrial(StepTrial):
         held_out = self.data.validation, self.data.held_out
         return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
 
-    def begin_step(self, batch: list[Row]) -> None:
+    def begin_step(self, batch: list[PretrainRow]) -> None:
         labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
         counts = torch.tensor(
             [
@@ -82,7 +88,7 @@ class PretrainTrial(StepTrial):
         # Slots' gradients are averaged: times `slots`, the mean over all hidden tokens comes out.
         self.weights = self.slots / counts.clamp(min=1)
 
-    def row_loss(self, row: Row) -> torch.Tensor:
+    def row_loss(self, row: PretrainRow) -> torch.Tensor:
         mlm, sop, *spans = self.forward(row)
         parts = [
             (token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
@@ -98,7 +104,7 @@ class PretrainTrial(StepTrial):
             losses.sum() * weight for (losses, _), weight in zip(parts, self.weights, strict=False)
         )
 
-    def evaluate_batch(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:
         """Score this slot's rows; the metrics come from the reducer, once for all slots."""
         self.forward.refresh()
         for row in batch:
@@ -121,7 +127,7 @@ class ScoreReducer(pytorch.MetricReducer):
         self.rows: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.labels = np.zeros(self.vocabulary, np.int64)
 
-    def update(self, row: Row, sums: dict[str, torch.Tensor]) -> None:
+    def update(self, row: PretrainRow, sums: dict[str, torch.Tensor]) -> None:
         self.rows.append((int(row["windows"][0]), sums))
         labels = row["mlm_labels"].cpu().numpy()
         self.labels += np.bincount(labels, minlength=self.vocabulary)

@@ -1,11 +1,9 @@
-"""Unpadded batches: packed rows, attended and scored window by window, and what they cost.
+"""Packed rows (`rows.Row`) through a library encoder, attended window by window.
 
-A packed row is n windows end to end, T real tokens, no padding; window i is tokens
-`cu_seqlens[i]:cu_seqlens[i + 1]`. The model code stays the library's: importing this module
-registers an attention named "packed" that no token leaves its own window by.
+The model code stays the library's: importing this module
+registers an attention named "packed", in which a token attends to its own window alone.
 """
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
 try:
@@ -26,7 +25,7 @@ PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether torch brings a variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
+    """Whether torch has a variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
     torch 2.10 and newer, on Ampere and newer."""
     if varlen_attn is None or device.type != "cuda":
         return False
@@ -34,10 +33,10 @@ def has_kernel(device: torch.device) -> bool:
 
 
 class Layout:
-    """Where the windows of one packed row lie. Made once per row and read by every layer.
+    """The bounds of the windows of one packed row. Made once per row and read by every layer.
 
-    Three ways to attend, all exact. A GPU's flash kernel reads cu_seqlens itself. Where there is
-    none (Volta, fp32, dropout of attention weights) the windows are laid into a grid
+    There are three ways to attend, all exact. A GPU's flash kernel reads cu_seqlens itself. Where
+    there is none (Volta, fp32, dropout of attention weights) the windows are copied to a grid
     [n, max_length], unless there is only one. On a CPU they are attended one after another: no
     padding, and measured 1.3 to 1.5 times the speed of the grid.
 
@@ -111,13 +110,13 @@ def packed_attention(
 
     Args: query, key, value: [1, heads, T, d], any float type; packed_layout: of this row.
     Returns: [1, T, heads, d] and no attention weights.
-    Raises ValueError when called without a layout or with a mask, which would attend across
-    examples, and UserError for a model whose attention is more than softmax(q k) v.
+    Raises ValueError without a layout or with a mask, which would attend across examples, and
+    UserError for a model whose attention is more than softmax(q k) v.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
             "packed attention needs the row's layout and takes no mask: call the model through "
-            "packing.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
+            "attention.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
         )
     more = [x for x in ("sliding_window", "position_bias", "softcap") if kwargs.get(x) is not None]
     if more or getattr(module, "is_causal", False):
@@ -168,26 +167,22 @@ AttentionInterface.register(PACKED, packed_attention)
 AttentionMaskInterface.register(PACKED, _no_mask)
 
 
-def model_inputs(model: nn.Module, row: Mapping[str, Any]) -> dict[str, Any]:
-    """What to call `model` with so that it reads `row` as separate windows.
+def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:
+    """The arguments with which `model` reads `row` as separate windows.
 
     Args:
         model: a library encoder made with `attn_implementation=PACKED`, or a wrapper (DDP) of one.
-        row: on the model's device input_ids, token_type_ids, position_ids (from 0 in every
-            window), int64 [T], and cu_seqlens, int32 [n + 1]; and max_length, a Python int, which
-            the collate function knows. Without it the device is waited for. More keys may be there.
+        row: its tensors on the model's device, which is not waited for.
     Returns: input_ids and position_ids [1, T], packed_layout, and token_type_ids [1, T] where the
         model tells segments apart.
     Raises UserError for a model that would ignore the layout and attend across examples.
     """
     bare = getattr(model, "module", model)
     check_model(bare)
-    cu_seqlens, tokens = row["cu_seqlens"], len(row["input_ids"])
-    max_length = row["max_length"] if "max_length" in row else int(cu_seqlens.diff().max())
     inputs = {
         "input_ids": row["input_ids"][None],
         "position_ids": (row["position_ids"] + first_position(bare))[None],
-        "packed_layout": Layout(cu_seqlens, tokens, max_length),
+        "packed_layout": Layout(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
     }
     if getattr(bare.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = row["token_type_ids"][None]
@@ -212,11 +207,11 @@ def first_position(bare: nn.Module) -> int:
     return 0 if padding is None else padding + 1
 
 
-def answer_logits(model: nn.Module, row: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def answer_logits(model: nn.Module, row: Row) -> tuple[Tensor, Tensor]:
     """Start and end logits [T] of a packed row, from any AutoModelForQuestionAnswering encoder.
 
-    Takes what `model_inputs` takes and raises what it raises; never waits for the device when
-    `row` has max_length. Calls `model` itself, so that a DDP wrapper sees the forward.
+    Takes what `model_inputs` takes and raises what it raises. Calls `model` itself, so that a DDP
+    wrapper sees the forward.
     """
     output = model(**model_inputs(model, row))
     return output.start_logits[0], output.end_logits[0]

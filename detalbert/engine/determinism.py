@@ -16,8 +16,10 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def choose_exact_kernels() -> None:
-    """Have CUDA add up in one order where it has a choice, as gradients of attention and embedding
-    look-ups do not by default. cuBLAS also wants CUBLAS_WORKSPACE_CONFIG, which train.py sets."""
+    """Have CUDA add up in one order: by default gradients of attention and embeddings do not.
+
+    cuBLAS also wants CUBLAS_WORKSPACE_CONFIG, which train.py sets.
+    """
     if torch.cuda.is_available():
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit

@@ -1,62 +1,48 @@
-"""A packed row through the model: logits, losses, the best spans. What training, validation and
-prediction share, so that they cannot come apart."""
+"""A packed row through the model: logits, losses, the best spans.
+
+Training, validation and prediction share it, so that they cannot come apart.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from detalbert.engine.forward import Forward
-from detalbert.engine.rows import Row, to_device
+from detalbert.engine.rows import SpanRow, SquadRow, to_device
 from detalbert.settings.hparams import HParams
 from detalbert.squad.decoding import Candidates, best_spans
 
 
-def window_losses(
-    start_logits: Tensor,
-    end_logits: Tensor,
-    cu_seqlens: Tensor,
-    start_positions: Tensor,
-    end_positions: Tensor,
-    max_length: int | None = None,
-) -> Tensor:
-    """Per window the mean of start and end cross-entropy over the window's own tokens.
+def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor:
+    """The mean of start and end cross-entropy of every window, over the window's own tokens.
 
-    What the library's span loss gives for each window alone, without padding; 0 where the
-    positions are -100. Waits for no device.
+    It is what the library's span loss gives for each window alone, without padding; 0 where the
+    positions are -100. The device is not waited for.
 
-    Args: start_logits, end_logits: [T], any float type; cu_seqlens: int32 [n + 1];
-        start_positions, end_positions: int64 [n], counted from the window's first token;
-        max_length: tokens of the longest window; without it the grid is [n, T] and larger.
+    Args: start_logits, end_logits: [T], any float type.
     Returns: fp32 [n], in nats.
     """
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
-        grid = window_grid(logits.float(), cu_seqlens, max_length)
+        grid = window_grid(logits.float(), row["cu_seqlens"], row["max_length"])
         return F.cross_entropy(grid, target, reduction="none")
 
-    return (loss(start_logits, start_positions) + loss(end_logits, end_positions)) / 2
+    return (loss(start_logits, row["start_positions"]) + loss(end_logits, row["end_positions"])) / 2
 
 
-def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int | None = None) -> Tensor:
-    """[T] -> [n, L], a window a line, -inf past its end; L is `max_length`, or T without it."""
-    tokens = len(logits)
+def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
+    """[T] -> [n, max_length], one window per line, -inf past its end."""
     start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
-    token = start + torch.arange(max_length or tokens, device=cu_seqlens.device)  # [n, L]
-    return logits[token.clamp(max=tokens - 1)].masked_fill(token >= end, -torch.inf)
+    token = start + torch.arange(max_length, device=cu_seqlens.device)  # [n, max_length]
+    return logits[token.clamp(max=len(logits) - 1)].masked_fill(token >= end, -torch.inf)
 
 
-def row_losses(row: Row, start: Tensor, end: Tensor) -> Tensor:
-    """Loss of every window of the row, fp32 [n]."""
-    positions = row["start_positions"], row["end_positions"]
-    return window_losses(start, end, row["cu_seqlens"], *positions, row["max_length"])
-
-
-def evaluate_row(run: Forward, row: Row, hparams: HParams) -> tuple[Candidates, Tensor]:
+def evaluate_row(forward: Forward, row: SquadRow, hparams: HParams) -> tuple[Candidates, Tensor]:
     """The best spans of every window of a row of n, and losses, fp32 [n].
 
     Where questions carry no answers the losses are those of "no answer".
     """
-    row = to_device(row, run.device)
-    start, end = run(row)
+    row = to_device(row, forward.device)
+    start, end = forward(row)
     losses = row_losses(row, start, end)
     return best_spans(start, end, row, hparams.n_best_size, hparams.max_answer_length), losses

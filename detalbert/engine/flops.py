@@ -1,5 +1,9 @@
-"""The floating-point operations of training, counted from the config over real tokens."""
+"""The floating-point operations of training, counted from the config over real tokens.
 
+Needs NumPy alone: reports and estimates count without torch.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,12 +35,13 @@ def training_flops(config: Any, lengths: np.ndarray) -> float:
     return float(3 * (per_token * lengths.sum() + per_pair * np.square(lengths).sum()))
 
 
-def flops_of_row(config: Any, row: Any) -> float:
-    """Of one forward and backward: `training_flops`, and the head on the hidden tokens.
+def flops_of_row(config: Any, row: Mapping[str, Any]) -> float:
+    """One forward and backward of pretraining: `training_flops`, and the head on hidden tokens.
 
-    A product costs 2 per weight and token and backward two for each of forward: the head's are
-    h x e and e x V.
+    The head's products, h x e and e x V, are counted as above.
+
+    Args: row: a `PretrainRow`, on the host.
     """
     head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
-    lengths = np.diff(row["cu_seqlens"].numpy())
+    lengths = np.diff(np.asarray(row["cu_seqlens"]))
     return training_flops(config, lengths) + 3 * head * len(row["masked"])

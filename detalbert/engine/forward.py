@@ -1,8 +1,7 @@
-"""How a model runs here: its precision, its compiled layers, and the row lengths they run on."""
+"""How a model runs: its precision, its compiled layers, and the row lengths they run on."""
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +10,7 @@ from transformers.activations import NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
 from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
+from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
 # Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
@@ -18,10 +18,10 @@ from detalbert.errors import UserError
 ROW_MULTIPLE = 64
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
-Read = Callable[[nn.Module, Mapping[str, Any], int], tuple[Tensor, ...]]
+Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 
 
-def read_answers(model: nn.Module, row: Mapping[str, Any], tokens: int) -> tuple[Tensor, ...]:
+def read_answers(model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
     """Start and end logits [T] of a row."""
     start, end = answer_logits(model, row)
     return start[:tokens], end[:tokens]
@@ -31,7 +31,7 @@ class Forward:
     """Runs packed rows through a library encoder: `forward(row)` gives what `read` makes of one,
     start and end logits [T] by default.
 
-    In half precision the weights of the layers are copied once a step (`linears`), and everything
+    In half precision the weights of the layers are copied once a step (`precision`), and everything
     else is autocast. Compiled layers are compiled once for rows of all lengths, on a made-up row
     (`compile_layers`), and never by the data: which code runs is then a function of the
     config and the machine, as an exact restart needs.
@@ -71,14 +71,14 @@ class Forward:
         for linear in self.linears:
             linear.refresh()
 
-    def __call__(self, row: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    def __call__(self, row: Row) -> tuple[Tensor, ...]:
         """What `read` gives for a row on the device, float32 or half precision."""
         half = self.dtype is not torch.float32
         with torch.autocast(self.device.type, self.dtype, enabled=half):
             return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
 
-    def backward_of_nothing(self, row: Mapping[str, Any]) -> None:
-        """Forward and backward over `row`, for the time and memory; gradients stay as they are."""
+    def backward_of_nothing(self, row: Row) -> None:
+        """Forward and backward over `row`, with gradients of zero: to compile or to measure."""
         (sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
@@ -107,7 +107,7 @@ class Forward:
             self.layers = []
         self.model.train(mode)
 
-    def _run_made_up(self, row: Mapping[str, Any], training: bool) -> None:
+    def _run_made_up(self, row: Row, training: bool) -> None:
         self.refresh()
         if training:
             self.model.train()
@@ -129,28 +129,28 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def use_fused_gelu(model: nn.Module) -> None:
-    """Put torch's one-kernel tanh GELU where the library spells the same formula out in eight."""
+    """Put torch's tanh GELU, one kernel, in place of the library's, the same formula in eight."""
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def pad_row(row: Mapping[str, Any], multiple: int) -> Mapping[str, Any]:
+def pad_row(row: Row, multiple: int) -> Row:
     """`row` with one more window of zeros, so that its tokens are a multiple of `multiple`."""
     tokens = len(row["input_ids"])
     missing = -tokens % multiple
     if not missing:
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
-    padded: dict[str, Any] = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
+    padded: Row = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
     bounds = row["cu_seqlens"]
     padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
     padded["max_length"] = max(row["max_length"], missing)
     return padded
 
 
-def made_up_row(tokens: int, longest: int, device: torch.device) -> dict[str, Any]:
+def made_up_row(tokens: int, longest: int, device: torch.device) -> Row:
     """A packed row of `tokens` zeros in windows of `longest` tokens and what is left over."""
     bounds = [*range(0, tokens, longest), tokens]
     position = torch.arange(tokens, device=device)
@@ -161,4 +161,5 @@ def made_up_row(tokens: int, longest: int, device: torch.device) -> dict[str, An
         "position_ids": position % longest,
         "cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=device),
         "max_length": min(longest, tokens),
+        "windows": torch.arange(len(bounds) - 1, device=device),
     }

@@ -1,4 +1,4 @@
-"""The model and its precision: a hub name, folder or config -> an encoder with a span head."""
+"""The model: a hub name, folder or config -> an encoder with a span head."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import (
 
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.safe_load import read_weights
-from detalbert.errors import UserError, unknown_key
+from detalbert.errors import UserError, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 
@@ -87,9 +87,8 @@ def load_weights(model_class: Any, name: str) -> tuple[PreTrainedModel, set]:
 
 def model_error(name: str, error: BaseException) -> UserError:
     """The error for a model that the library does not load."""
-    return hub_error(error)(
-        f"hyperparameters.model: {name!r} does not load: {str(error).strip().splitlines()[0]}"
-    )
+    text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}"
+    return hub_error(error)(text)
 
 
 def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -145,6 +144,5 @@ def random_model(model_class: Any, config: PretrainedConfig) -> PreTrainedModel:
     try:
         return make(config, attn_implementation=PACKED, dtype=torch.float32)
     except (ValueError, TypeError) as error:
-        raise UserError(
-            f"hyperparameters.model: cannot be built: {str(error).strip().splitlines()[0]}"
-        ) from None
+        reason = first_line(error)
+        raise UserError(f"hyperparameters.model: cannot be built: {reason}") from None

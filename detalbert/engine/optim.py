@@ -36,8 +36,8 @@ def build_optimizer(
 
     eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
     step by |weights| / |step|; torch_optimizer cuts |weights| at 10 by default, which would slow
-    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so it is
-    let be. Its moments are not debiased, as in the paper's last version.
+    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so the
+    cut is left out. Its moments are not debiased, as in the paper's last version.
     Raises UserError for another name.
     """
     if name == "radam":
@@ -45,9 +45,7 @@ def build_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "lamb":
-        from torch_optimizer import Lamb
-
-        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6, clamp_value=1e6)
+        return torch_optimizer.Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6, clamp_value=1e6)
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
 
 
@@ -83,15 +81,14 @@ def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
 
 
 class RAdam(torch_optimizer.RAdam):
-    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as its parent steps, which the published
-    runs used.
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as in the published runs: its parent's.
 
     The same operations in the same order, so that the bits are the same, but over lists of
     tensors: on a GPU a step is a dozen launches and not a dozen for every parameter. Three things
     differ from torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
     (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
     and bias correction is folded into the step size. One thing differs from the parent: step
-    sizes are not kept in a table that all groups share, by which every group would step at the
+    sizes are not kept in a table that all groups share, which would have every group step at the
     first group's learning rate.
 
     eps is added to the square root of the uncorrected second moment; parameters are float32.

@@ -1,4 +1,9 @@
-"""Which windows a step trains on, and which slot gets which of them: a function of (seed, step)."""
+"""Which windows a step trains on, and which slot gets which of them: a function of (seed, step).
+
+So a restart at step s needs no loader state. Epochs run on without a seam: with 132,198 windows at
+48 a step, step 2,754 holds positions 132,192..132,239, the last 6 windows of epoch 0 and the first
+42 of epoch 1.
+"""
 
 import heapq
 from collections.abc import Iterator
@@ -21,11 +26,7 @@ class TrainOrder:
     """
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
-        if global_batch_size % slots:
-            raise UserError(
-                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
-                f"evenly to {slots} slots; make it a multiple of {slots}"
-            )
+        share_size(global_batch_size, slots)
         self.lengths = np.asarray(lengths)
         self.global_batch_size = global_batch_size
         self.slots = slots
@@ -65,15 +66,20 @@ def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
     tokens than the longest window and the shortest do.
 
     Args: lengths: tokens per window, any integer type [B]; slots: how many processes share them.
-    Returns: per slot the positions in `lengths` it gets, ascending, int64 [B / slots].
+    Returns: for each slot its positions in `lengths`, ascending, int64 [B / slots].
     Raises UserError when B is no multiple of `slots`.
     """
-    if len(lengths) % slots:
+    return spread(lengths, slots, room=share_size(len(lengths), slots))
+
+
+def share_size(global_batch_size: int, slots: int) -> int:
+    """Windows of a step that each slot gets. Raises UserError where they do not come out even."""
+    if global_batch_size % slots:
         raise UserError(
-            f"hyperparameters.global_batch_size: {len(lengths)} windows cannot be dealt evenly to "
-            f"{slots} slots; make it a multiple of {slots}"
+            f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
+            f"evenly to {slots} slots; make it a multiple of {slots}"
         )
-    return spread(lengths, slots, room=len(lengths) // slots)
+    return global_batch_size // slots
 
 
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:

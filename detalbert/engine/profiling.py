@@ -2,8 +2,7 @@
 
 Determined's own `context.set_profiler` starts and stops torch's profiler around each `train_batch`:
 a trace for every step, and the wait for the loader in none. Here it runs from the end of one step
-to the end of another. The trace lies where TensorBoard's files do, so a cluster uploads it with
-them.
+to the end of another. The trace is among TensorBoard's files, so a cluster uploads it with them.
 """
 
 import contextlib
@@ -127,14 +126,14 @@ def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"steps": len(steps), "device": "GPU" if kernels else "CPU operators", **each}
 
 
-def describe(found: dict[str, Any]) -> str:
-    """One line of `summarize`."""
+def describe(trace: dict[str, Any]) -> str:
+    """What `summarize` gives, on one line."""
 
     def part(name: str) -> str:
-        return f"{found[name]:.1f} ms ({found[name] / found['wall']:.0%})"
+        return f"{trace[name]:.1f} ms ({trace[name] / trace['wall']:.0%})"
 
     return (
-        f"profile of {found['steps']} steps: {found['wall']:.1f} ms a step, {found['device']} "
+        f"profile of {trace['steps']} steps: {trace['wall']:.1f} ms a step, {trace['device']} "
         f"{part('busy')}, waiting for the loader {part('loader')}, all-reduce {part('all_reduce')}"
     )
 
@@ -159,7 +158,7 @@ def _windows(
 
 
 def _covered(times: Times, windows: list[tuple[float, float]]) -> float:
-    """How much of the windows lies in at least one of `times`, microseconds."""
+    """How much of the windows at least one of `times` covers, microseconds."""
     total = 0.0
     ordered = times[np.argsort(times[:, 0], kind="stable")]
     for begin, end in windows:

@@ -17,9 +17,9 @@ _PROBES = (2, 4)  # rows measured, in windows of the longest kind
 def resolve(forward: Forward, longest: int, slots: int) -> int:
     """The budget in tokens for `forward` on its device, the same on every slot.
 
-    Memory grows in a line with the tokens of a row, so two short rows are measured, forward and
-    backward, and the line followed to what is free once the optimizer holds its two moments.
-    Rounded down to 1,024 tokens (to one window of `longest` below that), so that a restart on the
+    Memory is linear in the tokens of a row. So two short rows are measured, forward and backward,
+    and the line followed to what is free once the optimizer holds its two moments. The budget is
+    rounded down to 1,024 tokens (to one window of `longest` below that), so that a restart on the
     same kind of GPU finds the same budget and cuts the same micro-batches. On a CPU it is 4,096.
     """
     if forward.device.type != "cuda":
@@ -59,8 +59,8 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
 
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
-    """Most bytes allocated on the GPU while a row of `tokens` tokens runs forward and backward,
-    infinity where they are not there."""
+    """Most bytes allocated on the GPU while a row of `tokens` tokens runs forward and backward;
+    infinity where the memory is too small."""
     row = made_up_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)

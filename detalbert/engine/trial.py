@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
-from detalbert.engine.batches import default_workers
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
+from detalbert.engine.loaders import default_workers
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile

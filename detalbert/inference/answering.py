@@ -1,4 +1,4 @@
-"""Questions -> windows -> packed rows -> spans -> answers, a chunk at a time: validation's steps.
+"""Questions -> windows -> packed rows -> spans -> answers, a chunk at a time, as in validation.
 
 A chunk is featurised ahead of the model and merged behind it, in a thread each; at most three
 chunks are held.
@@ -14,19 +14,20 @@ import torch
 
 from detalbert.engine.batches import CHUNK, pack_rows, validation_rows
 from detalbert.engine.evaluation import evaluate_row
-from detalbert.engine.rows import Row
+from detalbert.engine.rows import SquadRow
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
-from detalbert.squad.answers import Answers, merge_answers, n_best_list
+from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
 
 
 class Answered(NamedTuple):
-    """What became of a chunk of questions."""
+    """The answers to a chunk of questions."""
 
     examples: list[Example]
-    answers: Answers
+    predictions: dict[str, str]  # by question id; "": no answer
+    null_odds: dict[str, float]  # by question id
     n_best: dict[str, list[dict[str, Any]]]  # by question id, as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
@@ -34,7 +35,7 @@ class Answered(NamedTuple):
 class _Chunk(NamedTuple):
     examples: list[Example]
     windows: Windows
-    rows: list[Row]
+    rows: list[SquadRow]
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
@@ -42,7 +43,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
 
     The windows, rows and spans are those of a validation over the same questions, to the bit.
     Args: threshold: of null_odds; above it the prediction is "".
-    Raises: what reading `examples` raises; UserError for a context that windows cannot cover.
+    Raises what reading `examples` raises, and UserError for a context that windows cannot cover.
     """
     questions = iter(examples)
 
@@ -54,16 +55,16 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
         coming, merging = ahead.submit(next_chunk), None
         while (chunk := coming.result()) is not None:
             coming = ahead.submit(next_chunk)
-            found = evaluate(trained, chunk.rows)
+            spans, losses = evaluate(trained, chunk.rows)
             if merging is not None:
                 yield merging.result()
-            merging = behind.submit(_merge, trained, chunk, *found, threshold)
+            merging = behind.submit(_merge, trained, chunk, spans, losses, threshold)
         if merging is not None:
             yield merging.result()
 
 
 class Stopped(Exception):
-    """The caller had waited long enough."""
+    """The caller waits no longer."""
 
 
 def answer_one(
@@ -79,6 +80,7 @@ def answer_one(
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
+    """The windows of some questions, packed into rows as validation packs them."""
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
     windows = build_windows(examples, trained.tokenizer, *sizes)
@@ -91,16 +93,16 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 
 @torch.no_grad()
 def evaluate(
-    trained: Trained, rows: Iterable[Row], go_on: Callable[[], bool] = lambda: True
+    trained: Trained, rows: Iterable[SquadRow], go_on: Callable[[], bool] = lambda: True
 ) -> tuple[list[Candidates], np.ndarray]:
     """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
     spans, losses = [], [np.empty(0, np.float32)]
     for row in rows:
         if not go_on():
             raise Stopped
-        found, lost = evaluate_row(trained.run, row, trained.hparams)
-        spans.append(found)
-        losses.append(lost.float().cpu().numpy())
+        row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams)
+        spans.append(row_spans)
+        losses.append(row_losses.float().cpu().numpy())
     return spans, np.concatenate(losses)
 
 
@@ -113,7 +115,7 @@ def _merge(
 ) -> Answered:
     answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
     n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
-    order = np.argsort(np.concatenate([found.windows for found in spans]))
+    order = np.argsort(np.concatenate([row.windows for row in spans]))
     known = np.array([example.answers is not None for example in chunk.examples])
     losses = losses[order][known[chunk.windows.example_index]]
-    return Answered(chunk.examples, answers, n_best, losses)
+    return Answered(chunk.examples, *answers, n_best, losses)

@@ -1,22 +1,20 @@
-"""What `--model` names: a checkpoint, a run's best, an exported folder, or a cluster's checkpoint,
-which is fetched once."""
+"""The folder that `--model` names: a checkpoint, a run's best, an exported model, or a cluster's
+checkpoint, which is fetched once."""
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import Unavailable, UserError
+from detalbert.atomic import whole_folder
+from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
 
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_REFERENCE = re.compile(rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<which>.*)")
+_REFERENCE = re.compile(rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)")
 
 
 def is_reference(name: str) -> bool:
@@ -25,52 +23,48 @@ def is_reference(name: str) -> bool:
 
 
 def fetch(name: str, cache: Path = CACHE) -> Path:
-    """The folder of a checkpoint, downloaded to `cache` unless it is there already.
+    """The folder of a cluster's checkpoint, downloaded to `cache` unless it is there already.
 
     `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
     says so too), `trial:7:latest` the newest. Master and login are those of the `det` command:
     DET_MASTER, `det user login`.
     Raises UserError when there is none, Unavailable when the master does not answer.
     """
-    found = _REFERENCE.fullmatch(name)
-    which = found["which"] or ":best"
-    if which not in (":best", ":latest"):
-        raise UserError(f"--model {name}: give {found['kind']}:ID, :best or :latest after it")
-    if found["uuid"] and (cache / found["uuid"]).is_dir():
-        return cache / found["uuid"]
+    reference = _REFERENCE.fullmatch(name)
+    uuid, kind, rank = reference["uuid"], reference["kind"], reference["rank"] or ":best"
+    if rank not in (":best", ":latest"):
+        raise UserError(f"--model {name}: give {kind}:ID, :best or :latest after it")
+    if uuid and (cache / uuid).is_dir():
+        return cache / uuid
     from determined.common.api import errors
     from determined.experimental import client
 
     try:
-        determined = client.Determined()
-        if found["uuid"]:
-            checkpoint = determined.get_checkpoint(found["uuid"])
-        else:
-            getter = getattr(determined, f"get_{found['kind']}")
-            checkpoint = _choose(name, getter(int(found["id"])), which == ":latest")
-        return _download(checkpoint, cache)
+        master = client.Determined()
+        if uuid:
+            return _download(master.get_checkpoint(uuid), cache)
+        owner = getattr(master, f"get_{kind}")(int(reference["id"]))
+        return _download(_first_finished(name, owner, rank == ":latest"), cache)
     except UserError:
         raise
     except errors.MasterNotFoundException as error:
-        raise Unavailable(f"--model {name}: {_reason(error)}; set DET_MASTER") from None
+        raise Unavailable(f"--model {name}: {first_line(error)}; set DET_MASTER") from None
     except errors.UnauthenticatedException:
         raise UserError(f"--model {name}: the master wants a login; det user login") from None
     except errors.NotFoundException:
         raise UserError(f"--model {name}: the master knows no such thing; give another") from None
     except OSError as error:  # the disk's and the network's
-        raise Unavailable(f"--model {name}: not fetched: {_reason(error)}; try again") from None
+        raise Unavailable(f"--model {name}: not fetched: {first_line(error)}; try again") from None
     except Exception as error:  # whatever storage libraries and the client raise
-        raise UserError(f"--model {name}: not fetched: {_reason(error)}") from None
+        raise UserError(f"--model {name}: not fetched: {first_line(error)}") from None
 
 
-def _choose(name: str, owner: Any, latest: bool) -> Any:
+def _first_finished(name: str, owner: Any, latest: bool) -> Any:
+    """The newest or the best finished checkpoint of `owner`, a trial or an experiment."""
     from determined.experimental import client
 
-    order = {}
-    if latest:
-        by_end = client.CheckpointSortBy.END_TIME
-        order = {"sort_by": by_end, "order_by": client.OrderBy.DESC}
-    for checkpoint in owner.list_checkpoints(**order):
+    newest_first = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
+    for checkpoint in owner.list_checkpoints(**(newest_first if latest else {})):  # else best first
         if checkpoint.state is client.CheckpointState.COMPLETED:
             return checkpoint
     raise UserError(f"--model {name}: it has no finished checkpoint; wait for one, or give a UUID")
@@ -78,23 +72,17 @@ def _choose(name: str, owner: Any, latest: bool) -> Any:
 
 def _download(checkpoint: Any, cache: Path) -> Path:
     target = cache / checkpoint.uuid
-    if target.is_dir():
-        return target
     cache.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=cache, prefix=f".{checkpoint.uuid}.fetching-"))
     try:
-        checkpoint.download(str(aside / "checkpoint"))
-        os.replace(aside / "checkpoint", target)
+        if not target.is_dir():
+            with whole_folder(target) as aside:
+                checkpoint.download(str(aside))
+                if target.is_dir():
+                    raise FileExistsError(target)
     except OSError:
-        if not target.is_dir():  # another process was faster
+        if not target.is_dir():  # else another process was faster, and its folder stays
             raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return target
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def find(name: str) -> Path:
@@ -118,16 +106,16 @@ def find(name: str) -> Path:
 
 
 def _best_of_run(folder: Path) -> Path:
-    there = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
-    if not there:
+    names = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
+    if not names:
         raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
-    others = f"give one of {folder / 'checkpoints'}: {', '.join(there)}"
+    others = f"give one of {folder / 'checkpoints'}: {', '.join(names)}"
     try:
         best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
     except FileNotFoundError:
         raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
-    if step_name(best) not in there:
+    if step_name(best) not in names:
         raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
     return folder / "checkpoints" / step_name(best)

@@ -36,7 +36,7 @@ class Trained(NamedTuple):
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     hparams: HParams
-    run: Forward  # the model as it runs on its device
+    forward: Forward  # the model as it runs on its device
     scores: dict[str, float]  # of its validation; empty where there was none
     data: dict[str, Any]  # `data:` of its experiment config; empty for a folder of another make
     steps: int | None  # optimizer steps trained, where known
@@ -125,7 +125,11 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase,
     hparams: HParams,
     device: torch.device,
-) -> tuple:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, HParams, Forward]:
+    """The first four parts of `Trained`: the model on `device`, in evaluation mode, compiled.
+
+    Raises UserError for a model that cannot run packed rows, or whose tokenizer is another's.
+    """
     check_model(model)
     if len(tokenizer) > model.config.vocab_size:
         raise UserError(
@@ -133,11 +137,11 @@ def prepare(
             "they are not of one model"
         )
     model = model.to(device).eval()
-    run = Forward(model, hparams.precision, device, hparams.compile)
-    run.refresh()
+    forward = Forward(model, hparams.precision, device, hparams.compile)
+    forward.refresh()
     budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
-    run.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
-    return model, tokenizer, hparams, run
+    forward.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
+    return model, tokenizer, hparams, forward
 
 
 def choose_threshold(trained: Trained, wanted: str | None = None) -> float:

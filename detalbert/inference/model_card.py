@@ -22,7 +22,7 @@ def base_model(trained: Trained) -> str:
 
 
 def public(data: dict[str, Any]) -> dict[str, Any]:
-    """`data:` without what is only of the machine: folders, the cache."""
+    """`data:` without what says something of the machine: folders, the cache."""
     kept = {key: value for key, value in data.items() if key != "cache_dir"}
     return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
 

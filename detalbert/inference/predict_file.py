@@ -10,7 +10,8 @@ import numpy as np
 from tqdm import tqdm
 
 from detalbert.atomic import whole_file, write_json
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
+from detalbert.hub import looks_like_path
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
@@ -26,7 +27,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
     """Answer the questions of `data` into `folder`; returns the scores, {} without any answers.
 
     Args:
-        data: a SQuAD JSON file, JSON lines or CSV (see `question_files`); or `generated`, an
+        data: a SQuAD JSON file, JSON lines or CSV (see `question_stream`); or `generated`, an
             official file name or a hub name, as `data.validation` of a run takes them.
         folder: gets predictions.json, null_odds.json, nbest.json and, where the file has
             answers, metrics.json, all whole or, after an error, none of them.
@@ -45,20 +46,20 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
         else:
             (folder / METRICS).unlink(missing_ok=True)  # of other questions
     except OSError as error:
+        reason = first_line(error)
         raise UserError(
-            f"{folder}: cannot write there ({error.strerror or error}); give another --output-dir"
+            f"{folder}: cannot write there ({reason}); give another --output-dir"
         ) from None
     return metrics
 
 
 def _open(data: str) -> tuple[Iterable[Example], int]:
-    """The questions and their number. A file is read through first: a fault in its last line
-    shall not wait for the model to get there."""
+    """The questions and their number. A file is read through first, so that a fault in its last
+    line is said before the model runs."""
     path = Path(data)
     if path.is_file():
         return read_questions(path), sum(1 for _ in read_questions(path))
-    file_like = path.suffix.lower() in SUFFIXES or path.is_absolute() or path.is_dir()
-    if file_like and data not in sources.OFFICIAL_SHA256:
+    if looks_like_path(data, SUFFIXES) and data not in sources.OFFICIAL_SHA256:
         raise UserError(f"--data {data}: no such file; give a file of questions")
     try:
         source = sources.open_source(data, "validation", Path(".cache"))
@@ -75,13 +76,13 @@ def _answer_all(
 ) -> dict[str, float]:
     tally, losses = Tally(), []
     for chunk in chunks:
-        for writer, values in zip(writers, (*chunk.answers, chunk.n_best), strict=True):
+        results = chunk.predictions, chunk.null_odds, chunk.n_best
+        for writer, values in zip(writers, results, strict=True):
             writer.add(values)
         known = [example for example in chunk.examples if example.answers is not None]
-        predictions, null_odds = chunk.answers
         if known:
-            ids = [example.id for example in known]
-            tally.add(known, predictions, {id_: null_odds[id_] for id_ in ids})
+            odds = {example.id: chunk.null_odds[example.id] for example in known}
+            tally.add(known, chunk.predictions, odds)
             losses.append(chunk.losses)
         bar.update(len(chunk.examples))
     if not losses:

@@ -25,12 +25,12 @@ def ask(
     `n_best`. margin: score of the best span less score of "no answer", in logits; None where no
     span is possible. The model abstains where -margin is above `threshold`. n_best: text,
     probability, start and end of the best answers, best first; the text "" is "no answer".
-    Raises: Stopped (see `answering`).
+    Raises Stopped, as `answer_one`.
     """
     answered = answer_one(trained, question, context, threshold, go_on)
     n_best = list(_trimmed(answered.n_best[""]))
     spans = [entry for entry in n_best if entry["text"]]
-    abstained = not spans or not answered.answers.predictions[""]
+    abstained = not spans or not answered.predictions[""]
     chosen = next(x for x in n_best if not x["text"]) if abstained else spans[0]
     return {
         "question": question,
@@ -39,7 +39,7 @@ def ask(
         "start": None if abstained else chosen["start"],
         "end": None if abstained else chosen["end"],
         "probability": chosen["probability"],
-        "margin": -answered.answers.null_odds[""] if spans else None,
+        "margin": -answered.null_odds[""] if spans else None,
         "threshold": threshold,
         "n_best": n_best,
     }

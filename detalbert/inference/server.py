@@ -6,7 +6,6 @@ a body over the limit (413), a full queue (503), a wait over the limit (504).
 
 import asyncio
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any
 
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 from detalbert.inference.answering import Stopped
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
@@ -226,27 +225,20 @@ def _handle_errors(app: FastAPI) -> None:
 
 
 def serve(trained: Trained, threshold: float, host: str, port: int) -> None:
-    """Serve until interrupted. Raises UserError for an address that cannot be bound."""
+    """Serve until interrupted. Raises UserError for an address that the system does not give."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if getattr(error, "errno", None) else error
+        reason = first_line(error).split(" (while")[0]  # Python adds the address
         raise UserError(
             f"--serve: {host} port {port}: {reason}; give another --host or --port"
         ) from None
     shown = f"[{host}]" if ":" in host else host
-    print(
-        f"serving on http://{shown}:{listener.getsockname()[1]} (the endpoint: /openapi.json); "
-        "Ctrl-C ends it",
-        flush=True,
-    )
-    config = uvicorn.Config(
-        make_app(trained, threshold),
-        log_level="warning",
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=3,
-    )
+    address = f"http://{shown}:{listener.getsockname()[1]}"
+    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it", flush=True)
+    timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
+    config = uvicorn.Config(make_app(trained, threshold), log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
         uvicorn.Server(config).run(sockets=[listener])
     print("stopped")

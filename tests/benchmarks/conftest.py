@@ -1,9 +1,10 @@
 """What makes every stage of the benchmarks short."""
 
+import json
+
 import pytest
 
 from detalbert.squad import world
-from detalbert.squad.sources import _world
 
 
 @pytest.fixture(scope="session")
@@ -11,7 +12,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """A folder of few generated questions, and what makes every stage short."""
     folder = tmp_path_factory.mktemp("squad")
     for name, split in (("train", "train"), ("dev", "validation")):
-        (folder / f"{name}.json").write_text(_world(split))
+        (folder / f"{name}.json").write_text(json.dumps(world.generate(split)))
     passages = world.generate("train", seed=4, paragraphs=60)["data"]
     texts = [p["context"] for article in passages for p in article["paragraphs"]]
     (folder / "text.txt").write_text("\n".join(["", *texts]))

@@ -1,55 +1,32 @@
-"""How rows run: padding to a multiple, compiled layers, half precision, fused GELU, the budget."""
+"""How rows run: padding to a multiple, compiled layers, half precision, fused GELU."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
-from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForQuestionAnswering,
-    BertConfig,
-    BertForQuestionAnswering,
-)
 from transformers.activations import NewGELUActivation
 
-from detalbert.engine import attention, evaluation, forward, token_budget
-from detalbert.engine.attention import PACKED
-from detalbert.engine.forward import Forward, encoder_layers, made_up_row, pad_row
+from detalbert.engine import attention, forward
+from detalbert.engine.evaluation import row_losses
+from detalbert.engine.forward import Forward, encoder_layers, pad_row
 from detalbert.engine.precision import Fp8Linear, StepLinear
+from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
-from detalbert.inference.model import prepare
-from detalbert.settings.hparams import HParams
+from tests.fakes.encoders import (
+    assert_runs_uncompiled,
+    broken_compiler,
+    compile_with,
+    make_model,
+    make_row,
+)
 
 CPU = torch.device("cpu")
-SHAPE = {
-    "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0, "initializer_range": 0.2,
-}  # fmt: skip
-
-
-def albert(seed: int = 0, **more: Any) -> nn.Module:
-    torch.manual_seed(seed)
-    config = AlbertConfig(**{**SHAPE, "embedding_size": 16, "hidden_act": "gelu_new", **more})
-    return AlbertForQuestionAnswering._from_config(config, attn_implementation=PACKED)
-
-
-def row_of(lengths: list[int], seed: int = 0) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    row = made_up_row(sum(lengths), max(lengths), CPU)
-    bounds = torch.tensor([0, *lengths]).cumsum(0)
-    row["input_ids"] = torch.randint(5, 100, (sum(lengths),))
-    row["position_ids"] = torch.cat([torch.arange(n) for n in lengths])
-    row["cu_seqlens"] = bounds.to(torch.int32)
-    return row
 
 
 def test_a_padded_row_gives_the_windows_the_same_logits() -> None:
-    model = albert()
-    row = row_of([9, 17, 4])
+    model = make_model()
+    row = make_row([9, 17, 4])
     plain = attention.answer_logits(model, row)
     padded = pad_row(row, 64)
     assert len(padded["input_ids"]) == 64 and padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64]
@@ -60,15 +37,15 @@ def test_a_padded_row_gives_the_windows_the_same_logits() -> None:
 
 
 def test_the_layers_are_found_once_each() -> None:
-    groups = encoder_layers(albert())
+    groups = encoder_layers(make_model())
     assert [type(layer).__name__ for layer in groups] == ["AlbertLayerGroup"]
-    bert = BertForQuestionAnswering(BertConfig(**SHAPE))
-    assert [type(layer).__name__ for layer in encoder_layers(bert)] == ["BertLayer"] * 3
+    layers = encoder_layers(make_model("bert"))
+    assert [type(layer).__name__ for layer in layers] == ["BertLayer"] * 2
 
 
 def test_gelu_is_fused_and_means_the_same() -> None:
-    spelled, fused = albert(), albert()
-    row = row_of([12, 20])
+    spelled, fused = make_model(), make_model()
+    row = make_row([12, 20])
     wanted = attention.answer_logits(spelled, row)
     got = Forward(fused, "auto", CPU)(row)
     assert any(isinstance(m, NewGELUActivation) for m in spelled.modules())
@@ -76,7 +53,7 @@ def test_gelu_is_fused_and_means_the_same() -> None:
     torch.testing.assert_close(torch.stack(got), torch.stack(wanted), rtol=1e-5, atol=1e-5)
 
 
-def loss_and_gradients(run: Forward, row: dict[str, Any]) -> list[torch.Tensor]:
+def loss_and_gradients(run: Forward, row: SquadRow) -> list[torch.Tensor]:
     run.refresh()
     run.model.zero_grad()
     start, end = run(row)
@@ -85,9 +62,9 @@ def loss_and_gradients(run: Forward, row: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def test_half_precision_stays_near_fp32() -> None:
-    row = row_of([12, 20, 33])
-    exact = loss_and_gradients(Forward(albert(), "fp32", CPU), row)
-    run = Forward(albert(), "bf16", CPU)
+    row = make_row([12, 20, 33])
+    exact = loss_and_gradients(Forward(make_model(initializer_range=0.1), "fp32", CPU), row)
+    run = Forward(make_model(initializer_range=0.1), "bf16", CPU)
     assert run.linears and run.dtype is torch.bfloat16
     for got, wanted in zip(loss_and_gradients(run, row), exact, strict=True):
         assert got.dtype is torch.float32
@@ -98,11 +75,14 @@ def test_half_precision_stays_near_fp32() -> None:
 
 def test_compiled_layers_give_the_same_numbers() -> None:
     torch._dynamo.reset()
-    plain, compiled = Forward(albert(), "fp32", CPU), Forward(albert(), "fp32", CPU, compiled=True)
+    plain, compiled = (
+        Forward(make_model(), "fp32", CPU),
+        Forward(make_model(), "fp32", CPU, compiled=True),
+    )
     compiled.compile_layers(256, 64)
     assert not any(p.grad is not None and p.grad.any() for p in compiled.model.parameters())
     for lengths in ([12, 20, 33], [40], [64, 64, 3]):
-        row = row_of(lengths)
+        row = make_row(lengths)
         ours, wanted = loss_and_gradients(compiled, row), loss_and_gradients(plain, row)
         for got, want in zip(ours, wanted, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
@@ -125,10 +105,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
-    row = row_of([9, 17, 4])
-    got = attention.answer_logits(albert(), row)
+    row = make_row([9, 17, 4])
+    got = attention.answer_logits(make_model(), row)
     alone = [
-        attention.answer_logits(albert(), {**row_of([n]), **cut(row, a, a + n)})
+        attention.answer_logits(make_model(), {**make_row([n]), **cut(row, a, a + n)})
         for a, n in ((0, 9), (9, 17), (26, 4))
     ]
     for side in (0, 1):
@@ -136,7 +116,7 @@ def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
         torch.testing.assert_close(got[side], wanted, rtol=1e-4, atol=1e-5)
 
 
-def cut(row: dict[str, Any], first: int, last: int) -> dict[str, Any]:
+def cut(row: SquadRow, first: int, last: int) -> dict[str, Any]:
     return {name: row[name][first:last] for name in ("input_ids", "position_ids")}
 
 
@@ -152,14 +132,14 @@ def test_rows_of_any_length_compile_a_handful_of_times(
         return graph.forward
 
     compile_with(backend, monkeypatch)
-    run = Forward(albert(), "fp32", CPU, compiled=True)
+    run = Forward(make_model(), "fp32", CPU, compiled=True)
     run.compile_layers(512, 64)
     first = len(traced)
     assert 1 <= first <= 4
     for seed, lengths in enumerate(([5], [60, 60, 9], [33] * 7, [64] * 20, [1, 2, 3], [48] * 5)):
         run.model.train(seed % 2 == 0)
         with torch.set_grad_enabled(seed % 2 == 0):
-            run(row_of(lengths, seed))
+            run(make_row(lengths, seed))
     assert len(traced) == first
 
 
@@ -176,16 +156,17 @@ def test_half_precision_and_fp8_learn_as_fp32_does(
 
 def train(precision: str) -> float:
     """Mean loss of the last 20 of 200 steps."""
-    run = Forward(albert(initializer_range=0.05), precision, CPU)
+    run = Forward(make_model(initializer_range=0.05), precision, CPU)
     kinds = {type(linear) for linear in run.linears}
     assert kinds == {"fp32": set(), "bf16": {StepLinear}, "fp8": {Fp8Linear}}[precision]
     optimizer = torch.optim.AdamW(run.model.parameters(), lr=3e-3)
     losses = []
     for step in range(200):
-        row = row_of([12, 20, 33], seed=step % 4)
-        answers = torch.tensor([step % 4, 5, 2]), torch.tensor([step % 4 + 1, 7, 2])
+        row = make_row([12, 20, 33], seed=step % 4)
+        row["start_positions"] = torch.tensor([step % 4, 5, 2])
+        row["end_positions"] = torch.tensor([step % 4 + 1, 7, 2])
         run.refresh()
-        loss = evaluation.window_losses(*run(row), row["cu_seqlens"], *answers, 33).mean()
+        loss = row_losses(row, *run(row)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -198,81 +179,12 @@ def test_a_compiler_that_fails_is_done_without(
 ) -> None:
     torch._dynamo.reset()
     backend = torch._dynamo.config.patch(suppress_errors=False)
-
-    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        raise RuntimeError("Failed to find C compiler.")
-
-    compile_with(broken, monkeypatch)
-    run = Forward(albert(), "fp32", CPU, compiled=True)
+    compile_with(broken_compiler, monkeypatch)
+    run = Forward(make_model(), "fp32", CPU, compiled=True)
     with backend, pytest.raises(UserError, match=r"hyperparameters\.compile: .*C compiler"):
         run.compile_layers(256, 64)
-    run = Forward(albert(), "fp32", CPU, compiled=True)
+    run = Forward(make_model(), "fp32", CPU, compiled=True)
     run.required = False  # as by default on a GPU
     with backend:
         run.compile_layers(256, 64)
-    assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
-    row = row_of([12, 20])
-    wanted = torch.stack(Forward(albert(), "fp32", CPU)(row))
-    torch.testing.assert_close(torch.stack(run(row)), wanted, rtol=1e-5, atol=1e-5)
-
-
-def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compiled(layer: nn.Module, **how: Any) -> None:
-        layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
-
-    monkeypatch.setattr(nn.Module, "compile", compiled)
-
-
-PIECES = range(SHAPE["vocab_size"])  # a tokenizer as far as `_ready` looks at it
-COMPILED = HParams(model="albert", max_seq_length=64, compile=True, precision="fp32")
-
-
-def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    with_gradients = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        with_gradients.append(torch.is_grad_enabled())
-        return graph.forward
-
-    compile_with(backend, monkeypatch)
-    model = prepare(albert(), PIECES, COMPILED, CPU)[0]
-    assert with_gradients and not any(with_gradients)
-    assert not model.training and all(p.grad is None for p in model.parameters())
-
-
-def test_prediction_does_without_a_compiler(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
-    torch._dynamo.reset()
-
-    def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        raise RuntimeError("Failed to find C compiler.")
-
-    compile_with(broken, monkeypatch)
-    run = prepare(albert(), PIECES, COMPILED, CPU)[-1]
-    assert "layers run uncompiled" in caplog.text and "C compiler" in caplog.text
-    row = row_of([12, 20])
-    wanted = torch.stack(Forward(albert(), "fp32", CPU)(row))
-    torch.testing.assert_close(torch.stack(run(row)), wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_a_budget_is_the_end_of_a_line() -> None:
-    gigabyte, half = 1e9, 0.5e9
-    memory = {768: gigabyte, 1536: gigabyte + half}
-    assert token_budget.fit(lambda n: memory[n], 10 * int(gigabyte), 384) == 14_336
-    steep = token_budget.fit(lambda n: n * 10**6, 600 * 10**6, 384)
-    assert steep == 384  # whole windows below 1,024 tokens
-    assert token_budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
-    assert token_budget.fit(lambda n: n, 10**12, 384) == token_budget.LARGEST
-    assert token_budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
-
-
-def test_a_budget_where_the_probes_do_not_fit() -> None:
-    assert token_budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
-    assert token_budget.fit(lambda n: math.inf, 10**9, 384) == 384
-
-
-def test_a_cpu_has_a_budget_of_its_own() -> None:
-    assert token_budget.resolve(Forward(albert(), "auto", CPU), 64, 1) == token_budget.ON_A_CPU
+    assert_runs_uncompiled(run, caplog.text)

@@ -5,23 +5,12 @@ import pickle
 import pytest
 import torch
 import torch_optimizer
-from transformers import (
-    AlbertConfig,
-    AlbertForQuestionAnswering,
-    get_linear_schedule_with_warmup,
-)
+from transformers import get_linear_schedule_with_warmup
 
 from detalbert.engine import optim
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
-
-
-def tiny_albert():
-    config = AlbertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        embedding_size=16, vocab_size=50, max_position_embeddings=64,
-    )  # fmt: skip
-    return AlbertForQuestionAnswering(config)
+from tests.fakes.encoders import make_model
 
 
 def toy_parameters():
@@ -95,12 +84,8 @@ def test_radams_decay_is_not_an_l2_penalty():
 
 def test_radam_groups_step_at_their_own_learning_rates():
     ours, theirs = toy_parameters(), toy_parameters()
-    radam = optim.build_optimizer(
-        "radam", [{"params": ours[:1]}, {"params": ours[1:], "lr": 1e-3}], 1e-2
-    )
-    reference = torch.optim.RAdam(
-        [{"params": theirs[:1]}, {"params": theirs[1:], "lr": 1e-3}], 1e-2
-    )
+    groups, same = ([{"params": p[:1]}, {"params": p[1:], "lr": 1e-3}] for p in (ours, theirs))
+    radam, reference = optim.build_optimizer("radam", groups, 1e-2), torch.optim.RAdam(same, 1e-2)
     torch.testing.assert_close(
         take_steps(radam, ours, 10), take_steps(reference, theirs, 10), rtol=1e-6, atol=1e-7
     )
@@ -137,7 +122,7 @@ def test_a_saved_optimizer_and_schedule_go_on_as_if_never_stopped(name, tmp_path
 
 
 def test_adamw_is_torchs_with_the_librarys_settings():
-    groups = optim.parameter_groups(tiny_albert(), 0.01)
+    groups = optim.parameter_groups(make_model(), 0.01)
     adamw = optim.build_optimizer("adamw", groups, 3e-5)
     assert type(adamw) is torch.optim.AdamW
     assert [group["weight_decay"] for group in adamw.param_groups] == [0.01, 0.0]
@@ -151,7 +136,7 @@ def test_an_unknown_optimizer_is_refused():
 
 
 def test_matrices_and_embeddings_decay_and_nothing_else():
-    model = tiny_albert()
+    model = make_model()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decay, keep = optim.parameter_groups(model, 0.01)
     decayed = {names[id(p)] for p in decay["params"]}

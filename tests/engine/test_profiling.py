@@ -12,7 +12,7 @@ from detalbert.engine.profiling import describe, summarize
 from tests import chaos
 from tests.conftest import TINY_PRETRAINING, settings
 from tests.conftest import train as train_process
-from tests.engine.test_forward import compile_with
+from tests.fakes.encoders import compile_with
 from tests.training.test_resume import run, stop_after
 
 LINE = re.compile(

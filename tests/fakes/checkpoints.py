@@ -3,24 +3,22 @@
 Answers are made of the bindings' own types, so that the real client reads what it expects.
 """
 
-import http.server
 import io
-import json
 import re
 import tarfile
-import threading
-import urllib.parse
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
+
+from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
 
 TOKEN = "user-token"
 _TIME = "2026-01-01T00:00:{:02d}Z"
 
 
 class Stored(NamedTuple):
-    """A checkpoint: where its files lie, and what decides which one is best and latest."""
+    """A checkpoint: where its files are, and what decides which one is best and latest."""
 
     uuid: str
     folder: Path
@@ -29,7 +27,7 @@ class Stored(NamedTuple):
     state: str = "COMPLETED"
 
 
-class CheckpointMaster:
+class CheckpointMaster(FakeServer):
     """Experiment 3 with trial 7, their checkpoints in `storage`.
 
     Args: storage: `checkpoint_storage:` of the experiment config. Where its files are not on this
@@ -40,24 +38,24 @@ class CheckpointMaster:
         self.stored = stored
         self.storage = storage
         self.calls: list[str] = []
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> "CheckpointMaster":
-        return self
+    def respond(self, request: Request) -> tuple[int, Any]:
+        self.calls.append(request.path)
+        missing = {"error": {"error": "no such thing"}}
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return 401, missing
+        answer = self._find(request.path, request.query)
+        if answer is None:
+            return 404, missing
+        return 200, answer if isinstance(answer, bytes) else answer.to_json(True)
 
-    def __exit__(self, *_: Any) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, path: str, query: dict[str, str]) -> Any:
-        """The answer to a GET: something of the bindings, bytes, or None for 404."""
+    def _find(self, path: str, query: dict[str, str]) -> Any:
+        """Something of the bindings, bytes, or None where there is nothing."""
         if path == "/api/v1/trials/7":
-            return bindings.v1GetTrialResponse(trial=_trial())
+            return bindings.v1GetTrialResponse(trial=trial_record(7, experiment=3))
         if path == "/api/v1/experiments/3":
-            return bindings.v1GetExperimentResponse(experiment=_experiment())
+            return bindings.v1GetExperimentResponse(experiment=experiment_record(3))
         if re.fullmatch(r"/api/v1/(trials/7|experiments/3)/checkpoints", path):
             kind = "Trial" if "trials" in path else "Experiment"
             chosen = [self._describe(item) for item in self._sorted(query)]
@@ -97,47 +95,8 @@ class CheckpointMaster:
         )
 
 
-def _trial() -> bindings.trialv1Trial:
-    return bindings.trialv1Trial(
-        id=7, experimentId=3, hparams={}, restarts=0, startTime=_TIME.format(0),
-        state=bindings.trialv1State.COMPLETED, totalBatchesProcessed=1,
-    )  # fmt: skip
-
-
-def _experiment() -> bindings.v1Experiment:
-    return bindings.v1Experiment(
-        id=3, archived=False, config={}, jobId="", name="x", numTrials=1, originalConfig="",
-        projectId=1, projectOwnerId=1, searcherType="single", startTime=_TIME.format(0),
-        state=bindings.experimentv1State.COMPLETED, username="me",
-    )  # fmt: skip
-
-
 def _archive(folder: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, arcname=".")
     return buffer.getvalue()
-
-
-def _handler(master: CheckpointMaster) -> type:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urllib.parse.urlsplit(self.path)
-            master.calls.append(url.path)
-            answer: Any | None = None
-            status = 401
-            if self.headers.get("Authorization") == f"Bearer {TOKEN}":
-                answer = master.answer(url.path, dict(urllib.parse.parse_qsl(url.query)))
-                status = 404 if answer is None else 200
-            if not isinstance(answer, bytes):
-                told = answer.to_json(True) if answer else {"error": {"error": "no such thing"}}
-                answer = json.dumps(told).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler

@@ -1,24 +1,22 @@
 """A Determined master on loopback: the parts of the REST API that a trial's container calls."""
 
 import base64
-import contextlib
-import http.server
-import json
 import re
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 from determined.common.api import bindings
+
+from tests.fakes.http import FakeServer, Request
 
 TOKEN = "task-token"
 Answer = tuple[int, Any]
 Handler = Callable[..., Answer]
 
 
-class FakeMaster:
+class FakeMaster(FakeServer):
     """Serves one trial and remembers what it reported.
 
     Args:
@@ -27,6 +25,8 @@ class FakeMaster:
         preempt_at: (state, n): preempt when the trial enters this state for the n-th time, and
             let it go on only after it was told.
     """
+
+    protocol = "HTTP/1.1"  # the harness keeps its connection
 
     def __init__(
         self,
@@ -47,31 +47,26 @@ class FakeMaster:
         self.pending = 0  # the container's own requests to be preempted
         self.preempt = threading.Event()
         self.told = threading.Event()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def __enter__(self) -> "FakeMaster":
-        return self
+        super().__init__()
 
     def __exit__(self, *_: Any) -> None:
         self.preempt.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__()
 
     def reports(self, group: str) -> list[dict[str, Any]]:
         """What was reported as "training" or "validation", in order of arrival."""
         return [report for report in self.metrics if report["group"] == group]
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
-        """The status and JSON of one request."""
-        self.calls.append(f"{method} {path}")
-        for wanted, pattern, handler in _ROUTES:
-            found = re.fullmatch(pattern, path)
-            if wanted == method and found:
-                return handler(self, *found.groups(), query=query, body=body)
-        self.unknown.append(f"{method} {path}")
+    def respond(self, request: Request) -> Answer:
+        if request.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
+            return 401, {"message": "no valid task token"}
+        call = f"{request.method} {request.path}"
+        self.calls.append(call)
+        for method, pattern, handler in _ROUTES:
+            found = re.fullmatch(f"{method} {pattern}", call)
+            if found:
+                return handler(self, *found.groups(), query=request.query, body=request.body)
+        self.unknown.append(call)
         return 501, {"message": "this master does not speak it"}
 
     # Before the entry point: the harness prepares the container.
@@ -128,7 +123,10 @@ class FakeMaster:
     # Preemption.
 
     def wait_for_preemption(self, allocation: str, query: dict[str, str], **_: Any) -> Answer:
-        return 200, {"preempt": self.preempt.wait(float(query["timeout_seconds"]))}
+        preempt = self.preempt.wait(float(query["timeout_seconds"]))
+        if preempt:
+            self.told.set()
+        return 200, {"preempt": preempt}
 
     def acknowledge(self, allocation: str, **_: Any) -> Answer:
         self.acknowledged += 1
@@ -162,34 +160,3 @@ _ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_ALLOCATION}/signals/ack_preemption", FakeMaster.acknowledge),
     ("POST", f"{_ALLOCATION}/signals/pending_preemption", FakeMaster.announce_preemption),
 ]
-
-
-def _handler(master: FakeMaster) -> type:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # the harness keeps its connection
-
-        def respond(self) -> None:
-            url = urllib.parse.urlsplit(self.path)
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length) or "null")
-            if self.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
-                status, answer = 401, {"message": "no valid task token"}
-            else:
-                query = dict(urllib.parse.parse_qsl(url.query))
-                status, answer = master.answer(self.command, url.path, query, body)
-            data = json.dumps(answer).encode()
-            with contextlib.suppress(ConnectionError):  # a task that ended leaves its long poll
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            if isinstance(answer, dict) and answer.get("preempt"):
-                master.told.set()
-
-        do_GET = do_POST = respond
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler

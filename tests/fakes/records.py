@@ -8,14 +8,12 @@ allocation 30 min were lost, of the second nothing (a checkpoint at its end), th
 i-c came. Experiment 8: 8 slots on demand on i-d, running since 12:00.
 """
 
-import http.server
-import json
 import re
-import threading
-import urllib.parse
 from typing import Any
 
 from determined.common.api import bindings
+
+from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
 
 TOKEN = "user-token"
 DAY = "2026-11-20T"
@@ -56,59 +54,35 @@ def _experiment(number: int) -> bindings.v1Experiment:
         "hyperparameters": {"global_batch_size": 256},
         "resources": {"slots_per_trial": 16 if number == 7 else 8},
     }
-    return bindings.v1Experiment(
-        archived=False,
-        config=config,
-        id=number,
-        jobId="job",
-        name="albert-squad",
-        numTrials=1,
-        originalConfig="",
-        projectId=1,
-        projectOwnerId=1,
-        searcherType="single",
-        startTime=at("10:00"),
-        state=bindings.experimentv1State.COMPLETED,
-        username="ada",
-        resourcePool=SPOT if number == 7 else ON_DEMAND,
-    )
+    pool = SPOT if number == 7 else ON_DEMAND
+    return experiment_record(number, config=config, startTime=at("10:00"), resourcePool=pool)
 
 
 def _trial(experiment: int) -> bindings.trialv1Trial:
-    done = experiment == 7
+    task = f"{experiment}.task"
+    facts = {"startTime": at("10:10"), "taskId": task, "taskIds": [task]}
+    if experiment != 7:
+        state = bindings.trialv1State.RUNNING
+        return trial_record(80, 8, state=state, totalBatchesProcessed=100, **facts)
     metrics = bindings.v1Metrics(avgMetrics={"exact": 86.0, "f1": 89.0, "loss": 0.5})
     best = bindings.v1MetricsWorkload(metrics=metrics, numInputs=0, totalBatches=400)
-    return bindings.trialv1Trial(
-        experimentId=experiment,
-        hparams={},
-        id=experiment * 10,
-        restarts=1 if done else 0,  # the reclaim is not counted
-        startTime=at("10:10"),
-        state=bindings.trialv1State.COMPLETED if done else bindings.trialv1State.RUNNING,
-        totalBatchesProcessed=400 if done else 100,
-        bestValidation=best if done else None,
-        taskId=f"{experiment}.task",
-        taskIds=[f"{experiment}.task"],
-    )
+    facts["restarts"] = 1  # the reclaim is not counted
+    return trial_record(70, 7, totalBatchesProcessed=400, bestValidation=best, **facts)
 
 
 def _task(task: str) -> bindings.v1Task:
     allocations = [
         bindings.v1Allocation(
-            allocationId=name,
-            slots=0,
+            allocationId=name, slots=0, taskId=task,
             state=bindings.taskv1State.TERMINATED if end else bindings.taskv1State.RUNNING,
-            taskId=task,
             startTime=f"{DAY}{start}:00.123",  # as the database's JSON has it: without a zone
             endTime=f"{DAY}{end}:00.123" if end else None,
         )
         for name, start, end, _, _ in reversed(ALLOCATIONS[task])
-    ]
+    ]  # fmt: skip
+    kind = bindings.v1TaskType.TRIAL
     return bindings.v1Task(
-        allocations=allocations,
-        startTime=at("10:10"),
-        taskId=task,
-        taskType=bindings.v1TaskType.TRIAL,
+        allocations=allocations, startTime=at("10:10"), taskId=task, taskType=kind
     )
 
 
@@ -126,15 +100,12 @@ def _accelerators(task: str) -> bindings.v1GetTaskAcceleratorDataResponse:
 def _checkpoints(trial: int) -> bindings.v1GetTrialCheckpointsResponse:
     stored = [
         bindings.v1Checkpoint(
-            metadata={},
-            resources={},
-            state=bindings.checkpointv1State.COMPLETED,
-            training=bindings.v1CheckpointTrainingMetadata(),
-            uuid=f"{trial}-{clock}",
+            metadata={}, resources={}, state=bindings.checkpointv1State.COMPLETED,
+            training=bindings.v1CheckpointTrainingMetadata(), uuid=f"{trial}-{clock}",
             reportTime=at(clock),
         )
         for clock in CHECKPOINTS[trial]
-    ]
+    ]  # fmt: skip
     page = bindings.v1Pagination(limit=0, offset=0, total=len(stored))
     return bindings.v1GetTrialCheckpointsResponse(checkpoints=stored, pagination=page)
 
@@ -143,17 +114,12 @@ def _metrics(trial: int) -> bindings.v1GetTrainingMetricsResponse:
     speeds = [(200, 80.0), (400, 120.0)] if trial == 70 else []
     reports = [
         bindings.v1MetricsReport(
-            archived=False,
-            endTime=at("10:35"),
-            group="training",
-            id=steps,
-            metrics={"avg_metrics": {"examples_per_second": speed, "loss": 1.0}},
-            totalBatches=steps,
-            trialId=trial,
+            archived=False, endTime=at("10:35"), group="training", id=steps, totalBatches=steps,
+            metrics={"avg_metrics": {"examples_per_second": speed, "loss": 1.0}}, trialId=trial,
             trialRunId=1,
         )
         for steps, speed in speeds
-    ]
+    ]  # fmt: skip
     return bindings.v1GetTrainingMetricsResponse(metrics=reports)
 
 
@@ -190,19 +156,12 @@ def _pool(name: str, spot: bool) -> bindings.v1ResourcePool:
     return bindings.v1ResourcePool(
         **dict.fromkeys(texts.split(), ""),
         **dict.fromkeys(numbers.split(), 0),
-        defaultAuxPool=False,
-        defaultComputePool=False,
-        details=bindings.v1ResourcePoolDetail(aws=aws),
-        instanceType="p3.16xlarge",
-        name=name,
-        preemptible=spot,
-        resourceManagerMetadata={},
-        schedulerFittingPolicy=bindings.v1FittingPolicy.BEST,
-        schedulerType=bindings.v1SchedulerType.PRIORITY,
-        slotType=bindings.devicev1Type.CUDA,
-        startupScript="",
+        defaultAuxPool=False, defaultComputePool=False, instanceType="p3.16xlarge", name=name,
+        details=bindings.v1ResourcePoolDetail(aws=aws), preemptible=spot, startupScript="",
+        resourceManagerMetadata={}, schedulerFittingPolicy=bindings.v1FittingPolicy.BEST,
+        schedulerType=bindings.v1SchedulerType.PRIORITY, slotType=bindings.devicev1Type.CUDA,
         type=bindings.v1ResourcePoolType.AWS,
-    )
+    )  # fmt: skip
 
 
 def _answer(path: str) -> Any:
@@ -227,53 +186,23 @@ def _answer(path: str) -> Any:
     return None
 
 
-class FakeRecords:
+class FakeRecords(FakeServer):
     """Serves the records. `hide_raw`: refuse them, as a master with strict permissions does."""
 
     def __init__(self, hide_raw: bool = False) -> None:
         self.calls: list[str] = []
         self.hide_raw = hide_raw
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> "FakeRecords":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, path: str, query: dict[str, list[str]], token: str) -> tuple[int, Any]:
+    def respond(self, request: Request) -> tuple[int, Any]:
+        path = request.path
         self.calls.append(path)
-        if token != f"Bearer {TOKEN}":
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         if path == "/api/v1/trials/metrics/training_metrics":
-            return 200, {"result": _metrics(int(query["trialIds"][0])).to_json()}
+            return 200, {"result": _metrics(int(request.query["trialIds"])).to_json()}
         if path.endswith("/allocation/raw") and self.hide_raw:
             return 403, {"error": {"code": 7, "error": "access denied"}}
         found = _answer(path)
         missing = {"error": {"code": 5, "error": "not found", "message": "not found"}}
         return (404, missing) if found is None else (200, found)
-
-
-def _handler(records: FakeRecords) -> type:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urllib.parse.urlsplit(self.path)
-            token = self.headers.get("Authorization", "")
-            status, answer = records.answer(url.path, urllib.parse.parse_qs(url.query), token)
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler

@@ -1,6 +1,7 @@
 """An exported folder: the plain library's logits, our own answers, and a card that says enough."""
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_the_plain_library_gives_the_same_logits(
     compared = 0
     for row in chunk.rows:
         with torch.no_grad():
-            start, end = model.run(row)
+            start, end = model.forward(row)
         bounds = row["cu_seqlens"].tolist()
         for window, first, last in zip(row["windows"], bounds, bounds[1:], strict=False):
             example = examples[chunk.windows.example_index[window]]
@@ -73,7 +74,7 @@ def test_it_answers_as_the_checkpoint_did(
     assert choose_threshold(again, "best") == local_run.best["best_f1_thresh"]
     examples = list(read_questions(local_run.questions))[:40]
     one, other = (next(answering.answer(x, examples, 0.0)) for x in (model, again))
-    assert one.answers == other.answers and one.n_best == other.n_best
+    assert one[:4] == other[:4]  # all but the losses
 
 
 def test_it_can_be_exported_again_with_another_threshold(folder: Path, tmp_path: Path) -> None:
@@ -91,10 +92,12 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: P
     for said in (
         "| train | generated |", "| validation | dev.json |", "| base_learning_rate | 0.002 |",
         f"| exact | {best['exact']:.6g} |", f"| best_f1_thresh | {best['best_f1_thresh']:.6g} |",
-        f"| torch | {torch.__version__} |", "| max_seq_length | 192 |", "token_type_ids",
+        "| max_seq_length | 192 |", "token_type_ids",
         "started from embedded/albert-tiny", f"trained for {best['steps']} optimizer steps",
     ):  # fmt: skip
         assert said in body, said
+    for package in model_card.PACKAGES:  # what pip would have to install
+        assert f"| {package} | {metadata.version(package)} |" in body
     for path in folder.iterdir():  # nothing of this machine
         assert str(local_run.path.parent).encode() not in path.read_bytes(), path
 

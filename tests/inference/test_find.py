@@ -14,7 +14,7 @@ from detalbert.inference import find
 from detalbert.inference.model import choose_threshold, load_model
 from tests.conftest import LocalRun
 from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
-from tests.test_predict import refused
+from tests.fakes.no_models import refused
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
 
@@ -112,6 +112,17 @@ def test_what_is_not_there(
     with pytest.raises(Unavailable, match="trial:7"):
         find.fetch("trial:7")
     assert not find.CACHE.exists() or not list(find.CACHE.iterdir())
+
+
+def test_the_folder_of_a_faster_process_stays(tmp_path: Path) -> None:
+    class Late:
+        uuid = BEST
+
+        def download(self, path: str) -> None:
+            (tmp_path / BEST / "theirs").mkdir(parents=True)
+
+    assert find._download(Late(), tmp_path) == tmp_path / BEST
+    assert list(tmp_path.rglob("*")) == [tmp_path / BEST, tmp_path / BEST / "theirs"]
 
 
 def test_what_is_a_reference() -> None:

@@ -229,15 +229,6 @@ def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals) -> N
     assert how is signal.SIGTERM or (out == "stopped\n" and process.returncode == 0)
 
 
-def refused(words: list[str], message: str, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(
-        [sys.executable, "predict.py", "--serve", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, env=env,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and message in done.stderr, done.stderr
-
-
 def test_a_port_that_is_taken_and_a_framework_that_is_missing(
     local_run: LocalRun, port: int, tmp_path: Any, capsys: Any
 ) -> None:
@@ -251,8 +242,8 @@ def test_a_port_that_is_taken_and_a_framework_that_is_missing(
         assert message in error and len(error.splitlines()) == 1
     (tmp_path / "fastapi.py").write_text("raise ImportError('gone', name='fastapi')")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    refused(
-        ["--model", str(local_run.path)],
-        "--serve: fastapi is not installed; pip install -r requirements-serve.txt",
-        env,
-    )
+    command = [sys.executable, "predict.py", "--serve", "--model", str(local_run.path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=env)
+    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+    said = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"
+    assert said in done.stderr

@@ -1,6 +1,7 @@
-"""Batches that travel as one buffer: what comes out is what went in, however it went."""
+"""Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
 import pickle
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from detalbert.engine.rows import Parcel, RowLoader
+from detalbert.engine.loaders import Parcel, RowLoader, train_loader, validation_loader
+from detalbert.engine.order import TrainOrder
+from detalbert.squad.windows import Windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 
@@ -55,10 +58,8 @@ def test_columns_of_unusual_layout(column: torch.Tensor) -> None:
 
 def test_rows_share_one_buffer_and_may_be_written_to() -> None:
     rows = Parcel([{"a": torch.arange(3)}, {"b": torch.zeros(2)}]).rows()
-    storages = {
-        row[name].untyped_storage().data_ptr() for row, name in zip(rows, "ab", strict=True)
-    }
-    assert len(storages) == 1
+    first, second = rows[0]["a"].untyped_storage(), rows[1]["b"].untyped_storage()
+    assert first.data_ptr() == second.data_ptr()
     rows[0]["a"][0] = 7
     assert rows[0]["a"].tolist() == [7, 1, 2] and rows[1]["b"].tolist() == [0, 0]
 
@@ -103,3 +104,61 @@ def test_a_batch_without_rows() -> None:
             return []
 
     assert list(RowLoader(Nothing(0), range(2), num_workers=1)) == [[], []]
+
+
+def make_windows(lengths: np.ndarray) -> Windows:
+    """Windows with a two-token question and contexts of `lengths` - 5 tokens."""
+    context = np.asarray(lengths, np.int32) - 5
+    ends = np.cumsum(context, dtype=np.int64)
+    count = len(context)
+    return Windows(
+        context_ids=np.arange(ends[-1], dtype=np.int32),
+        context_offsets=np.zeros((ends[-1], 2), np.int32),
+        question_ids=np.arange(2 * count, dtype=np.int32),
+        question_ptr=np.arange(0, 2 * count + 1, 2, dtype=np.int64),
+        example_index=np.arange(count, dtype=np.int32),
+        context_begin=ends - context,
+        context_length=context,
+        start_positions=np.zeros(count, np.int32),
+        end_positions=np.zeros(count, np.int32),
+        prefix_ids=np.array([1], np.int32),
+        middle_ids=np.array([2], np.int32),
+        suffix_ids=np.array([2], np.int32),
+        segments=np.array([0, 0, 0, 1, 1], np.int32),
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loader_starts_at_any_step(workers: int) -> None:
+    windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
+    order = TrainOrder(windows.lengths, 8, 2, seed=5)
+    whole = train_loader(windows, order, 1, 0, 60, workers, pin_memory=False)
+    assert len(whole) == 4  # 37 windows at 8 a step
+    later = train_loader(windows, order, 1, 7, 60, workers, pin_memory=False)
+    for expected, rows in zip(islice(whole, 7, 12), later, strict=False):
+        assert len(expected) == len(rows) > 1
+        for one, other in zip(expected, rows, strict=True):
+            assert torch.equal(one["input_ids"], other["input_ids"])
+            assert one["max_length"] == int(one["cu_seqlens"].diff().max())
+
+
+@given(
+    st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array),
+    st.sampled_from([1, 2, 3, 64]),
+)
+@settings(max_examples=40, deadline=None)
+def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
+    windows = make_windows(lengths)
+
+    def rows_of(slots: int, slot: int) -> list:
+        loader = validation_loader(windows, slots, slot, 80)
+        return [row["windows"].tolist() for rows in loader for row in rows]
+
+    alone = rows_of(1, 0)
+    dealt = [rows_of(slots, slot) for slot in range(slots)]
+    assert sorted(sum(dealt, [])) == sorted(alone)
+    assert sorted(sum(alone, [])) == list(range(len(lengths)))
+    assert all(sum(lengths[row]) <= 80 for row in alone)
+    assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
+    for slot in range(slots):  # Determined refuses a loader without a batch
+        assert len(validation_loader(windows, slots, slot, 80)) >= 1

@@ -1,0 +1,79 @@
+"""The order of training and dealing: functions of (seed, step), at every number of slots."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detalbert.engine.order import TrainOrder, deal
+from detalbert.errors import UserError
+
+sizes = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
+
+
+@given(sizes, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_every_window_once_an_epoch(
+    lengths: np.ndarray, slots: int, per_slot: int, seed: int, epochs: int
+) -> None:
+    order = TrainOrder(lengths, slots * per_slot, slots, seed)
+    steps = -(-epochs * len(lengths) // order.global_batch_size)
+    stream = np.concatenate([order.global_batch(step) for step in range(steps)])
+    for epoch in range(epochs):
+        part = stream[epoch * len(lengths) : (epoch + 1) * len(lengths)]
+        assert np.array_equal(np.sort(part), np.arange(len(lengths)))
+
+
+@given(sizes, st.sampled_from([1, 2, 4]), st.integers(0, 20))
+@settings(max_examples=60, deadline=None)
+def test_slots_share_the_batch_of_one(lengths: np.ndarray, slots: int, step: int) -> None:
+    alone = TrainOrder(lengths, 8, 1, seed=3)
+    shared = TrainOrder(lengths, 8, slots, seed=3)
+    parts = [shared.share(step, slot) for slot in range(slots)]
+    assert all(len(part) == 8 // slots for part in parts)
+    assert sorted(np.concatenate(parts)) == sorted(alone.share(step, 0))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    lengths = np.full(64, 10)
+    first = TrainOrder(lengths, 64, 1, seed=0)
+    assert not np.array_equal(first.global_batch(0), first.global_batch(1))
+    other = TrainOrder(lengths, 64, 1, seed=1)
+    assert not np.array_equal(first.global_batch(0), other.global_batch(0))
+
+
+@settings(deadline=None, derandomize=True)
+@given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
+def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
+    slots: int, per_slot: int, data: st.DataObject
+) -> None:
+    size = slots * per_slot
+    lengths = np.array(data.draw(st.lists(st.integers(1, 384), min_size=size, max_size=size)))
+    shares = deal(lengths, slots)
+    assert [len(share) for share in shares] == [per_slot] * slots
+    assert sorted(np.concatenate(shares).tolist()) == list(range(size))
+    assert all((np.diff(share) > 0).all() for share in shares)
+    tokens = [lengths[share].sum() for share in shares]
+    assert max(tokens) - min(tokens) <= lengths.max() - lengths.min()
+
+
+def test_deal_of_a_known_batch() -> None:
+    # Longest first: 9 and 8 open the slots, 7 joins 8, 3 joins 9 (12 < 15); each then has two.
+    shares = deal(np.array([3, 9, 7, 8], dtype=np.uint16), 2)
+    assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
+    ties = deal(np.array([5, 5, 5, 5]), 2)
+    assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]
+
+
+def test_deal_evens_out_what_random_dealing_does_not() -> None:
+    lengths = np.random.default_rng(0).integers(40, 385, 512)
+    dealt = [lengths[share].sum() for share in deal(lengths, 64)]
+    assert lengths.reshape(64, 8).sum(1).max() / lengths.sum() * 64 > 1.2
+    assert max(dealt) / lengths.sum() * 64 < 1.02
+
+
+def test_a_batch_the_slots_do_not_divide_is_refused() -> None:
+    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
+        TrainOrder(np.ones(100), 10, 4, seed=0)
+    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 48 .* 7 slots"):
+        deal(np.full(48, 100), 7)

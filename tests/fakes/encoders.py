@@ -1,0 +1,82 @@
+"""Small encoders of several kinds from random weights, rows for them, and compilers to plant."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForQuestionAnswering
+
+from detalbert.engine.attention import PACKED
+from detalbert.engine.forward import Forward
+from detalbert.engine.rows import SquadRow
+
+LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
+SHAPE = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "vocab_size": 100, "max_position_embeddings": 128, "initializer_range": 0.2,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+MODELS = {
+    "albert": {**SHAPE, "embedding_size": 16, "pad_token_id": 0},
+    "bert": {**SHAPE, "pad_token_id": 0},
+    "roberta": {**SHAPE, "pad_token_id": 1, "type_vocab_size": 1},
+    "electra": {**SHAPE, "embedding_size": 16, "pad_token_id": 0},
+    "distilbert": {
+        "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 100, "dropout": 0.0,
+        "attention_dropout": 0.0, "qa_dropout": 0.0, "initializer_range": 0.2, "pad_token_id": 0,
+    },
+}  # fmt: skip
+
+
+def make_model(
+    name: str = "albert", attention: str = PACKED, seed: int = 0, **keys: Any
+) -> nn.Module:
+    """One of MODELS with other config keys, in training mode."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(name, **{**copy.deepcopy(MODELS[name]), **keys})
+    model = AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
+    for parameter in model.parameters():  # biases too, or a lost one would not be seen
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, parameter.mean().item(), 0.1)
+    return model.train()
+
+
+def make_row(lengths: list[int], seed: int = 0) -> SquadRow:
+    """Windows of these lengths: random tokens, two segments, an answer in each."""
+    draw = torch.Generator().manual_seed(seed)
+    zeros = torch.zeros(len(lengths), dtype=torch.int64)
+    return {
+        "input_ids": torch.randint(5, 100, (sum(lengths),), generator=draw),
+        "token_type_ids": torch.cat([torch.arange(n) >= n // 2 for n in lengths]).long(),
+        "position_ids": torch.cat([torch.arange(n) for n in lengths]),
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(),
+        "max_length": max(lengths),
+        "windows": torch.arange(len(lengths)),
+        "start_positions": torch.tensor([n // 3 for n in lengths]),
+        "end_positions": torch.tensor([n - 1 - n // 4 for n in lengths]),
+        "context_start": zeros,
+        "context_end": zeros + torch.tensor(lengths),
+    }
+
+
+def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `nn.Module.compile` use `backend`."""
+
+    def compiled(layer: nn.Module, **how: Any) -> None:
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
+
+    monkeypatch.setattr(nn.Module, "compile", compiled)
+
+
+def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    raise RuntimeError("Failed to find C compiler.")
+
+
+def assert_runs_uncompiled(forward: Forward, log: str) -> None:
+    """`forward` has fallen back to plain layers of `make_model()`, and `log` says so."""
+    assert "layers run uncompiled" in log and "C compiler" in log
+    row = make_row([12, 20])
+    plain = torch.stack(Forward(make_model(), "fp32", forward.device)(row))
+    torch.testing.assert_close(torch.stack(forward(row)), plain, rtol=1e-5, atol=1e-5)

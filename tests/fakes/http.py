@@ -1,0 +1,87 @@
+"""What the fakes of a Determined master share: a server on loopback, a trial, an experiment."""
+
+import contextlib
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from determined.common.api import bindings
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any  # parsed; None where there is none
+    headers: Mapping[str, str]
+
+
+class FakeServer:
+    """Serves at `url` from the start to the end of its `with` block."""
+
+    protocol = "HTTP/1.0"
+
+    def __init__(self) -> None:
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def respond(self, request: Request) -> tuple[int, Any]:
+        """The status, and bytes or something for JSON."""
+        raise NotImplementedError
+
+
+def _handler(server: FakeServer) -> type:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = server.protocol
+
+        def do_GET(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "null")
+            query = dict(urllib.parse.parse_qsl(url.query))
+            request = Request(self.command, url.path, query, body, self.headers)
+            status, answer = server.respond(request)
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+def trial_record(number: int, experiment: int, **more: Any) -> bindings.trialv1Trial:
+    """A trial that ended well, unless `more` says otherwise."""
+    facts = {
+        "hparams": {}, "restarts": 0, "startTime": "2026-01-01T00:00:00Z",
+        "state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1,
+    }  # fmt: skip
+    return bindings.trialv1Trial(id=number, experimentId=experiment, **{**facts, **more})
+
+
+def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
+    """An experiment that ended well, unless `more` says otherwise."""
+    facts = {
+        "archived": False, "config": {}, "jobId": "job", "name": "albert-squad", "numTrials": 1,
+        "originalConfig": "", "projectId": 1, "projectOwnerId": 1, "searcherType": "single",
+        "startTime": "2026-01-01T00:00:00Z", "state": bindings.experimentv1State.COMPLETED,
+        "username": "ada",
+    }  # fmt: skip
+    return bindings.v1Experiment(id=number, **{**facts, **more})

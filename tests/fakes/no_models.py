@@ -1,0 +1,84 @@
+"""Things that are no model, and the line with which `predict.py` refuses one."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import predict
+from tests.conftest import ROOT, LocalRun
+
+
+def refused(arguments: list[Any], message: str, capsys: Any) -> None:
+    """Assert that predict.py ends with one line, which holds `message`."""
+    assert predict.main([str(word) for word in arguments]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("predict.py: error: "), captured.err
+    assert message in lines[0], lines[0]
+    assert captured.out == ""
+
+
+class Evil:
+    """Touches a file when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch pwned",)
+
+
+def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
+    """Copies of a checkpoint without its manifest, a file replaced, by what is said of them."""
+    evil, less = folder / "evil.pth", folder / "less.pth"
+    torch.save({"models_state_dict": [Evil()]}, evil)
+    state = torch.load(checkpoint / "state_dict.pth", weights_only=True)
+    state["models_state_dict"][0].popitem()
+    torch.save(state, less)
+    facts = json.loads((checkpoint / "load_data.json").read_text())
+    other = {**facts, "hparams": {**facts["hparams"], "dropout": 1}}
+    hollow = {key: value for key, value in facts.items() if key != "hparams"}
+    weights, data = "state_dict.pth", "load_data.json"
+    cases = {
+        "holds more than tensors and numbers": (weights, evil.read_bytes()),
+        "does not load as a model: ": (weights, evil.read_bytes()[:100]),
+        "does not load as a model: mmap": (weights, pickle.dumps(Evil())),
+        "Missing key(s) in state_dict": (weights, less.read_bytes()),
+        "hyperparameters.dropout: unknown key": (data, json.dumps(other).encode()),
+        "does not load as a model: 'hparams'": (data, json.dumps(hollow).encode()),
+        "not a checkpoint of this package": (data, None),
+    }
+    copies = {}
+    for number, (message, (name, content)) in enumerate(cases.items()):
+        copies[message] = copy = folder / f"copy{number}"
+        shutil.copytree(checkpoint, copy)
+        (copy / "manifest.json").unlink()
+        (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
+    return copies
+
+
+def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
+    """Things that are no model, by what is said of them."""
+    changed, young = folder / "changed", folder / "young"
+    shutil.copytree(run.checkpoint, changed)
+    with (changed / "state_dict.pth").open("ab") as file:
+        file.write(b"x")
+    shutil.copytree(run.path, young)
+    (young / "metrics.json").unlink()
+    (folder / "empty" / "checkpoints").mkdir(parents=True)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{}")
+    return {
+        **damaged_checkpoints(run.checkpoint, folder),
+        "no such folder": folder / "nowhere",
+        "neither a checkpoint": folder,
+        "no such folder; give a checkpoint": run.questions,
+        "the run has no checkpoint yet": folder / "empty",
+        "no validation yet, so no best; give one of": young,
+        "not a complete checkpoint (state_dict.pth is not as it was written)": changed,
+        "does not load as a model": folder / "broken",
+        "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
+        "trial:3:newest: give trial:ID": "trial:3:newest",
+    }
