@@ -100,23 +100,18 @@ def run_locally(args: argparse.Namespace) -> None:
             folder.create_folder(args.output_dir)
             stack.enter_context(folder.claim_folder(args.output_dir))
         training = Training.load(workload, config, hparams)
-        identity = training.identity()
-        checkpoint = None
-        if chief:
-            checkpoint = prepare(args.output_dir, args.resume, training, identity)
+        checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
         checkpoint = distributed.broadcast(checkpoint)
-        train_locally(training, distributed, args.output_dir, identity, checkpoint)
+        train_locally(training, distributed, args.output_dir, checkpoint)
 
 
-def prepare(
-    output: Path, resume_from: str, training: Training, identity: dict[str, Any]
-) -> str | None:
+def prepare(output: Path, resume_from: str, training: Training) -> str | None:
     """The chief's part before training: the checkpoint to go on from, and `config.yaml`."""
     checkpoint = None
     if resume_from == "never":
         folder.set_aside(output)
     else:
-        checkpoint = resume.find_checkpoint(resume_from, output, identity)
+        checkpoint = resume.find_checkpoint(resume_from, output, training.identity())
     if checkpoint is not None:
         steps = resume.read_manifest(checkpoint)["steps"]
         print(
@@ -133,7 +128,6 @@ def train_locally(
     training: Training,
     distributed: core.DistributedContext,
     output: Path,
-    identity: dict[str, Any],
     checkpoint: str | None,
 ) -> None:
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
@@ -150,7 +144,7 @@ def train_locally(
         if chief:
             metrics.restore(Path(checkpoint), manifest["validations"])
     pruning = config.get("checkpoint_storage") or {}
-    checkpoints = LocalCheckpoints(distributed, metrics, identity, pruning)
+    checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
     stop = StopRequest(distributed)
     with (
         contextlib.closing(metrics),
@@ -160,20 +154,8 @@ def train_locally(
         trial = training.trial(context)
         if chief:
             print(describe(trial), flush=True)
-        controller = LocalController(
-            trial_inst=trial,
-            context=context,
-            max_length=pytorch.Batch(trial.steps),
-            smaller_is_better=metrics.sign < 0,
-            searcher_metric_name=metrics.metric,
-            steps_completed=done,
-            latest_checkpoint=checkpoint,
-            local_training=True,
-            test_mode=False,
-            global_batch_size=hparams.global_batch_size,
-            profiling_enabled=False,
-            **fit_arguments(training, stop),
-        )
+        fit = fit_arguments(training, stop)
+        controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request):
             controller.run()

@@ -25,7 +25,7 @@ def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
     Args: suffixes: endings of the files that are read here, such as (".json",).
     """
     path = Path(name)
-    return path.exists() or path.is_absolute() or name.startswith(".") or path.suffix in suffixes
+    return path.exists() or path.is_absolute() or name.startswith(".") or path.suffix.lower() in suffixes
 
 
 def is_checkpoint(name: str) -> bool:

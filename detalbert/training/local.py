@@ -20,6 +20,7 @@ import torch
 from determined import core, pytorch, util
 
 from detalbert.engine import safe_load
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
@@ -34,6 +35,31 @@ class LocalController(pytorch._PyTorchTrialController):
     Determined's `util.write_user_code` would copy the whole working directory, and without end
     where the checkpoint lies inside it.
     """
+
+    def __init__(
+        self,
+        trial: StepTrial,
+        context: pytorch.PyTorchTrialContext,
+        metrics: RunMetrics,
+        steps_completed: int,
+        checkpoint: str | None,
+        **fit: Any,
+    ) -> None:
+        """Args: checkpoint: to go on from; fit: what a cluster's `Trainer.fit` would be given."""
+        super().__init__(
+            trial_inst=trial,
+            context=context,
+            max_length=pytorch.Batch(trial.steps),
+            smaller_is_better=metrics.sign < 0,
+            searcher_metric_name=metrics.metric,
+            steps_completed=steps_completed,
+            latest_checkpoint=checkpoint,
+            local_training=True,
+            test_mode=False,
+            global_batch_size=trial.hparams.global_batch_size,
+            profiling_enabled=False,
+            **fit,
+        )
 
     def _load(self, load_path: Path) -> None:
         safe_load.check_trial_state(load_path)
