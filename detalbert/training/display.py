@@ -1,4 +1,4 @@
-"""What a run shows: what was resolved, a progress bar or periodic lines, the scores."""
+"""What opens a run: libraries kept quiet, and the lines that say what was resolved."""
 
 import logging
 import warnings
