@@ -103,6 +103,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
         rates = []
         for _ in range(100):
             rates.append(trial.optimizer.param_groups[0]["lr"])
+            trial.optimizer.step()  # torch warns of a schedule that steps first
             trial.schedule.step()
         assert max(rates) == rates[10] == pytest.approx(peak)
         assert rates[5] == pytest.approx(peak / 2) and rates[55] == pytest.approx(peak / 2)
