@@ -1,6 +1,5 @@
 """The two-minute notice, from a real HTTP server that speaks the metadata service's protocol."""
 
-import http.server
 import json
 import threading
 import time
@@ -21,11 +20,10 @@ NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    server = MetadataServer()
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-    monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
-    yield server
-    server.close()
+    with MetadataServer() as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+        monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
+        yield server
 
 
 def wait_for(condition: Any, seconds: float = 60) -> None:
@@ -66,10 +64,8 @@ def test_a_token_that_ran_out_is_renewed(
 
 
 def test_no_service_is_no_matter(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    closed = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-    port = closed.server_port
-    closed.server_close()
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{port}")
+    with MetadataServer() as closed:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", closed.url)
     monkeypatch.setattr(spot, "PERIOD", 0.01)
     watcher = spot.SpotWatcher(lambda notice: None)
     watcher.start()
