@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from reports.__main__ import main
 from reports.live import refresh
 from reports.prices import load_prices
 from tests.fakes.http import AnswerServer
+from tests.fakes.s3 import moto_server
 
 TODAY = datetime.date(2026, 10, 1)
 
@@ -32,11 +32,8 @@ def credentials(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as url:
+        yield url
 
 
 def product(price: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import train
 from detalbert.training import spot
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import settings
 from tests.fakes.metadata import MetadataServer
+from tests.fakes.runs import run
 
 NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
@@ -85,10 +85,9 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
 ) -> None:
     service.notice = NOTICE
     began = time.monotonic()
-    arguments = ["--config", str(tiny_config), "--output-dir", str(tmp_path / "out")]
     long = settings(max_steps=5000, checkpoint_period=5000, validation_period=5000,
                     reporting_period=5000, spot_notice=True)  # fmt: skip
-    assert train.main([*arguments, *long]) == 0
+    assert run(tiny_config, tmp_path / "out", *long) == 0
     assert time.monotonic() - began < 120  # the two minutes
     said = capsys.readouterr().out
     assert "stopped by spot/instance-action" in said and NOTICE in said
