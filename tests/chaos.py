@@ -31,7 +31,7 @@ import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
-from tests.conftest import ROOT, TINY, TINY_PRETRAINING
+from tests.conftest import ROOT, TINY, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
@@ -45,8 +45,9 @@ class Soak:
     ) -> None:
         self.folder, self.processes, self.without = folder, processes, without
         self.metadata = MetadataServer()
-        config = json.loads(json.dumps(TINY_PRETRAINING if pretraining else TINY))
-        config["hyperparameters"].update(
+        config = configured(
+            TINY_PRETRAINING if pretraining else TINY,
+            folder / "cache",
             max_steps=steps,  # 60 questions, 8 a step: 3 epochs are 23 steps
             num_workers=1,
             checkpoint_period=4,
@@ -57,17 +58,12 @@ class Soak:
         )
         if pretraining:
             config["hyperparameters"]["span_fraction"] = 0.3
-        config["data"]["cache_dir"] = str(folder / "cache")
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
 
     def start(self, output: Path, disk: int | None = None) -> subprocess.Popen:
         """The trainer in a process group of its own; `disk` limits the size of a file, in bytes."""
-        launcher = [sys.executable]
-        if self.processes > 1:
-            launcher += ["-m", "torch.distributed.run", "--standalone"]
-            launcher += [f"--nproc_per_node={self.processes}"]
-        command = [*launcher, "-m", "tests.broken", self.without]
+        command = [*launcher(self.processes), "-m", "tests.broken", self.without]
         command += ["--config", str(self.folder / "soak.yaml"), "--output-dir", str(output)]
         metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
 

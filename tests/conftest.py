@@ -65,6 +65,8 @@ TINY: dict[str, Any] = {
     "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
 }
 
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
 # The same model, from scratch on the embedded world's text.
 TINY_PRETRAINING: dict[str, Any] = {
     "name": "test",
@@ -92,6 +94,14 @@ TINY_PRETRAINING: dict[str, Any] = {
     },
     "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True},
 }
+
+
+def configured(config: dict[str, Any], cache_dir: pathlib.Path, **hparams: Any) -> dict[str, Any]:
+    """A copy of an experiment config with this feature cache and other hyperparameters."""
+    config = copy.deepcopy(config)
+    config["data"]["cache_dir"] = str(cache_dir)
+    config["hyperparameters"].update(hparams)
+    return config
 
 
 @pytest.fixture(scope="session")
@@ -124,10 +134,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture
 def tiny_config(tmp_path: pathlib.Path, cache_dir: pathlib.Path) -> pathlib.Path:
     """TINY as a YAML file."""
-    config = copy.deepcopy(TINY)
-    config["data"]["cache_dir"] = str(cache_dir)
     path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(yaml.safe_dump(configured(TINY, cache_dir)))
     return path
 
 
@@ -168,20 +176,17 @@ def model(local_run: LocalRun) -> Trained:
     return load_model(str(local_run.path))
 
 
+def launcher(processes: int) -> list[str]:
+    """The words before the trainer's: Python, with torchrun for more than one process."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    return [sys.executable, *(torchrun if processes > 1 else [])]
+
+
 def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:
     """Run the real entry point in a process of its own (or in two, under torchrun)."""
-    launcher = [sys.executable]
-    if processes > 1:
-        module = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-        launcher += module
-    command = [*launcher, str(ROOT / "train.py"), *map(str, arguments)]
+    command = [*launcher(processes), str(ROOT / "train.py"), *map(str, arguments)]
     return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=1800,
-        env={**os.environ, **env},
+        command, capture_output=True, text=True, cwd=ROOT, timeout=1800, env={**os.environ, **env}
     )
 
 

@@ -1,14 +1,12 @@
 """Which failures of a hub are worth another try."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import hub_error
+from tests.fakes.http import AnswerServer
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +22,11 @@ def failure(endpoint: str) -> Exception:
 
 
 @pytest.mark.parametrize(
-    "status, kind",
-    [(401, UserError), (404, UserError), (429, Unavailable), (500, Unavailable)],
+    "status, kind", [(401, UserError), (404, UserError), (429, Unavailable), (500, Unavailable)]
 )
 def test_what_the_hub_answers(status: int, kind: type) -> None:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        assert hub_error(failure(f"http://127.0.0.1:{server.server_port}")) is kind
-    finally:
-        server.shutdown()
-        server.server_close()
+    with AnswerServer(lambda _: (status, b"")) as hub:
+        assert hub_error(failure(hub.url)) is kind
 
 
 def test_a_hub_that_is_not_there_is_worth_another_try() -> None:

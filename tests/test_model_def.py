@@ -24,7 +24,8 @@ from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 from detalbert.training.workload import Training
 from model_def import FINE_TUNING, SquadTrial
-from tests.conftest import ROOT
+from tests.conftest import NO_DROPOUT, ROOT
+from tests.fakes.runs import change
 
 
 @contextlib.contextmanager
@@ -82,11 +83,10 @@ def test_segments_reach_albert(tiny_config: Path) -> None:
 
 
 def test_micro_batches_add_up_to_the_whole_batch(tiny_config: Path) -> None:
-    shape = yaml.safe_load(tiny_config.read_text())["hyperparameters"]["model_config"]
-    shape = {**shape, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    change(tiny_config, model_config=NO_DROPOUT)
     gradients = []
     for budget in (256, 100_000):
-        with trial_of(tiny_config, max_tokens_per_forward=budget, model_config=shape) as trial:
+        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
             trial.meter.reset()
             gradients.append(one_step(trial))
             trial.meter.per_slot_reduce()

@@ -31,7 +31,7 @@ FIELDS = {
     "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce", "shards"]
 )
 def test_every_stage_writes_a_whole_result(
-    stage: str, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+    stage: str, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
 ) -> None:
     file = tmp_path / "results" / f"{stage}.json"
     assert main([stage, *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
@@ -57,10 +57,7 @@ def test_memory_of_sharding_is_measured_at_three_sizes(tiny: tuple[str, ...]) ->
 
 
 def test_pretraining_is_measured(
-    tiny: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Steps, loaders and whole runs; of one process, for speed."""
     short = {"WORKERS": (0, 1), "LOADER_STEPS": 2, "RUN_STEPS": 2, "PROCESSES": 1}
@@ -114,7 +111,7 @@ def test_a_planted_difference_fails_the_stage(
     wrong: Any,
     tiny: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    capsys: Any,
 ) -> None:
     monkeypatch.setattr(peer, name, wrong)
     if stage == "loader":  # shuffled: the first batch may not hold the first window
@@ -126,10 +123,7 @@ def test_a_planted_difference_fails_the_stage(
 
 @pytest.mark.parametrize("stage", ["step", "parity"])
 def test_other_weights_fail_the_stages_with_a_model(
-    stage: str,
-    tiny: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    stage: str, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     right = step.Padded.step
     monkeypatch.setattr(step.Padded, "step", lambda *arguments: right(*arguments) * 1.05)
@@ -139,7 +133,7 @@ def test_other_weights_fail_the_stages_with_a_model(
 
 
 def test_pretraining_notices_other_tokens_and_other_gradients(
-    tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     def fewer(*arguments: Any) -> Any:
         rows, windows = map_way(*arguments)
@@ -157,9 +151,7 @@ def test_pretraining_notices_other_tokens_and_other_gradients(
         assert f"not equal: {stage}" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(
-    tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").write_text("")
     for arguments in (
         ["nothing"],

@@ -4,7 +4,6 @@ It is a mount namespace whose /run and /tmp are its own; its steps are those of 
 `entrypoint.sh`.
 """
 
-import copy
 import json
 import os
 import pathlib
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from detalbert.engine import safe_load
-from tests.conftest import TINY
+from tests.conftest import TINY, configured
 from tests.fakes.master import TOKEN, FakeMaster
 
 PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")
@@ -75,13 +74,9 @@ class Trial:
         self.sandbox, self.archive = sandbox, archive
         self.storage = folder / "storage"
         self.storage.mkdir(parents=True)
-        config = copy.deepcopy(TINY)
-        config["hyperparameters"].update(hparams)
-        config["data"]["cache_dir"] = str(cache_dir)
-        config["entrypoint"] = entrypoint
         storage = {"type": "directory", "container_path": str(self.storage)}
-        config["checkpoint_storage"] = storage
-        self.config = config
+        self.config = configured(TINY, cache_dir, **hparams)
+        self.config.update(entrypoint=entrypoint, checkpoint_storage=storage)
 
     def master(self, **options: Any) -> FakeMaster:
         return FakeMaster(self.archive, **options)

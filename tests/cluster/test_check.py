@@ -17,7 +17,7 @@ MASTERS = sorted((ROOT / "cluster").glob("master-*.yaml"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
-def test_what_ships_is_clean(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path) -> None:
+def test_what_ships_is_clean(capsys: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "master.yaml").write_text(yaml.safe_dump(master()))
     arguments = [str(path) for path in CONFIGS]
     arguments += ["--master", str(tmp_path / "master.yaml"), "--context", str(ROOT)]
@@ -51,7 +51,7 @@ def test_context_that_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: pa
     assert list(check.check_context(tmp_path)) == []
 
 
-def test_exit_status_and_json(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path) -> None:
+def test_exit_status_and_json(capsys: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text((ROOT / "configs" / "smoke.yaml").read_text().replace("labels:", "lables:"))
     arguments = [str(path), "--context", str(ROOT)]

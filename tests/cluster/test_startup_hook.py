@@ -106,21 +106,16 @@ class Image:
 
     def hook(self, wheels: Any, *command: str) -> subprocess.CompletedProcess:
         """Run the hook as `bash startup-hook.sh`, with `wheels` as all that pip can reach."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        env.update(
-            DET_PYTHON_EXECUTABLE=str(self.folder / "bin" / "python"),
-            PIP_NO_INDEX="1",
-            PIP_FIND_LINKS=str(wheels),
-            PIP_CONFIG_FILE=os.devnull,
-        )
-        return subprocess.run(
-            command or ("bash", "startup-hook.sh"),
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        pip = {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+        return run_hook(self.folder / "bin" / "python", *command, **pip)
+
+
+def run_hook(python: Any, *command: str, **pip: str) -> subprocess.CompletedProcess:
+    """Run the hook with `python` as the task's, and these settings of pip alone."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    env.update(DET_PYTHON_EXECUTABLE=str(python), PIP_NO_INDEX="1", **pip)
+    command = command or ("bash", "startup-hook.sh")
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture
@@ -158,10 +153,8 @@ def packaging_folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_nothing_is_done_here_and_quickly() -> None:
-    env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, "PIP_NO_INDEX": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = ["bash", "startup-hook.sh"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    done = run_hook(sys.executable)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Of the processor: that others take their turns on it is no matter.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detalbert.corpus import reader, storage
-from tests.fakes.s3 import Faults
+from tests.fakes.s3 import Faults, moto_server
 from tests.fakes.text import contexts
 
 
@@ -23,22 +23,17 @@ def corpus_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """(client, faults): moto behind a proxy that can spoil answers."""
-    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
     boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
     for name, value in {
         "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
-    client.create_bucket(Bucket="bucket")
-    with Faults(f"http://{host}:{port}") as faults:
+    with moto_server() as moto, Faults(moto) as faults:
+        client = boto3.client("s3", endpoint_url=moto)
+        client.create_bucket(Bucket="bucket")
         threading.Thread(target=faults.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
         storage._s3.cache_clear()
         reader.read_index.cache_clear()
         yield client, faults
         faults.shutdown()
-    server.stop()

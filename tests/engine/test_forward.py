@@ -175,7 +175,7 @@ def train(precision: str) -> float:
 
 
 def test_a_compiler_that_fails_is_done_without(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     torch._dynamo.reset()
     backend = torch._dynamo.config.patch(suppress_errors=False)

@@ -1,11 +1,11 @@
-"""What the fakes of a Determined master share: a server on loopback, a trial, an experiment."""
+"""Servers on loopback, and what the fakes of a Determined master share: trial, experiment."""
 
 import contextlib
 import http.server
 import json
 import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
@@ -15,7 +15,7 @@ class Request(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
-    body: Any  # parsed; None where there is none
+    body: bytes
     headers: Mapping[str, str]
 
 
@@ -34,6 +34,9 @@ class FakeServer:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -42,13 +45,26 @@ class FakeServer:
         raise NotImplementedError
 
 
+class AnswerServer(FakeServer):
+    """Answers as `answer` does, and keeps the requests in `asked`."""
+
+    def __init__(self, answer: Callable[[Request], tuple[int, Any]]) -> None:
+        self.answer = answer
+        self.asked: list[Request] = []
+        super().__init__()
+
+    def respond(self, request: Request) -> tuple[int, Any]:
+        self.asked.append(request)
+        return self.answer(request)
+
+
 def _handler(server: FakeServer) -> type:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = server.protocol
 
         def do_GET(self) -> None:
             url = urllib.parse.urlsplit(self.path)
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "null")
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             query = dict(urllib.parse.parse_qsl(url.query))
             request = Request(self.command, url.path, query, body, self.headers)
             status, answer = server.respond(request)
@@ -57,9 +73,9 @@ def _handler(server: FakeServer) -> type:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                self.wfile.write(b"" if self.command == "HEAD" else data)
 
-        do_POST = do_GET
+        do_HEAD = do_POST = do_PUT = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -1,6 +1,7 @@
 """A Determined master on loopback: the parts of the REST API that a trial's container calls."""
 
 import base64
+import json
 import re
 import threading
 import time
@@ -49,9 +50,9 @@ class FakeMaster(FakeServer):
         self.told = threading.Event()
         super().__init__()
 
-    def __exit__(self, *_: Any) -> None:
+    def close(self) -> None:
         self.preempt.set()
-        super().__exit__()
+        super().close()
 
     def reports(self, group: str) -> list[dict[str, Any]]:
         """What was reported as "training" or "validation", in order of arrival."""
@@ -65,7 +66,8 @@ class FakeMaster(FakeServer):
         for method, pattern, handler in _ROUTES:
             found = re.fullmatch(f"{method} {pattern}", call)
             if found:
-                return handler(self, *found.groups(), query=request.query, body=request.body)
+                body = json.loads(request.body or "null")
+                return handler(self, *found.groups(), query=request.query, body=body)
         self.unknown.append(call)
         return 501, {"message": "this master does not speak it"}
 

@@ -1,11 +1,9 @@
 """An instance metadata service on loopback: IMDSv2, a token required."""
 
-import http.server
-import threading
-from typing import Any
+from tests.fakes.http import FakeServer, Request
 
 
-class MetadataServer:
+class MetadataServer(FakeServer):
     """Serves `spot/instance-action` once `notice` is set, and the rebalance path once `rebalance`
     is. `asked` lists what was asked for."""
 
@@ -13,39 +11,19 @@ class MetadataServer:
         self.notice: str | None = None
         self.rebalance: str | None = None
         self.asked: list[str] = []
-        outer = self
+        super().__init__()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                wanted = self.path == "/latest/api/token"
-                lifetime = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-                self.answer(200 if wanted and lifetime else 400, "secret")
-
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                if self.headers.get("X-aws-ec2-metadata-token") != "secret":
-                    self.answer(401, "")
-                    return
-                bodies = {
-                    "/latest/meta-data/spot/instance-action": outer.notice,
-                    "/latest/meta-data/events/recommendations/rebalance": outer.rebalance,
-                }
-                body = bodies.get(self.path)
-                self.answer(404 if body is None else 200, body or "")
-
-            def answer(self, status: int, body: str) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def respond(self, request: Request) -> tuple[int, bytes]:
+        if request.method == "PUT":
+            wanted = request.path == "/latest/api/token"
+            lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+            return (200, b"secret") if wanted and lifetime else (400, b"")
+        self.asked.append(request.path)
+        if request.headers.get("X-aws-ec2-metadata-token") != "secret":
+            return 401, b""
+        bodies = {
+            "/latest/meta-data/spot/instance-action": self.notice,
+            "/latest/meta-data/events/recommendations/rebalance": self.rebalance,
+        }
+        body = bodies.get(request.path)
+        return (404, b"") if body is None else (200, body.encode())

@@ -1,11 +1,14 @@
 """A proxy in front of moto's S3 that delays, refuses and cuts off answers on purpose."""
 
+import contextlib
 import random
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 
 
@@ -46,6 +49,17 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: len(body) // 2]
             self.close_connection = True
         self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[str]:
+    """moto, AWS's services in this process; its address."""
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
 
 
 def upload(client: Any, folder: Path) -> None:

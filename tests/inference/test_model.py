@@ -35,9 +35,7 @@ def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPa
     assert not model.training and all(p.grad is None for p in model.parameters())
 
 
-def test_prediction_does_without_a_compiler(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prediction_does_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
     torch._dynamo.reset()
     compile_with(broken_compiler, monkeypatch)

@@ -1,9 +1,5 @@
-"""The page in a browser: ask, see the answer marked in place, see the model abstain.
+"""The page in a browser: ask, see the answer marked in place, see the model abstain."""
 
-Needs Debian's packages chromium and chromium-driver.
-"""
-
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,28 +10,16 @@ from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import LocalRun
+from tests.fakes.browser import chromium
 from tests.inference.test_server import serving_here
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run
---disable-background-networking --disable-component-update --disable-sync
---window-size=900,1000""".split()
 Questions = tuple[Example, Example]
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("no chromium: apt install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    browser = webdriver.Chrome(options=options, service=service)
-    browser.set_page_load_timeout(60)
-    yield browser
-    browser.quit()
+    with chromium(tmp_path_factory.mktemp("chromium"), "900,1000") as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Pretraining end to end: its files, exact restarts, two processes, fine-tuning, bad input."""
 
-import copy
 import json
 import subprocess
 import sys
@@ -20,28 +19,15 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos
-from tests.conftest import ROOT, TINY_PRETRAINING, settings
-from tests.conftest import train as train_process
-from tests.training.test_resume import cut_and_go_on, run
+from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, configured, settings, train
+from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 
 
 @pytest.fixture
 def config(tmp_path: Path, cache_dir: Path) -> Path:
-    values = copy.deepcopy(TINY_PRETRAINING)
-    values["data"]["cache_dir"] = str(cache_dir)
     path = tmp_path / "pretrain.yaml"
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(yaml.safe_dump(configured(TINY_PRETRAINING, cache_dir)))
     return path
-
-
-def change(config: Path, **hyperparameters: Any) -> None:
-    values = yaml.safe_load(config.read_text())
-    values["hyperparameters"].update(hyperparameters)
-    config.write_text(yaml.safe_dump(values))
-
-
-def checkpoint(output: Path) -> Path:
-    return sorted((output / "checkpoints").glob("step-*"))[-1]
 
 
 def test_a_run_writes_its_files_and_fine_tunes(
@@ -59,7 +45,7 @@ def test_a_run_writes_its_files_and_fine_tunes(
     parts = [best[f"{name}_loss"] for name in ("mlm", "sop", "span")]
     assert best["loss"] == pytest.approx(sum(parts)) and 0 <= best["span_accuracy"] < 100
     assert not (out / "predictions.json").exists()
-    folder = checkpoint(out)
+    folder = newest(out)
 
     # Fine-tuning starts from the pretrained encoder and span head, the tokenizer beside them.
     values = {"model": str(folder), "max_seq_length": 64, "max_query_length": 16, "doc_stride": 8}
@@ -93,7 +79,7 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
     words = settings(max_steps=3, validation_period=3, checkpoint_period=3)
     cache = ["--set", f"data.cache_dir={tmp_path / 'cache'}"]
     assert run(ROOT / "configs" / "pretrain_local.yaml", tmp_path / "out", *words, *cache) == 0
-    folder = checkpoint(tmp_path / "out")
+    folder = newest(tmp_path / "out")
     tokenizer = named_tokenizer(str(folder))
     assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
 
@@ -122,17 +108,13 @@ def test_without_the_position_it_would_be_another_run(
 
 def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_path: Path) -> None:
     """The loss is a mean over the global batch's hidden tokens, pairs and spans, however dealt."""
-    values = yaml.safe_load(config.read_text())
-    values["hyperparameters"]["model_config"].update(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0
-    )
-    values["hyperparameters"].update(max_steps=6, optimizer="adamw", span_fraction=0.4)
-    config.write_text(yaml.safe_dump(values))
+    shape = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
+    change(config, max_steps=6, optimizer="adamw", span_fraction=0.4, model_config=shape)
     assert run(config, tmp_path / "one") == 0
     small = settings(max_tokens_per_forward=64)
-    done = train_process("--config", config, "--output-dir", tmp_path / "two", *small, processes=2)
+    done = train("--config", config, "--output-dir", tmp_path / "two", *small, processes=2)
     assert done.returncode == 0, done.stderr
-    one, two = (read_weights(checkpoint(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
+    one, two = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
     # A constant on all start logits changes no loss: this bias has rounding for a gradient.
     del one["qa_outputs.bias"]
     for name, value in one.items():
@@ -161,10 +143,8 @@ BAD: dict[str, Any] = {
 def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys: Any) -> None:
     changes, said = BAD[fault]
     out = tmp_path / "out"
-    status = run(config, out, *(word for change in changes for word in ("--set", change)))
-    error = capsys.readouterr().err.strip()
-    assert status == 2 and error.startswith("train.py: error: ") and "\n" not in error
-    assert said in error
+    words = (word for change in changes for word in ("--set", change))
+    assert said in refusal(capsys, config, out, *words)
     assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
 
 

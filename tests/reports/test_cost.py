@@ -17,7 +17,7 @@ from reports.__main__ import main
 from reports.cost import cost_report
 from reports.prices import PRICE_FILE, load_prices
 from reports.scaling import efficiency
-from tests.conftest import ROOT, TINY, train
+from tests.conftest import ROOT, TINY, configured, train
 
 TODAY = ["--today", "2026-10-01"]
 
@@ -85,9 +85,7 @@ def test_cost_rises_with_the_price(price, factor):
 def run_folder(tmp_path_factory):
     """What the real entry point leaves behind."""
     folder = tmp_path_factory.mktemp("report")
-    config = json.loads(json.dumps(TINY))
-    config["data"]["cache_dir"] = str(folder / "cache")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, folder / "cache")))
     done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "run")
     assert done.returncode == 0, done.stderr
     return folder / "run"

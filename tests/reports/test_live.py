@@ -4,20 +4,17 @@ moto serves the EC2 spot price history; it has no price list, so a small server 
 `GetProducts` in AWS's JSON protocol, and the error bodies of both services.
 """
 
-import contextlib
 import datetime
-import http.server
 import json
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from reports.__main__ import main
 from reports.live import refresh
 from reports.prices import load_prices
+from tests.fakes.http import AnswerServer
+from tests.fakes.s3 import moto_server
 
 TODAY = datetime.date(2026, 10, 1)
 
@@ -35,11 +32,8 @@ def credentials(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as url:
+        yield url
 
 
 def product(price: str) -> str:
@@ -49,47 +43,16 @@ def product(price: str) -> str:
     return json.dumps({"product": {}, "terms": {"OnDemand": {"a.b": free, "a.e": paid}}})
 
 
-@contextlib.contextmanager
-def aws(status: int, body: str, kind: str) -> Iterator[tuple[str, list[Any]]]:
-    """A server that gives every request the same answer; yields its URL and what it was asked."""
-    asked: list[Any] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            text = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append((self.headers.get("X-Amz-Target"), text.decode()))
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-JSON = "application/x-amz-json-1.1"
-XML = "text/xml;charset=UTF-8"
-
-
-def price_list(*prices: str) -> Any:
+def price_list(*prices: str) -> AnswerServer:
     body = {"FormatVersion": "aws_v1", "PriceList": [product(price) for price in prices]}
-    return aws(200, json.dumps(body), JSON)
+    return AnswerServer(lambda _: (200, body))
 
 
-def ec2_error(status: int, code: str) -> Any:
+def ec2_error(status: int, code: str) -> AnswerServer:
     body = f"""<?xml version="1.0" encoding="UTF-8"?>
 <Response><Errors><Error><Code>{code}</Code><Message>no</Message></Error></Errors>
 <RequestID>1</RequestID></Response>"""
-    return aws(status, body, XML)
+    return AnswerServer(lambda _: (status, body.encode()))
 
 
 def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: str):
@@ -99,21 +62,21 @@ def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: 
 
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch, moto):
-    with price_list("25.5000000000") as (pricing, asked):
-        known, notes = ask(monkeypatch, moto, pricing, "us-west-2", "p5.48xlarge")
+    with price_list("25.5000000000") as pricing:
+        known, notes = ask(monkeypatch, moto, pricing.url, "us-west-2", "p5.48xlarge")
     price = known["p5.48xlarge"]
     assert notes == [] and price.spot == 0.00001 and price.on_demand == 25.5  # moto's, ours
     assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
-    ((target, text),) = asked
-    assert target == "AWSPriceListService.GetProducts"
-    wanted = {entry["Field"]: entry["Value"] for entry in json.loads(text)["Filters"]}
+    (asked,) = pricing.asked
+    assert asked.headers.get("X-Amz-Target") == "AWSPriceListService.GetProducts"
+    wanted = {entry["Field"]: entry["Value"] for entry in json.loads(asked.body)["Filters"]}
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
     assert known["g5.xlarge"].spot_origin == "file"  # not asked for
 
 
 def test_a_region_without_the_type(monkeypatch, moto):
-    with price_list() as (pricing, _):
-        known, notes = ask(monkeypatch, moto, pricing, "eu-south-1", "p5.48xlarge")
+    with price_list() as pricing:
+        known, notes = ask(monkeypatch, moto, pricing.url, "eu-south-1", "p5.48xlarge")
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
@@ -128,10 +91,10 @@ def test_a_region_without_the_type(monkeypatch, moto):
     ],
 )
 def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
-    with ec2_error(status, code) as (ec2, asked), price_list("25.5") as (pricing, _):
-        known, notes = ask(monkeypatch, ec2, pricing)
+    with ec2_error(status, code) as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url)
     price = known["p3.16xlarge"]
-    assert len(asked) == 1 and len(notes) == 1 and said in notes[0]
+    assert len(ec2.asked) == 1 and len(notes) == 1 and said in notes[0]
     assert "the file's spot prices stand" in notes[0]
     assert (price.spot, price.spot_origin) == (pytest.approx(7.344), "file")
     assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
@@ -139,17 +102,17 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
 
 def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
     body = {"__type": "UnrecognizedClientException", "message": "The security token is invalid."}
-    with aws(400, json.dumps(body), JSON) as (pricing, asked):
-        known, notes = ask(monkeypatch, moto, pricing, "us-east-1", "p5.48xlarge", "g5.xlarge")
-    assert len(asked) == 1  # the second type is not asked for with refused credentials
+    with AnswerServer(lambda _: (400, body)) as pricing:
+        known, notes = ask(monkeypatch, moto, pricing.url, "us-east-1", "p5.48xlarge", "g5.xlarge")
+    assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
     assert any("AWS refused the credentials (UnrecognizedClientException)" in n for n in notes)
     assert known["p5.48xlarge"].on_demand_origin == "file"
 
 
 def test_throttling_is_tried_again_and_then_said(monkeypatch, moto):
-    with ec2_error(503, "RequestLimitExceeded") as (ec2, asked), price_list("25.5") as (url, _):
-        known, notes = ask(monkeypatch, ec2, url)
-    assert len(asked) == 3 and "AWS throttled the request" in notes[0]
+    with ec2_error(503, "RequestLimitExceeded") as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url)
+    assert len(ec2.asked) == 3 and "AWS throttled the request" in notes[0]
     assert known["p3.16xlarge"].spot_origin == "file"
 
 
@@ -166,8 +129,8 @@ def test_no_network_and_no_credentials(monkeypatch):
 
 def test_the_report_marks_what_came_from_where(monkeypatch, capsys, moto):
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", moto)
-    with price_list("25.5") as (pricing, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing)
+    with price_list("25.5") as pricing:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing.url)
         assert main(["cost", "--published", "--live", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     prices = {row["instance"]: row for row in report["tables"][-1]["rows"]}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
 from reports.speed import count_windows, parse_speed
 from tests.conftest import TINY
+from tests.fakes.browser import chromium
 
 FEW = ["--runs", "300", "--today", "2026-10-01", "--hourly", "0.05", "--pool", "p3.2xlarge",
        "p3.16xlarge", "--slots", "1", "8", "64"]  # fmt: skip
@@ -128,36 +128,18 @@ def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
     assert b"http" not in pages[0].replace(b"http-equiv", b"")  # it needs nothing from outside
 
 
-@pytest.fixture
-def browser(tmp_path):
-    from selenium import webdriver
-
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("no chromium and chromedriver here (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-sync"
-    flags += " disable-background-networking disable-component-update window-size=1280,2600"
-    for flag in [*flags.split(), f"user-data-dir={tmp_path / 'profile'}"]:
-        options.add_argument(f"--{flag}")
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
-
-
-def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path, browser):
+def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path):
     path = tmp_path / "plan.html"
     assert main(["plan", *FEW, "--deadline", "2", "--html", str(path)]) == 0
-    browser.get(path.as_uri())
-    assert browser.find_element("tag name", "h1").text.startswith("What 264,396 windows")
-    assert "8 x p3.16xlarge" in browser.find_element("tag name", "table").text
-    assert "checkpoint_period" in browser.find_element("tag name", "pre").text
-    sizes = browser.execute_script(
-        "return Array.from(document.images, i => [i.complete, i.naturalWidth, i.clientWidth])"
-    )
-    assert len(sizes) == 2 and all(
-        done and wide > 100 and shown > 100 for done, wide, shown in sizes
-    )
-    if os.environ.get("REPORTS_SCREENSHOT"):
-        browser.save_screenshot(os.environ["REPORTS_SCREENSHOT"])
+    with chromium(tmp_path / "profile", "1280,2600") as browser:
+        browser.get(path.as_uri())
+        assert browser.find_element("tag name", "h1").text.startswith("What 264,396 windows")
+        assert "8 x p3.16xlarge" in browser.find_element("tag name", "table").text
+        assert "checkpoint_period" in browser.find_element("tag name", "pre").text
+        sizes = browser.execute_script(
+            "return Array.from(document.images, i => [i.complete, i.naturalWidth, i.clientWidth])"
+        )
+        if os.environ.get("REPORTS_SCREENSHOT"):
+            browser.save_screenshot(os.environ["REPORTS_SCREENSHOT"])
+    assert len(sizes) == 2
+    assert all(done and wide > 100 and shown > 100 for done, wide, shown in sizes)

@@ -9,14 +9,7 @@ from hypothesis import given, settings
 from detalbert.squad import decoding
 from detalbert.squad.decoding import best_spans
 from detalbert.squad.windows import Example, build_windows
-from tests.fakes.questions import (
-    TOKENIZERS,
-    WORDS,
-    decode,
-    decoding_cases,
-    plain_n_best,
-    tensors,
-)
+from tests.fakes.questions import TOKENIZERS, WORDS, decode, decoding_cases, plain_n_best, tensors
 
 
 @given(decoding_cases())

@@ -2,9 +2,7 @@
 
 import copy
 import hashlib
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from detalbert.errors import UserError
 from detalbert.squad import sources
 from detalbert.squad.sources import open_source, read_examples
+from tests.fakes.http import AnswerServer
 
 CONTEXT = "Anna lives in Bern."
 ANSWER = {"text": "Bern", "answer_start": 14}
@@ -134,29 +133,12 @@ def test_the_generated_world_is_read_like_a_file(tmp_path: Path) -> None:
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytearray]:
     """A server on loopback in the official site's place; yields the bytes it serves."""
     body = bytearray(json.dumps(DOCUMENT).encode())
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.server.asked += 1
-            self.send_response(200 if self.path == "/dev-v2.0.json" else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(bytes(body))
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = 0
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(sources, "OFFICIAL_URL", url)
     digest = hashlib.sha256(body).hexdigest()
     monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
     monkeypatch.chdir(tmp_path)
-    yield body
-    server.shutdown()
-    server.server_close()
+    with AnswerServer(lambda r: (200 if r.path == "/dev-v2.0.json" else 404, bytes(body))) as site:
+        monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
+        yield body
 
 
 def test_an_official_file_is_downloaded_once(official: bytearray, tmp_path: Path) -> None:

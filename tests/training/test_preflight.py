@@ -1,13 +1,11 @@
 """The checks at the start of a task: each refuses what it should, in one line, and nothing else."""
 
-import http.server
 import os
 import pathlib
 import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +17,7 @@ from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
 from detalbert.training import preflight
 from tests.conftest import ROOT, TINY
+from tests.fakes.http import AnswerServer
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -100,34 +99,20 @@ def test_a_missing_file_is_refused() -> None:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """An HTTP server that has the official training file and nothing else; what it was asked."""
-    asked: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            self.send_response(200 if self.path == "/train-v2.0.json" else 404)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(sources, "OFFICIAL_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    yield asked
-    server.shutdown()
-    server.server_close()
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerServer]:
+    """An HTTP server that has the official training file and nothing else."""
+    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as server:
+        monkeypatch.setattr(sources, "OFFICIAL_URL", server.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield server
 
 
-def test_an_official_file_is_asked_for_not_fetched(site: list[str], tmp_path: pathlib.Path) -> None:
+def test_an_official_file_is_asked_for_not_fetched(site: Any, tmp_path: pathlib.Path) -> None:
     config = data(
         train="train-v2.0.json", validation="dev-v2.0.json", cache_dir=str(tmp_path / "none")
     )
     preflight.check_source(config, "train")
-    assert site == ["HEAD /train-v2.0.json"]
+    assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
     with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
         preflight.check_source(config, "validation")
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,50 +15,23 @@ from determined import core
 from determined.pytorch import load_trial_from_checkpoint_path
 
 import model_def
-import train
-from detalbert.engine import determinism, order, progress
+from detalbert.engine import determinism, order
+from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.training import checkpoints
 from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
 from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
 from tests import chaos
-from tests.conftest import TINY, settings
-from tests.conftest import train as train_process
-
-
-def run(config: Path, output: Path, *more: Any) -> int:
-    return train.main(["--config", str(config), "--output-dir", str(output), *map(str, more)])
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Have the process send itself a real SIGTERM at the first report from `step` on."""
-    report = progress.Progress.on_training_workload_end
-
-    def report_and_stop(self: progress.Progress, *a: Any, **k: Any) -> None:
-        report(self, *a, **k)
-        if self.done >= step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_stop)
+from tests.conftest import NO_DROPOUT, TINY, configured, settings, train
+from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
 
 
 @pytest.fixture
 def exact_config(tiny_config: Path) -> Path:
     """Three epochs, with dropout, workers and several micro-batches a step."""
-    config = yaml.safe_load(tiny_config.read_text())
-    config["hyperparameters"].update(
-        max_steps=24, num_workers=1, max_tokens_per_forward=256, validation_period=8
-    )
-    tiny_config.write_text(yaml.safe_dump(config))
-    return tiny_config
-
-
-def cut_and_go_on(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(patch, at)
-        assert run(config, output) == 0
-    assert run(config, output) == 0
+    steps = {"max_steps": 24, "validation_period": 8}
+    return change(tiny_config, num_workers=1, max_tokens_per_forward=256, **steps)
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
@@ -97,36 +69,24 @@ def test_one_slot_then_two(
     exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Elastic: the same windows in the same steps, parameters to fp32 tolerance."""
-    config = yaml.safe_load(exact_config.read_text())
-    config["hyperparameters"]["model_config"].update(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    exact_config.write_text(yaml.safe_dump(config))
+    change(exact_config, model_config=NO_DROPOUT)
     assert run(exact_config, tmp_path / "uncut") == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 11)
         assert run(exact_config, tmp_path / "cut") == 0
-    finished = train_process(
-        "--config", exact_config, "--output-dir", tmp_path / "cut", processes=2
-    )
+    finished = train("--config", exact_config, "--output-dir", tmp_path / "cut", processes=2)
     assert finished.returncode == 0, finished.stderr
     assert "going on from step 12" in finished.stdout and "2 slot(s)" in finished.stdout
-    states = []
-    for name in ("uncut", "cut"):
-        newest = list_checkpoints(tmp_path / name / "checkpoints")[-1][1]
-        states.append(torch.load(newest / "state_dict.pth", weights_only=True))
-    for name, value in states[0]["models_state_dict"][0].items():
-        other = states[1]["models_state_dict"][0][name]
-        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
+    uncut, cut = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("uncut", "cut"))
+    for name, value in uncut.items():
+        torch.testing.assert_close(value, cut[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A finished run with three checkpoints; tests work on copies."""
     folder = tmp_path_factory.mktemp("finished")
-    config = json.loads(json.dumps(TINY))
-    config["data"]["cache_dir"] = str(folder / "cache")
-    config["checkpoint_storage"] = {"save_trial_latest": 3}
+    config = {**configured(TINY, folder / "cache"), "checkpoint_storage": {"save_trial_latest": 3}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
     assert run(folder / "tiny.yaml", folder / "out") == 0
     yield folder
@@ -194,9 +154,7 @@ def test_nothing_but_damage_is_refused(copied: Path) -> None:
 
 def refused(config: Path, output: Path, message: str, capsys: Any, *more: Any) -> None:
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    assert run(config, output, *more) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert len(errors) == 1 and message in errors[0], errors
+    assert message in refusal(capsys, config, output, *more)
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
 
 
@@ -224,7 +182,7 @@ def rewrite(path: Path, **changes: Any) -> None:
 
 
 def test_another_format_is_refused(finished: Path, copied: Path, capsys: Any) -> None:
-    rewrite(list_checkpoints(copied / "checkpoints")[-1][1], format=99)
+    rewrite(newest(copied), format=99)
     refused(finished / "tiny.yaml", copied, "checkpoint format 99", capsys)
 
 
@@ -237,26 +195,23 @@ class Foreign:
 def test_a_pickle_with_a_foreign_class_is_refused(
     name: str, finished: Path, copied: Path, capsys: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
-    newest = list_checkpoints(copied / "checkpoints")[-1][1]
+    checkpoint = newest(copied)
     if name == "state_dict.pth":
-        torch.save({"models_state_dict": Foreign()}, newest / name)
+        torch.save({"models_state_dict": Foreign()}, checkpoint / name)
     else:
-        (newest / name).write_bytes(pickle.dumps({"batches_trained": Foreign()}))
-    rewrite(newest)
-    assert run(finished / "tiny.yaml", copied) == 2
-    error = capsys.readouterr().err
-    assert "mkdir" in error and "Traceback" not in error
+        (checkpoint / name).write_bytes(pickle.dumps({"batches_trained": Foreign()}))
+    rewrite(checkpoint)
+    assert "mkdir" in refusal(capsys, finished / "tiny.yaml", copied)
     assert not list(Path.cwd().glob("foreign-code-ran"))
 
 
 def test_weights_of_another_model_are_refused(finished: Path, copied: Path, capsys: Any) -> None:
-    newest = list_checkpoints(copied / "checkpoints")[-1][1]
-    content = torch.load(newest / "state_dict.pth", weights_only=True)
+    checkpoint = newest(copied)
+    content = torch.load(checkpoint / "state_dict.pth", weights_only=True)
     content["models_state_dict"][0].popitem()
-    torch.save(content, newest / "state_dict.pth")
-    rewrite(newest)
-    assert run(finished / "tiny.yaml", copied) == 2
-    assert "does not fit this model" in capsys.readouterr().err
+    torch.save(content, checkpoint / "state_dict.pth")
+    rewrite(checkpoint)
+    assert "does not fit this model" in refusal(capsys, finished / "tiny.yaml", copied)
 
 
 def test_a_checkpoint_that_is_not_there(finished: Path, copied: Path, capsys: Any) -> None:
@@ -281,9 +236,9 @@ def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -
 
 def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`load_trial_from_checkpoint_path` fails on torch >= 2.6 without the allowed globals."""
-    path = list_checkpoints(finished / "out" / "checkpoints")[-1][1]
+    path = newest(finished / "out")
     trial = load_trial_from_checkpoint_path(str(path), trial_class=model_def.SquadTrial)
-    saved = torch.load(path / "state_dict.pth", weights_only=True)["models_state_dict"][0]
+    saved = read_weights(path / "state_dict.pth")
     assert chaos.same(dict(trial.model.state_dict()), dict(saved))
 
 

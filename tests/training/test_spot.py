@@ -1,6 +1,5 @@
 """The two-minute notice, from a real HTTP server that speaks the metadata service's protocol."""
 
-import http.server
 import json
 import threading
 import time
@@ -10,22 +9,21 @@ from typing import Any
 
 import pytest
 
-import train
 from detalbert.training import spot
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import settings
 from tests.fakes.metadata import MetadataServer
+from tests.fakes.runs import run
 
 NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    server = MetadataServer()
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-    monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
-    yield server
-    server.close()
+    with MetadataServer() as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+        monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
+        yield server
 
 
 def wait_for(condition: Any, seconds: float = 60) -> None:
@@ -66,10 +64,8 @@ def test_a_token_that_ran_out_is_renewed(
 
 
 def test_no_service_is_no_matter(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    closed = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-    port = closed.server_port
-    closed.server_close()
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{port}")
+    with MetadataServer() as closed:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", closed.url)
     monkeypatch.setattr(spot, "PERIOD", 0.01)
     watcher = spot.SpotWatcher(lambda notice: None)
     watcher.start()
@@ -89,10 +85,9 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
 ) -> None:
     service.notice = NOTICE
     began = time.monotonic()
-    arguments = ["--config", str(tiny_config), "--output-dir", str(tmp_path / "out")]
     long = settings(max_steps=5000, checkpoint_period=5000, validation_period=5000,
                     reporting_period=5000, spot_notice=True)  # fmt: skip
-    assert train.main([*arguments, *long]) == 0
+    assert run(tiny_config, tmp_path / "out", *long) == 0
     assert time.monotonic() - began < 120  # the two minutes
     said = capsys.readouterr().out
     assert "stopped by spot/instance-action" in said and NOTICE in said

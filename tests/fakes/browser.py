@@ -1,0 +1,31 @@
+"""A headless Chromium: Debian's packages chromium and chromium-driver, and selenium."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = """headless no-sandbox disable-gpu disable-quic no-first-run disable-sync
+disable-background-networking disable-component-update""".split()
+
+
+@contextlib.contextmanager
+def chromium(profile: Path, size: str) -> Iterator[Any]:
+    """A browser with a window of `size`, "WIDTH,HEIGHT"; without one, the test is skipped."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("no chromium: apt install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in (*FLAGS, f"window-size={size}", f"user-data-dir={profile}"):
+        options.add_argument(f"--{flag}")
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    browser = webdriver.Chrome(options=options, service=service)
+    browser.set_page_load_timeout(60)
+    try:
+        yield browser
+    finally:
+        browser.quit()

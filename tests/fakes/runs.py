@@ -1,0 +1,58 @@
+"""Runs of `train.py` in this process: started, stopped by a real signal, continued; changed."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import train
+from detalbert.engine import progress
+from detalbert.training.checkpoints import list_checkpoints
+
+
+def change(config: Path, **hyperparameters: Any) -> Path:
+    """Change the file of a config; values of `model_config` are added to those that it has."""
+    content = yaml.safe_load(config.read_text())
+    shape = content["hyperparameters"]["model_config"] | hyperparameters.pop("model_config", {})
+    content["hyperparameters"].update(hyperparameters, model_config=shape)
+    config.write_text(yaml.safe_dump(content))
+    return config
+
+
+def run(config: Path, output: Path, *more: Any) -> int:
+    return train.main(["--config", str(config), "--output-dir", str(output), *map(str, more)])
+
+
+def refusal(capsys: Any, config: Path, output: Path, *more: Any) -> str:
+    """The one line on standard error with which a run is refused; status 2."""
+    assert run(config, output, *more) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("train.py: error: ") and "\n" not in error, error
+    return error
+
+
+def newest(output: Path) -> Path:
+    """The folder of the newest checkpoint."""
+    return list_checkpoints(output / "checkpoints")[-1][1]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Have the process send itself a real SIGTERM at the first report from `step` on."""
+    report = progress.Progress.on_training_workload_end
+
+    def report_and_stop(self: progress.Progress, *a: Any, **k: Any) -> None:
+        report(self, *a, **k)
+        if self.done >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_stop)
+
+
+def cut_and_go_on(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, at)
+        assert run(config, output) == 0
+    assert run(config, output) == 0
