@@ -26,22 +26,15 @@ def main(argv: list[str] | None = None) -> int:
         from reports import commands
 
         commands.write(commands.COMMANDS[args.command](args), args)
+        return 0
     except UserError as error:
-        print(f"reports: error: {error}", file=sys.stderr)
-        return 2
+        fault = str(error)
     except ModuleNotFoundError as error:
-        return _missing(error)
-    return 0
-
-
-def _missing(error: ModuleNotFoundError) -> int:
-    name = (error.name or "").split(".")[0]
-    if name not in _PACKAGES:
-        raise error
-    print(
-        f"reports: error: {name} is not installed; run pip install -r reports/requirements.txt",
-        file=sys.stderr,
-    )
+        name = (error.name or "").split(".")[0]
+        if name not in _PACKAGES:
+            raise
+        fault = f"{name} is not installed; run pip install -r reports/requirements.txt"
+    print(f"reports: error: {fault}", file=sys.stderr)
     return 2
 
 

@@ -31,11 +31,11 @@ def refresh(
 ) -> tuple[dict[str, Price], list[str]]:
     """`prices` with AWS's own figures for `instances`, and what went wrong, a line each."""
     fresh, notes = dict(prices), []
-    spot, failure = _asked(lambda: _spot(instances, region))
+    spot, failure = _asked(lambda: _spot(instances, region), {})
     notes += [f"--live: {SPOT}: {failure}; the file's spot prices stand"] if failure else []
     listed: dict[str, float] = {}
     for instance in instances:
-        found, failure = _asked(lambda name=instance: _on_demand(name, region))
+        found, failure = _asked(lambda name=instance: _on_demand(name, region), None)
         listed |= {instance: found} if found else {}
         if failure:
             notes.append(f"--live: {LIST}: {failure}; the file's on-demand prices stand")
@@ -43,7 +43,7 @@ def refresh(
     for instance in instances:
         missing = [
             what
-            for what, known in ((SPOT, spot or {}), (LIST, listed))
+            for what, known in ((SPOT, spot), (LIST, listed))
             if instance not in known and not any(what in note for note in notes)
         ]
         if missing:
@@ -51,27 +51,19 @@ def refresh(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({prices[instance].region}) stands"
             )
-        fresh[instance] = _updated(
-            prices[instance], (spot or {}).get(instance), listed.get(instance), region, today
-        )
+        changes: dict[str, Any] = {}
+        if instance in spot:
+            changes |= {"spot": spot[instance], "spot_origin": "live"}
+        if instance in listed:
+            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
+        if len(changes) == 4:
+            changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
+        fresh[instance] = dataclasses.replace(prices[instance], **changes)
     return fresh, list(dict.fromkeys(notes))
 
 
-def _updated(
-    price: Price, spot: float | None, listed: float | None, region: str, today: datetime.date
-) -> Price:
-    changes: dict[str, Any] = {}
-    if spot is not None:
-        changes |= {"spot": spot, "spot_origin": "live"}
-    if listed is not None:
-        changes |= {"on_demand": listed, "on_demand_origin": "live"}
-    if len(changes) == 4:
-        changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
-    return dataclasses.replace(price, **changes)
-
-
-def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
-    """What `call` gives, or nothing and the reason in words."""
+def _asked(call: Callable[[], Any], nothing: Any) -> tuple[Any, str]:
+    """What `call` gives, or `nothing` and the reason in words."""
     import botocore.exceptions as errors
 
     try:
@@ -79,18 +71,18 @@ def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
     except errors.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code"))
         if code in _REFUSED:
-            return None, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
+            return nothing, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
         if code in _FORBIDDEN:
-            return None, f"these credentials may not ask ({code}); allow the two actions"
+            return nothing, f"these credentials may not ask ({code}); allow the two actions"
         if code in _THROTTLED:
-            return None, f"AWS throttled the request ({code}) and did so again; try later"
-        return None, f"AWS answered {code}"
+            return nothing, f"AWS throttled the request ({code}) and did so again; try later"
+        return nothing, f"AWS answered {code}"
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
-        return None, "no AWS credentials found; run aws configure or set AWS_PROFILE"
+        return nothing, "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        return None, "AWS cannot be reached; check the network"
+        return nothing, "AWS cannot be reached; check the network"
     except errors.BotoCoreError as error:
-        return None, first_line(error)
+        return nothing, first_line(error)
 
 
 def _client(service: str, region: str) -> Any:
