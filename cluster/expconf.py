@@ -4,19 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster import schema
-from cluster.schema import (
-    ANY_MAP,
-    FLAG,
-    NUMBER,
-    TEXT,
-    WHOLE,
-    Finding,
-    Map,
-    Seq,
-    Union_,
-    Value,
-    keys,
-)
+from cluster.schema import FLAG, NUMBER, TEXT, WHOLE, Finding, Map, Seq, Union_, Value, keys
 from detalbert.settings.experiment import UNREAD
 
 STORAGES = {
@@ -77,7 +65,7 @@ ENVIRONMENT = Map(
         "environment_variables": Value((list, dict)),
         "proxy_ports": Seq(Map(_PORT, ("proxy_port",))),
         "force_pull_image": FLAG,
-        **keys(ANY_MAP, "ports registry_auth pod_spec"),
+        **keys(schema.ANY_MAP, "ports registry_auth pod_spec"),
         **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
     }
 )
@@ -110,7 +98,7 @@ _RETENTION = {"log_retention_days": Value((int,), minimum=-1, maximum=32767)}
 EXPERIMENT = Map(
     {
         **keys(TEXT, "description name project workspace"),
-        **keys(ANY_MAP, "data hyperparameters integrations pbs slurm"),
+        **keys(schema.ANY_MAP, "data hyperparameters integrations pbs slurm"),
         **keys(FLAG, "debug perform_initial_validation"),
         "bind_mounts": BIND_MOUNTS,
         "checkpoint_policy": Value((str,), choices=("best", "all", "none")),

@@ -70,7 +70,6 @@ class Union_:
     key: str
     kinds: dict[str, Map]
     required: bool = True
-    default: str | None = None
 
 
 Spec = Value | Map | Seq | Union_
@@ -130,7 +129,7 @@ def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterato
 
 def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> Iterator[Finding]:
     where = f"{key}.{spec.key}"
-    kind = value.get(spec.key, spec.default)
+    kind = value.get(spec.key)
     if kind is None:
         if spec.required:
             yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
