@@ -142,10 +142,6 @@ def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         if isinstance(environment.get(key), dict):
             by_device = Map(keys(spec, "cpu cuda rocm"), deprecated={"gpu": "use cuda"})
             yield from schema.check(file, f"environment.{key}", environment[key], by_device)
-    names = [policy.get("name") for policy in _mappings(config.get("log_policies"))]
+    names = [policy.get("name") for policy in schema.mappings(config.get("log_policies"))]
     for name in {str(name) for name in names if name and names.count(name) > 1}:
         yield Finding(file, "log_policies", f"{name!r} is there twice; the master refuses that")
-
-
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
-    return (item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict))

@@ -185,6 +185,11 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """The mappings in `value`, where it is a list."""
+    return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
