@@ -19,7 +19,7 @@ import yaml
 from benchmarks.allreduce import two_processes
 from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.shapes import SHAPES, shape_of
-from benchmarks.step import SEARCHER, data_of, trial_of
+from benchmarks.step import SEARCHER, squad_data, trial_of
 from benchmarks.step_time import Network, Work, predict
 from reports.published import FINE_TUNING, LENGTH, PARAMETERS
 
@@ -88,7 +88,7 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
             "num_workers": 0,
             "reporting_period": 1,
         },
-        "data": {**data_of(options, str(folder / "cache")), "max_validation_examples": 8},
+        "data": {**squad_data(options, str(folder / "cache")), "max_validation_examples": 8},
         "searcher": SEARCHER,
     }
     throughput = throughput_of(config, folder, processes)

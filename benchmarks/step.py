@@ -39,7 +39,7 @@ BUDGET = 16e9  # bytes: the memory of a V100
 SEARCHER = {"name": "single", "metric": "f1", "smaller_is_better": False}
 
 
-def data_of(options: Options, cache: str) -> dict[str, Any]:
+def squad_data(options: Options, cache: str) -> dict[str, Any]:
     """`data:` of an experiment on the files of `--data`."""
     return {
         "train": str(options.data / "train.json"),
@@ -63,7 +63,7 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
         **hyperparameters,
     }
     with tempfile.TemporaryDirectory() as folder:
-        data = data_of(options, folder)
+        data = squad_data(options, folder)
         for name in ("train", "validation"):
             if not Path(data[name]).is_file():
                 raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")

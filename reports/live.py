@@ -31,11 +31,12 @@ def refresh(
 ) -> tuple[dict[str, Price], list[str]]:
     """`prices` with AWS's own figures for `instances`, and what went wrong, a line each."""
     fresh, notes = dict(prices), []
-    spot, failure = _asked(lambda: _spot(instances, region), {})
+    spot, failure = _asked(lambda: _spot(instances, region))
+    spot = spot or {}
     notes += [f"--live: {SPOT}: {failure}; the file's spot prices stand"] if failure else []
     listed: dict[str, float] = {}
     for instance in instances:
-        found, failure = _asked(lambda name=instance: _on_demand(name, region), None)
+        found, failure = _asked(lambda name=instance: _on_demand(name, region))
         listed |= {instance: found} if found else {}
         if failure:
             notes.append(f"--live: {LIST}: {failure}; the file's on-demand prices stand")
@@ -62,8 +63,8 @@ def refresh(
     return fresh, list(dict.fromkeys(notes))
 
 
-def _asked(call: Callable[[], Any], nothing: Any) -> tuple[Any, str]:
-    """What `call` gives, or `nothing` and the reason in words."""
+def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
+    """What `call` gives, or nothing and the reason in words."""
     import botocore.exceptions as errors
 
     try:
@@ -71,18 +72,18 @@ def _asked(call: Callable[[], Any], nothing: Any) -> tuple[Any, str]:
     except errors.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code"))
         if code in _REFUSED:
-            return nothing, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
+            return None, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
         if code in _FORBIDDEN:
-            return nothing, f"these credentials may not ask ({code}); allow the two actions"
+            return None, f"these credentials may not ask ({code}); allow the two actions"
         if code in _THROTTLED:
-            return nothing, f"AWS throttled the request ({code}) and did so again; try later"
-        return nothing, f"AWS answered {code}"
+            return None, f"AWS throttled the request ({code}) and did so again; try later"
+        return None, f"AWS answered {code}"
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
-        return nothing, "no AWS credentials found; run aws configure or set AWS_PROFILE"
+        return None, "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        return nothing, "AWS cannot be reached; check the network"
+        return None, "AWS cannot be reached; check the network"
     except errors.BotoCoreError as error:
-        return nothing, first_line(error)
+        return None, first_line(error)
 
 
 def _client(service: str, region: str) -> Any:

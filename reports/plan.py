@@ -153,8 +153,8 @@ def _planned(
     plain = job.fallback_seconds == math.inf and job.notice_read in (0, 1)
     closed = expected(job, reclaims.hazard) if isinstance(reclaims, Constant) and plain else None
     other = on_demand.get((option.price.instance, option.slots))
-    spot = option.spot and other is not None
-    break_even = break_even_hazard(job, expected(other, 0.0).cost) if spot else None
+    comparable = option.spot and other is not None
+    break_even = break_even_hazard(job, expected(other, 0.0).cost) if comparable else None
     outcome = simulate(job, reclaims, settings.runs, settings.seed)
     return Planned(option, job, step, outcome, closed, break_even)
 

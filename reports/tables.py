@@ -42,6 +42,11 @@ class Table:
         }
         return pd.DataFrame(columns, columns=self.frame.columns)
 
+    def plain(self) -> list[dict[str, Any]]:
+        """The rows as JSON takes them."""
+        rows = self.frame.to_dict("records")
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -55,6 +60,7 @@ class Report:
     snippet: str = ""  # what to write into the YAML
 
     def short_tables(self) -> list[Table]:
+        """Those that are printed."""
         return [table for table in self.tables if not table.long]
 
 
@@ -107,10 +113,7 @@ def _row(cells: Any) -> str:
 
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
-    tables = [
-        {"title": table.title, "rows": [{k: _plain(v) for k, v in row.items()} for row in rows]}
-        for table, rows in ((table, table.frame.to_dict("records")) for table in report.tables)
-    ]
+    tables = [{"title": table.title, "rows": table.plain()} for table in report.tables]
     content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
     content |= {"notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
