@@ -48,10 +48,7 @@ def write_model(folder: Path) -> Path:
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
-    made = Trained(
-        model, tokenizer, parse_hparams(hparams), run=None, scores={}, data={}, steps=None
-    )
-    export(made, folder)
+    export(Trained(model, tokenizer, parse_hparams(hparams), None, {}, {}, None), folder)
     return folder
 
 
