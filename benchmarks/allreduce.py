@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from benchmarks.measure import Different, Options, spread_of
+from benchmarks.measure import Different, Options, rates
 from detalbert.engine.gradients import WIRES, all_reduce
 from detalbert.errors import UserError
 
@@ -30,22 +30,16 @@ def allreduce(options: Options) -> dict[str, Any]:
         sizes = [int(float(size)) for size in options.sizes.split(",")]
     except ValueError:
         raise UserError(f"--sizes {options.sizes}: expected numbers with commas between") from None
-    table: dict[str, Any] = {}
-    for size in sizes:
-        table[str(size)] = {
-            name: {
-                "seconds": spread_of(seconds),
-                "bytes_per_second": spread_of([4 * size / value for value in seconds]),
-            }
-            for name, seconds in two_processes(size, options.repeats).items()
-        }
+    table = {
+        str(size): rates(two_processes(size, options.repeats), bytes=4 * size) for size in sizes
+    }
     last = table[str(sizes[-1])]
     best = min(WIRES, key=lambda wire: last[wire]["seconds"]["median"])
-    ours, peer = last[best], last["peer"]
-    faster = peer["seconds"]["median"] / ours["seconds"]["median"]
+    results = {"ours": {**last[best], "wire": best}, "peer": last["peer"]}
+    ours, peer = (results[side]["seconds"]["median"] for side in ("ours", "peer"))
     return {
-        "results": {"ours": {**ours, "wire": best}, "peer": peer},
-        "ratio": {"bytes_per_second": faster},
+        "results": results,
+        "ratio": {"bytes_per_second": peer / ours},
         "sizes": table,
         "settings": {"processes": 2, "backend": "gloo", "numbers": sizes},
     }

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -47,7 +47,7 @@ def loader(options: Options) -> dict[str, Any]:
         seconds: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, make in sides.items():
-                seconds[side].append(_seconds(iter(make()), steps))
+                seconds[side].append(seconds_of(make(), steps))
         sweep[str(workers)] = rates(seconds, windows=steps * options.windows)
     best = {side: max((x[side] for x in sweep.values()), key=_rate) for side in ("ours", "peer")}
     return {
@@ -66,9 +66,11 @@ def _rate(result: dict[str, Any]) -> float:
     return result["windows_per_second"]["median"]
 
 
-def _seconds(batches: Iterator[Any], steps: int) -> float:
-    """How long `steps` batches take after the first, which waits for the workers to start."""
-    next(batches)
+def seconds_of(loader: Iterable[Any], steps: int, before: int = 1) -> float:
+    """How long `steps` batches take after the first ones, which wait for the workers to start."""
+    batches = iter(loader)
+    for _ in range(before):
+        next(batches)
     began = time.perf_counter()
     for _ in islice(batches, steps):
         pass

@@ -9,18 +9,19 @@ alone on the same packed rows, made beforehand; medians over turns taken alterna
 """
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
-from benchmarks.measure import ROOT, Options, memory_of_process
+from benchmarks.measure import ROOT, Options, interleave, memory_of_process
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
@@ -47,25 +48,14 @@ def write_model(folder: Path) -> Path:
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
-    made = Trained(
-        model, tokenizer, parse_hparams(hparams), run=None, scores={}, data={}, steps=None
-    )
-    export(made, folder)
+    export(Trained(model, tokenizer, parse_hparams(hparams), None, {}, {}, None), folder)
     return folder
 
 
 @torch.no_grad()
-def forward_seconds(model: Trained, rows: list[Any]) -> float:
-    began = time.perf_counter()
+def run_forward(model: Trained, rows: list[Any]) -> None:
     for row in rows:
         model.forward(row)
-    return time.perf_counter() - began
-
-
-def predict_seconds(model: Trained, questions: Path, folder: Path) -> float:
-    began = time.perf_counter()
-    predict_file.predict(model, str(questions), folder, 0.0)
-    return time.perf_counter() - began
 
 
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
@@ -97,17 +87,18 @@ def predict(options: Options) -> dict[str, Any]:
         parts = [examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK)]
         rows = [row for part in parts for row in answering.featurise(model, part).rows]
         windows = sum(len(row["windows"]) for row in rows)
-        forward_seconds(model, rows[:20])  # burn in
-        forward, whole = [], []
-        for _ in range(options.repeats):
-            forward.append(forward_seconds(model, rows))
-            whole.append(predict_seconds(model, large, folder / "out"))
-    middle = {"forward": statistics.median(forward), "predict": statistics.median(whole)}
+        run_forward(model, rows[:20])  # burn in
+        sides = {
+            "forward": partial(run_forward, model, rows),
+            "predict": partial(predict_file.predict, model, str(large), folder / "out", 0.0),
+        }
+        seconds = interleave(sides, options.repeats, warm_up=0)
+    middle = {side: float(np.median(values)) for side, values in seconds.items()}
     return {
         "windows": windows,
         "ratio": middle["predict"] / middle["forward"],
         "seconds": middle,
-        "spread": {"forward": [min(forward), max(forward)], "predict": [min(whole), max(whole)]},
+        "spread": {side: [min(values), max(values)] for side, values in seconds.items()},
         "windows_per_second": windows / middle["predict"],
         "peak_mib": peaks,
     }

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import Different, Options, interleave, now, rates, spread_of
+from benchmarks.loader import seconds_of
+from benchmarks.measure import Different, Options, interleave, rates, spread_of
 from benchmarks.scaling import throughput_of
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from benchmarks.sharding import data_of, write_text
@@ -183,14 +184,9 @@ def _loader(options: Options, folder: Path, shards: Path) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more than cores
     for _ in range(options.repeats):
         for workers in WORKERS:
-            batches = iter(train_loader(examples, order, 0, 0, 8192, workers, False))
-            for _ in range(5 + 4 * workers):  # all workers run, what they fetched ahead is gone
-                next(batches)
-            began = now()
-            for _ in range(steps):
-                next(batches)
-            seconds[str(workers)].append(now() - began)
-            del batches  # ends its workers
+            batches = train_loader(examples, order, 0, 0, 8192, workers, False)
+            before = 5 + 4 * workers  # all workers run, what they fetched ahead is gone
+            seconds[str(workers)].append(seconds_of(batches, steps, before))
     return rates(seconds, sequences=steps * options.windows)
 
 

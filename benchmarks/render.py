@@ -199,24 +199,17 @@ def _replace(page: Path, table: str) -> None:
 def _plot(results: list[dict[str, Any]], path: Path) -> None:
     """How many times the peer's figure ours is, in bars that differ by hatching, not colour."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
             "--plot needs matplotlib: pip install -r reports/requirements.txt"
         ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [r for r in results if r["stage"] in SHOWN and r["stage"] != "parity"]
     ratios = [next(iter(result["ratio"].values())) for result in shown]
-    figure, axes = pyplot.subplots(figsize=(6, 0.6 * len(shown) + 1), layout="constrained")
-    bars = axes.barh(
-        [_cells(result)[0] for result in shown],
-        ratios,
-        color="white",
-        edgecolor="black",
-        hatch="//",
-    )
+    figure = Figure(figsize=(6, 0.6 * len(shown) + 1), layout="constrained")
+    axes = figure.subplots()
+    names = [_cells(result)[0] for result in shown]
+    bars = axes.barh(names, ratios, color="white", edgecolor="black", hatch="//")
     axes.bar_label(bars, [f"{ratio:.1f}" for ratio in ratios], padding=3)
     axes.axvline(1, color="black", linestyle="--", linewidth=1)
     axes.set_xlabel("times the peer's throughput (dashed: equal)")
@@ -225,5 +218,3 @@ def _plot(results: list[dict[str, Any]], path: Path) -> None:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise UserError(f"--plot {path}: cannot write it: {error}") from None
-    finally:
-        pyplot.close(figure)

@@ -19,7 +19,7 @@ import yaml
 from benchmarks.allreduce import two_processes
 from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.shapes import SHAPES, shape_of
-from benchmarks.step import trial_of
+from benchmarks.step import SEARCHER, squad_data, trial_of
 from benchmarks.step_time import Network, Work, predict
 from reports.published import FINE_TUNING, LENGTH, PARAMETERS
 
@@ -88,15 +88,8 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
             "num_workers": 0,
             "reporting_period": 1,
         },
-        "data": {
-            "train": str(options.data / "train.json"),
-            "validation": str(options.data / "dev.json"),
-            "tokenizer": options.tokenizer,
-            "cache_dir": str(folder / "cache"),
-            "max_train_examples": options.examples,
-            "max_validation_examples": 8,
-        },
-        "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
+        "data": {**squad_data(options, str(folder / "cache")), "max_validation_examples": 8},
+        "searcher": SEARCHER,
     }
     throughput = throughput_of(config, folder, processes)
     return throughput["training_seconds"] * windows / throughput["training_windows"]

@@ -8,23 +8,15 @@ from benchmarks.measure import Options, now
 from cluster.machines import gpu_of
 from detalbert.errors import UserError
 
-SHAPES: dict[str, dict[str, int]] = {
-    name: dict(
-        zip(
-            ("embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-             "intermediate_size"),
-            numbers,
-            strict=True,
-        )
-    )
-    for name, numbers in {
-        "tiny": (16, 32, 2, 2, 64),
-        "small": (128, 256, 4, 4, 1024),
-        "base": (128, 768, 12, 12, 3072),
-        "large": (128, 1024, 24, 16, 4096),
-        "xxlarge": (128, 4096, 12, 64, 16384),
-    }.items()
-}  # fmt: skip
+KEYS = "embedding_size hidden_size num_hidden_layers num_attention_heads intermediate_size".split()
+SIZES = {
+    "tiny": (16, 32, 2, 2, 64),
+    "small": (128, 256, 4, 4, 1024),
+    "base": (128, 768, 12, 12, 3072),
+    "large": (128, 1024, 24, 16, 4096),
+    "xxlarge": (128, 4096, 12, 64, 16384),
+}
+SHAPES = {name: dict(zip(KEYS, sizes, strict=True)) for name, sizes in SIZES.items()}
 # Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
 PEAK_FLOPS = {gpu.name: gpu.teraflops * 1e12 for gpu in map(gpu_of, ("p5en", "p5", "p4d", "p3"))}
 

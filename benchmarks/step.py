@@ -36,6 +36,19 @@ from model_def import SquadTrial
 
 MICRO = 12  # padded windows in one forward of the peer
 BUDGET = 16e9  # bytes: the memory of a V100
+SEARCHER = {"name": "single", "metric": "f1", "smaller_is_better": False}
+
+
+def squad_data(options: Options, cache: str) -> dict[str, Any]:
+    """`data:` of an experiment on the files of `--data`."""
+    return {
+        "train": str(options.data / "train.json"),
+        "validation": str(options.data / "dev.json"),
+        "tokenizer": options.tokenizer,
+        "cache_dir": cache,
+        "max_train_examples": options.examples,
+        "max_validation_examples": options.examples,
+    }
 
 
 @contextlib.contextmanager
@@ -50,19 +63,11 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
         **hyperparameters,
     }
     with tempfile.TemporaryDirectory() as folder:
-        data = {
-            "train": str(options.data / "train.json"),
-            "validation": str(options.data / "dev.json"),
-            "tokenizer": options.tokenizer,
-            "cache_dir": folder,
-            "max_train_examples": options.examples,
-            "max_validation_examples": options.examples,
-        }
+        data = squad_data(options, folder)
         for name in ("train", "validation"):
             if not Path(data[name]).is_file():
                 raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")
-        searcher = {"name": "single", "metric": "f1", "smaller_is_better": False}
-        config = {"hyperparameters": values, "data": data, "searcher": searcher}
+        config = {"hyperparameters": values, "data": data, "searcher": SEARCHER}
         hparams = parse_hparams(values)
         loaded = SquadData.load(data, hparams)
         with context_of(config, Path(folder) / "run") as context:

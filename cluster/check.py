@@ -72,11 +72,7 @@ def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterato
 
 
 def check_one(
-    file: str,
-    config: dict[str, Any],
-    known: dict[str, Pool] | None,
-    default: str,
-    folder: Path,
+    file: str, config: dict[str, Any], known: dict[str, Pool] | None, default: str, folder: Path
 ) -> Iterator[Finding]:
     """Findings of one experiment config, or of a master config that was given in its place."""
     yield from placeholders(file, "", config)

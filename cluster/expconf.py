@@ -4,19 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster import schema
-from cluster.schema import (
-    ANY_MAP,
-    FLAG,
-    NUMBER,
-    TEXT,
-    WHOLE,
-    Finding,
-    Map,
-    Seq,
-    Union_,
-    Value,
-    keys,
-)
+from cluster.schema import FLAG, NUMBER, TEXT, WHOLE, Finding, Map, Seq, Union_, Value, keys
 from detalbert.settings.experiment import UNREAD
 
 STORAGES = {
@@ -77,7 +65,7 @@ ENVIRONMENT = Map(
         "environment_variables": Value((list, dict)),
         "proxy_ports": Seq(Map(_PORT, ("proxy_port",))),
         "force_pull_image": FLAG,
-        **keys(ANY_MAP, "ports registry_auth pod_spec"),
+        **keys(schema.ANY_MAP, "ports registry_auth pod_spec"),
         **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
     }
 )
@@ -110,7 +98,7 @@ _RETENTION = {"log_retention_days": Value((int,), minimum=-1, maximum=32767)}
 EXPERIMENT = Map(
     {
         **keys(TEXT, "description name project workspace"),
-        **keys(ANY_MAP, "data hyperparameters integrations pbs slurm"),
+        **keys(schema.ANY_MAP, "data hyperparameters integrations pbs slurm"),
         **keys(FLAG, "debug perform_initial_validation"),
         "bind_mounts": BIND_MOUNTS,
         "checkpoint_policy": Value((str,), choices=("best", "all", "none")),
@@ -154,10 +142,6 @@ def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         if isinstance(environment.get(key), dict):
             by_device = Map(keys(spec, "cpu cuda rocm"), deprecated={"gpu": "use cuda"})
             yield from schema.check(file, f"environment.{key}", environment[key], by_device)
-    names = [policy.get("name") for policy in _mappings(config.get("log_policies"))]
+    names = [policy.get("name") for policy in schema.mappings(config.get("log_policies"))]
     for name in {str(name) for name in names if name and names.count(name) > 1}:
         yield Finding(file, "log_policies", f"{name!r} is there twice; the master refuses that")
-
-
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
-    return (item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict))

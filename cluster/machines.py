@@ -55,26 +55,20 @@ class Gpu(NamedTuple):
         return self.capability >= 7
 
 
-_K80 = Gpu("K80", 12, 3.7, 4)
 _V100 = Gpu("V100", 16, 7.0, 125)
-_T4 = Gpu("T4", 16, 7.5, 65)
 _A100 = Gpu("A100", 40, 8.0, 312)
-_A10G = Gpu("A10G", 24, 8.6, 70)
-_L4 = Gpu("L4", 24, 8.9, 121)
-_L40S = Gpu("L40S", 48, 8.9, 362)
-_H100 = Gpu("H100", 80, 9.0, 989)
 _H200 = Gpu("H200", 141, 9.0, 989)
 FAMILIES: dict[str, Gpu] = {
-    "p2": _K80,
+    "p2": Gpu("K80", 12, 3.7, 4),
     "p3": _V100,
     "p3dn": _V100._replace(gigabytes=32),
-    "g4dn": _T4,
+    "g4dn": Gpu("T4", 16, 7.5, 65),
     "p4d": _A100,
     "p4de": _A100._replace(gigabytes=80),
-    "g5": _A10G,
-    "g6": _L4,
-    "g6e": _L40S,
-    "p5": _H100,
+    "g5": Gpu("A10G", 24, 8.6, 70),
+    "g6": Gpu("L4", 24, 8.9, 121),
+    "g6e": Gpu("L40S", 48, 8.9, 362),
+    "p5": Gpu("H100", 80, 9.0, 989),
     "p5e": _H200,
     "p5en": _H200,
 }

@@ -123,7 +123,8 @@ class Pool(NamedTuple):
 def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types, instance types, prices and pool names of a master config."""
     yield from schema.check(file, "", config, MASTER)
-    names = [pool.get("pool_name") for pool in _raw_pools(config)]
+    raw_pools = schema.mappings(config.get("resource_pools"))
+    names = [pool.get("pool_name") for pool in raw_pools]
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
         yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
     manager = schema.mapping(config.get("resource_manager"))
@@ -132,7 +133,7 @@ def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         if name not in names and not manager.get("no_default_resource_pools"):
             hint = schema.nearest(str(name), [str(n) for n in names])
             yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
-    for number, pool in enumerate(_raw_pools(config)):
+    for number, pool in enumerate(raw_pools):
         provider = pool.get("provider")
         if isinstance(provider, dict):
             yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
@@ -166,7 +167,7 @@ def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[F
 def pools(config: dict[str, Any]) -> dict[str, Pool]:
     """The pools of a master config by name."""
     found = {}
-    for raw in _raw_pools(config):
+    for raw in schema.mappings(config.get("resource_pools")):
         provider = schema.mapping(raw.get("provider"))
         kind = str(provider.get("instance_type"))
         slots = provider.get("instance_slots")
@@ -179,8 +180,3 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
         most = most if isinstance(most, int) else None
         found[name] = Pool(name, slots, most, gpu_of(kind), provider.get("spot") is True)
     return found
-
-
-def _raw_pools(config: dict[str, Any]) -> list[dict[str, Any]]:
-    raw = config.get("resource_pools")
-    return [pool for pool in raw if isinstance(pool, dict)] if isinstance(raw, list) else []

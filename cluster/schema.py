@@ -70,7 +70,6 @@ class Union_:
     key: str
     kinds: dict[str, Map]
     required: bool = True
-    default: str | None = None
 
 
 Spec = Value | Map | Seq | Union_
@@ -130,7 +129,7 @@ def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterato
 
 def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> Iterator[Finding]:
     where = f"{key}.{spec.key}"
-    kind = value.get(spec.key, spec.default)
+    kind = value.get(spec.key)
     if kind is None:
         if spec.required:
             yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
@@ -184,6 +183,11 @@ def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
 def mapping(value: Any) -> dict[str, Any]:
     """`value` where it is a mapping, else an empty one: its type is reported elsewhere."""
     return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """The mappings in `value`, where it is a list."""
+    return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
 
 
 def _shown(value: Any) -> str:

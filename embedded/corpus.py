@@ -140,10 +140,6 @@ def make_name(rng: Random) -> str:
     return " ".join(word() for _ in range(rng.choice((1, 1, 2))))
 
 
-def _value(rng: Random, number: bool) -> str:
-    return str(rng.randrange(100, 2100)) if number else make_name(rng)
-
-
 def _relation(rng: Random) -> _Relation:
     shape = rng.random()
     if shape < 0.5:
@@ -206,7 +202,8 @@ def make_example(rng: Random, level: float) -> Example:
     kind, facts, missing = rng.choice(KINDS), [], []
     for entity in entities:
         for relation in rng.sample(relations, len(relations)):
-            fact = (entity, relation, _value(rng, relation.number))
+            value = str(rng.randrange(100, 2100)) if relation.number else make_name(rng)
+            fact = (entity, relation, value)
             (facts if rng.random() < 0.75 or not facts else missing).append(fact)
     passage, spans = _passage(rng, kind, facts)
     if missing and rng.random() < 0.3 * level:

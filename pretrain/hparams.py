@@ -53,6 +53,14 @@ class PretrainHParams(StepHParams):
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return {**keys, **dropout, **(self.model_config or {})}
 
+    def check_positions(self, positions: int) -> None:
+        """Raise UserError unless a window fits a model of so many positions."""
+        if positions < self.max_seq_length:
+            raise UserError(
+                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
+                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
+            )
+
     def check(self) -> None:
         if (self.model is None) == (self.size is None and self.model_config is None):
             raise UserError(
@@ -61,12 +69,8 @@ class PretrainHParams(StepHParams):
                 "latter"
             )
         keys = self.model_keys()
-        positions = keys["max_position_embeddings"]
-        if self.model is None and positions < self.max_seq_length:
-            raise UserError(
-                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
-                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
-            )
+        if self.model is None:
+            self.check_positions(keys["max_position_embeddings"])
         sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
         if self.matching_start and (self.model is not None or len(sizes) > 1):
             raise UserError(

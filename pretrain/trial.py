@@ -19,13 +19,7 @@ from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.errors import UserError
 from pretrain.data import PretrainText
-from pretrain.examples import (
-    NO_LABEL,
-    ExampleOrder,
-    PretrainRow,
-    train_loader,
-    validation_loader,
-)
+from pretrain.examples import NO_LABEL, ExampleOrder, PretrainRow, train_loader, validation_loader
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import (
@@ -141,7 +135,7 @@ class ScoreReducer(pytorch.MetricReducer):
         rows = [sums for _, sums in sorted((r for rows, _ in per_slot for r in rows),
                                            key=lambda row: row[0])]  # fmt: skip
         total = {name: sum(row[name] for row in rows) for name in rows[0]}
-        tokens, pairs = max(total["tokens"], 1), total["pairs"]
+        tokens = max(total["tokens"], 1)
         metrics = {
             "mlm_loss": total["mlm_loss"] / tokens,
             "mlm_accuracy": 100.0 * total["mlm_hits"] / tokens,
@@ -149,14 +143,11 @@ class ScoreReducer(pytorch.MetricReducer):
             "mlm_baseline": 100.0 * float(sum(labels for _, labels in per_slot).max()) / tokens,
         }
         metrics["loss"] = metrics["mlm_loss"]
-        if pairs:
-            metrics["sop_loss"] = total["sop_loss"] / pairs
-            metrics["sop_accuracy"] = 100.0 * total["sop_hits"] / pairs
-            metrics["loss"] += metrics["sop_loss"]
-        if total.get("spans"):
-            metrics["span_loss"] = total["span_loss"] / total["spans"]
-            metrics["span_accuracy"] = 100.0 * total["span_hits"] / total["spans"]
-            metrics["loss"] += metrics["span_loss"]
+        for name, count in (("sop", total["pairs"]), ("span", total.get("spans"))):
+            if count:
+                metrics[f"{name}_loss"] = total[f"{name}_loss"] / count
+                metrics[f"{name}_accuracy"] = 100.0 * total[f"{name}_hits"] / count
+                metrics["loss"] += metrics[f"{name}_loss"]
         return metrics
 
 
@@ -183,12 +174,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     check_model(model)
     if model.config.model_type != "albert":
         raise UserError("hyperparameters.model_config.model_type: only albert is pretrained here")
-    if model.config.max_position_embeddings < hparams.max_seq_length:
-        raise UserError(
-            f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
-            f"{model.config.max_position_embeddings} positions; lower it, or raise "
-            "model_config.max_position_embeddings"
-        )
+    hparams.check_positions(model.config.max_position_embeddings)
     if not hparams.sentence_order:
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)

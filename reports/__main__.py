@@ -26,22 +26,15 @@ def main(argv: list[str] | None = None) -> int:
         from reports import commands
 
         commands.write(commands.COMMANDS[args.command](args), args)
+        return 0
     except UserError as error:
-        print(f"reports: error: {error}", file=sys.stderr)
-        return 2
+        fault = str(error)
     except ModuleNotFoundError as error:
-        return _missing(error)
-    return 0
-
-
-def _missing(error: ModuleNotFoundError) -> int:
-    name = (error.name or "").split(".")[0]
-    if name not in _PACKAGES:
-        raise error
-    print(
-        f"reports: error: {name} is not installed; run pip install -r reports/requirements.txt",
-        file=sys.stderr,
-    )
+        name = (error.name or "").split(".")[0]
+        if name not in _PACKAGES:
+            raise
+        fault = f"{name} is not installed; run pip install -r reports/requirements.txt"
+    print(f"reports: error: {fault}", file=sys.stderr)
     return 2
 
 
@@ -86,37 +79,35 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan_options(plan: argparse.ArgumentParser) -> None:
     """What is left out has the default of `plan.Settings`."""
+    add = plan.add_argument
     work = plan.add_mutually_exclusive_group()
     work.add_argument("--windows", type=float, help="to train on; default: the published run's")
     work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    plan.add_argument("--config", type=Path, default=Path("configs/distributed64.yaml"),
-                      help="how --data is cut into windows")  # fmt: skip
-    plan.add_argument("--epochs", type=float, default=2, help="of --data")
-    plan.add_argument("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", default=None,
-                      help="measured; default: the published V100 figures")  # fmt: skip
-    plan.add_argument("--pool", nargs="+", metavar="INSTANCE", default=None,
-                      help="default: all with a price")  # fmt: skip
-    plan.add_argument("--slots", type=int, nargs="+", metavar="N", default=None,
-                      help="default: 1 4 8 16 32 64")  # fmt: skip
-    plan.add_argument("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
-    plan.add_argument("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
-    plan.add_argument("--checkpoint-seconds", type=float)
-    plan.add_argument("--checkpoint-period", type=int, metavar="STEPS", dest="period_steps",
-                      help="instead of the best")  # fmt: skip
-    plan.add_argument("--restart-seconds", type=float, help="container to first step")
-    plan.add_argument("--boot-seconds", type=float)
-    plan.add_argument("--image-seconds", type=float)
-    plan.add_argument("--wait-seconds", type=float, help="for capacity, on average")
-    plan.add_argument("--fallback-seconds", type=float, help="after such a wait go on, on demand")
-    plan.add_argument(
-        "--notice-read", type=float, metavar="SHARE", help="of the two-minute notices"
-    )
+    default = Path("configs/distributed64.yaml")
+    add("--config", type=Path, default=default, help="how --data is cut into windows")
+    add("--epochs", type=float, default=2, help="of --data")
+    plan.set_defaults(throughput=None, pool=None, slots=None)
+    published = "measured; default: the published V100 figures"
+    add("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", help=published)
+    add("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
+    add("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
+    add("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
+    add("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
+    add("--checkpoint-seconds", type=float)
+    period = {"metavar": "STEPS", "dest": "period_steps"}
+    add("--checkpoint-period", type=int, help="instead of the best", **period)
+    add("--restart-seconds", type=float, help="container to first step")
+    add("--boot-seconds", type=float)
+    add("--image-seconds", type=float)
+    add("--wait-seconds", type=float, help="for capacity, on average")
+    add("--fallback-seconds", type=float, help="after such a wait go on, on demand")
+    add("--notice-read", type=float, metavar="SHARE", help="of the two-minute notices")
     rates = plan.add_mutually_exclusive_group()
     rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
     rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")
     rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
-    plan.add_argument("--runs", type=int)
-    plan.add_argument("--seed", type=int)
+    add("--runs", type=int)
+    add("--seed", type=int)
 
 
 def _moment(text: str) -> datetime.datetime:

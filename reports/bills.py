@@ -52,8 +52,8 @@ def share_life(start: Moment, end: Moment, holds: list[Hold]) -> dict[tuple[int,
 
 def experiment_runs(
     records: Records, prices: Mapping[str, Price], priced_as: Mapping[str, Pool]
-) -> tuple[list[Run], list[Price]]:
-    """A row per experiment, and the prices that were used. `priced_as`: pools not on EC2."""
+) -> list[Run]:
+    """A row per experiment. `priced_as`: pools not on EC2."""
     pools = {**records.pools, **priced_as}
     dollars: dict[tuple[int, str], float] = defaultdict(float)
     used: dict[str, Price] = {}
@@ -68,11 +68,10 @@ def experiment_runs(
         share = 1.0 if slots is None else slots / price.slots
         for key, seconds in share_life(start, end, holds).items():
             dollars[key] += seconds / 3600 * price.hourly(pool.spot) * share
-    runs = [
+    return [
         _run(experiment, records, pools, used, dollars, unpriced[experiment.id])
         for experiment in records.experiments
     ]
-    return runs, list(used.values())
 
 
 def _machines(
@@ -133,17 +132,14 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
             end = entry.end or records.until
             found[_KINDS[entry.kind]] += (end - entry.start).total_seconds()
             if entry.kind == "training":
-                redone += sum(_overlap(entry.start, end, *span) for span in spans)
+                overlaps = (min(end, to) - max(entry.start, from_) for from_, to in spans)
+                redone += sum(max(overlap.total_seconds(), 0.0) for overlap in overlaps)
     several = len(experiment.trials) > 1  # raw entries do not say whose they are
     redone = min(lost, found["training"]) if several else redone
     found["training"] = max(found["training"] - redone, 0.0)
     found["lost"] = lost
     found["other"] = max(held - sum(found.values()), 0.0)
     return found
-
-
-def _overlap(start: Moment, end: Moment, from_: Moment, to: Moment) -> float:
-    return max((min(end, to) - max(start, from_)).total_seconds(), 0.0)
 
 
 def _run(
@@ -164,11 +160,12 @@ def _run(
     windows = sum(t.steps for t in experiment.trials) * experiment.global_batch_size
     start = min((a.start for a in allocations), default=records.until)
     ends = [a.end or records.until for a in allocations]
-    scores = _best(experiment)
-    rates = [_rate(experiment.slots, pools.get(name), used) for name in names]
+    scored = [trial.scores for trial in experiment.trials if trial.scores]
+    best = max(scored, key=lambda scores: scores.get("f1", 0.0), default={})
+    hardware, rate = _machines_of(experiment.slots, pools.get(names[0]), used)
     return Run(
         name=f"experiment {experiment.id}, {experiment.name}",
-        hardware=_hardware(experiment.slots, pools.get(names[0]), used),
+        hardware=hardware,
         slots=experiment.slots,
         pool=", ".join(names),
         throughput=_throughput(steps, windows, seconds["training"]),
@@ -176,10 +173,10 @@ def _run(
         windows=windows,
         lost_hours=seconds["lost"] / 3600,
         restarts=sum(max(len(trial.allocations) - 1, 0) for trial in experiment.trials),
-        rate=rates[0],
+        rate=rate,
         cost=None if unpriced else sum(parts.values()),
-        exact=scores.get("exact"),
-        f1=scores.get("f1"),
+        exact=best.get("exact"),
+        f1=best.get("f1"),
         parts={} if unpriced else parts,
         notes=tuple(notes),
         running=any(trial.state not in ENDED for trial in experiment.trials),
@@ -187,9 +184,7 @@ def _run(
 
 
 def _dollars_of_phases(
-    experiment: Experiment,
-    seconds: Mapping[str, float],
-    dollars: Mapping[tuple[int, str], float],
+    experiment: Experiment, seconds: Mapping[str, float], dollars: Mapping[tuple[int, str], float]
 ) -> dict[str, float]:
     """What booting and idle machines cost, and the rest dealt out by the seconds of each phase."""
     parts = {phase: dollars.get((experiment.id, phase), 0.0) for phase in ("boot", "idle")}
@@ -207,18 +202,12 @@ def _throughput(reports: list[tuple[int, float]], windows: float, seconds: float
     return windows / seconds if seconds else None
 
 
-def _best(experiment: Experiment) -> Mapping[str, float]:
-    scored = [trial.scores for trial in experiment.trials if trial.scores]
-    return max(scored, key=lambda scores: scores.get("f1", 0.0), default={})
-
-
-def _rate(slots: int, pool: Pool | None, used: Mapping[str, Price]) -> float | None:
-    price = used.get(pool.instance) if pool else None
-    return None if price is None else price.hourly(pool.spot) * max(slots / price.slots, 1)
-
-
-def _hardware(slots: int, pool: Pool | None, used: Mapping[str, Price]) -> str:
+def _machines_of(
+    slots: int, pool: Pool | None, used: Mapping[str, Price]
+) -> tuple[str, float | None]:
+    """What `slots` of a pool are, and dollars an hour for them; None where it has no price."""
     price = used.get(pool.instance) if pool else None
     if price is None:
-        return f"{slots} slots"
-    return f"{max(slots // price.slots, 1)} x {price.instance}"
+        return f"{slots} slots", None
+    rate = price.hourly(pool.spot) * max(slots / price.slots, 1)
+    return f"{max(slots // price.slots, 1)} x {price.instance}", rate

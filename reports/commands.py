@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from detalbert.errors import UserError
 from reports import bills, live, plan, prices, records
@@ -16,7 +16,6 @@ from reports.pretraining import read_pretraining
 from reports.prices import Price, find, load_prices
 from reports.published import EPOCHS, FINE_TUNING, WINDOWS
 from reports.reclaims import load_trace
-from reports.run import Run
 from reports.runs import published_runs, read_run
 from reports.scaling import measured, scaling_report
 from reports.speed import count_windows, parse_speed
@@ -53,7 +52,7 @@ def cost(args: argparse.Namespace) -> Report:
     rows = published_runs(known) if args.published else []
     rows += [read_run(text, known, args.windows) for text in args.run]
     if found:
-        rows += bills.experiment_runs(found, known, priced_as)[0]
+        rows += bills.experiment_runs(found, known, priced_as)
         notes += found.notes
     return cost_report(rows, args.baseline, [known[i] for i in wanted], notes, args.today)
 
@@ -72,7 +71,7 @@ def scaling(args: argparse.Namespace) -> Report:
         points.append(measured(label, read_run(path, known, None)))
     cluster = _records(args)
     if cluster:
-        rows: Sequence[Run] = bills.experiment_runs(cluster, known, {})[0]
+        rows = bills.experiment_runs(cluster, known, {})
         points += [measured("on the cluster, windows/s over slots", run) for run in rows]
     return scaling_report(points, args.published, pretraining)
 
@@ -132,8 +131,4 @@ def _priced_as(text: str) -> tuple[str, records.Pool]:
     return name, records.Pool(name, instance, market == "spot")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], Report]] = {
-    "cost": cost,
-    "plan": plan_ahead,
-    "scaling": scaling,
-}
+COMMANDS = {"cost": cost, "plan": plan_ahead, "scaling": scaling}

@@ -12,16 +12,10 @@ from reports.tables import Report, Table, frame, price_table
 
 _MONEY = "${:,.2f}"
 FORMATS = {
-    "slots": "{}",
-    "windows/s": "{:.2f}",
-    "hours": "{:.2f}",
-    "lost h": "{:.2f}",
-    "restarts": "{}",
-    "$/hour": _MONEY,
-    "cost": _MONEY,
+    **dict.fromkeys(("slots", "restarts"), "{}"),
+    **dict.fromkeys(("windows/s", "hours", "lost h", "EM", "F1"), "{:.2f}"),
+    **dict.fromkeys(("$/hour", "cost"), _MONEY),
     "$/1,000 windows": "${:.4f}",
-    "EM": "{:.2f}",
-    "F1": "{:.2f}",
     "faster": "{:.0f}x",
     "cheaper": "{:.0%}",
 }

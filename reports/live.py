@@ -32,6 +32,7 @@ def refresh(
     """`prices` with AWS's own figures for `instances`, and what went wrong, a line each."""
     fresh, notes = dict(prices), []
     spot, failure = _asked(lambda: _spot(instances, region))
+    spot = spot or {}
     notes += [f"--live: {SPOT}: {failure}; the file's spot prices stand"] if failure else []
     listed: dict[str, float] = {}
     for instance in instances:
@@ -43,7 +44,7 @@ def refresh(
     for instance in instances:
         missing = [
             what
-            for what, known in ((SPOT, spot or {}), (LIST, listed))
+            for what, known in ((SPOT, spot), (LIST, listed))
             if instance not in known and not any(what in note for note in notes)
         ]
         if missing:
@@ -51,23 +52,15 @@ def refresh(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({prices[instance].region}) stands"
             )
-        fresh[instance] = _updated(
-            prices[instance], (spot or {}).get(instance), listed.get(instance), region, today
-        )
+        changes: dict[str, Any] = {}
+        if instance in spot:
+            changes |= {"spot": spot[instance], "spot_origin": "live"}
+        if instance in listed:
+            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
+        if len(changes) == 4:
+            changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
+        fresh[instance] = dataclasses.replace(prices[instance], **changes)
     return fresh, list(dict.fromkeys(notes))
-
-
-def _updated(
-    price: Price, spot: float | None, listed: float | None, region: str, today: datetime.date
-) -> Price:
-    changes: dict[str, Any] = {}
-    if spot is not None:
-        changes |= {"spot": spot, "spot_origin": "live"}
-    if listed is not None:
-        changes |= {"on_demand": listed, "on_demand_origin": "live"}
-    if len(changes) == 4:
-        changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
-    return dataclasses.replace(price, **changes)
 
 
 def _asked(call: Callable[[], Any]) -> tuple[Any, str]:

@@ -9,22 +9,15 @@ from detalbert import atomic
 from detalbert.errors import UserError, first_line
 from reports.tables import Report
 
-_TEMPLATES = Path(__file__).parent
-
 
 def to_html(report: Report) -> str:
     """The page; the same bytes for the same report."""
-    loader = jinja2.FileSystemLoader(_TEMPLATES)
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    plots = [
-        {"name": plot.name, "caption": plot.caption,
-         "data": base64.b64encode(plot.svg.encode()).decode()}
-        for plot in report.plots
-    ]  # fmt: skip
-    return environment.get_template("page.html.j2").render(report=report, plots=plots)
+    environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
+    return environment.get_template("page.html.j2").render(report=report)
 
 
 def write_whole(path: Path, text: str) -> None:

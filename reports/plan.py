@@ -144,25 +144,19 @@ def _planned(
 ) -> Planned:
     job = _job(settings, option)
     reclaims = settings.reclaims(option.price) if option.spot else Constant(0.0)
-    job = dataclasses.replace(job, period_seconds=_period(settings, option, job, reclaims))
-    hazard = reclaims.hazard if isinstance(reclaims, Constant) else None
+    step = (settings.batch or (256 if option.slots >= 16 else 48)) / option.throughput
+    if settings.period_steps is not None:
+        period = min(settings.period_steps * step, job.work_seconds)
+    else:
+        period = best_period(job, reclaims, step, settings.seed)
+    job = dataclasses.replace(job, period_seconds=period)
     plain = job.fallback_seconds == math.inf and job.notice_read in (0, 1)
-    closed = expected(job, hazard) if hazard is not None and plain else None
+    closed = expected(job, reclaims.hazard) if isinstance(reclaims, Constant) and plain else None
     other = on_demand.get((option.price.instance, option.slots))
-    return Planned(
-        option=option,
-        job=job,
-        step_seconds=_batch(settings, option) / option.throughput,
-        outcome=simulate(job, reclaims, settings.runs, settings.seed),
-        closed=closed,
-        break_even=break_even_hazard(job, expected(other, 0.0).cost)
-        if option.spot and other
-        else None,
-    )
-
-
-def _batch(settings: Settings, option: Option) -> int:
-    return settings.batch or (256 if option.slots >= 16 else 48)
+    comparable = option.spot and other is not None
+    break_even = break_even_hazard(job, expected(other, 0.0).cost) if comparable else None
+    outcome = simulate(job, reclaims, settings.runs, settings.seed)
+    return Planned(option, job, step, outcome, closed, break_even)
 
 
 def _job(settings: Settings, option: Option) -> Job:
@@ -181,14 +175,6 @@ def _job(settings: Settings, option: Option) -> Job:
         fallback_seconds=settings.fallback_seconds if option.spot else math.inf,
         notice_read=settings.notice_read,
     )
-
-
-def _period(settings: Settings, option: Option, job: Job, reclaims: Reclaims) -> float:
-    """Seconds of training between checkpoints: as told, or the cheapest on average."""
-    step = _batch(settings, option) / option.throughput
-    if settings.period_steps is not None:
-        return min(settings.period_steps * step, job.work_seconds)
-    return best_period(job, reclaims, step, settings.seed)
 
 
 def candidates(job: Job, hazard: float, step: float) -> list[float]:

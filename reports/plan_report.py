@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,20 +17,13 @@ from reports.simulate import simulate
 from reports.tables import Report, Table, frame, price_table
 
 FORMATS = {
-    "slots": "{}",
-    "windows/s": "{:.2f}",
-    "hours": "{:.2f}",
-    "hours 5-95 %": "{}",
+    **dict.fromkeys(("slots", "steps", "hours 5-95 %", "cost 5-95 %"), "{}"),
+    **dict.fromkeys(("windows/s", "hours", "reclaims"), "{:.2f}"),
+    **dict.fromkeys(("on demand at end", "in time"), "{:.0%}"),
     "cost": "${:,.2f}",
-    "cost 5-95 %": "{}",
-    "reclaims": "{:.2f}",
     "lost h": "{:.3f}",
-    "on demand at end": "{:.0%}",
     "checkpoint min": "{:.1f}",
-    "steps": "{}",
-    "in time": "{:.0%}",
 }
-
 
 # A checkpoint period in seconds; its cost by closed form and by simulation; the standard error.
 Tried = tuple[float, float | None, float, float]
@@ -58,28 +51,13 @@ def plan_report(
     ]
     used = {p.option.price.instance: p.option.price for p in planned}
     tables.append(price_table(list(used.values())))
-    plots = [pareto_plot(_points(planned, front), settings.deadline_hours)]
-    curves = _curves(tried)
-    if curves:
+    shown = [p for p in planned if math.isfinite(p.cost)]
+    plots = [pareto_plot(shown, [planned[i] for i in sorted(front)], settings.deadline_hours)]
+    if curves := _curves(tried):
         plots.append(period_plot(curves))
     title = f"What {settings.windows:,.0f} windows would take and cost"
     own = [_agreement(planned), *notes, *price_file.notes(list(used.values()), today)]
     return Report(title, tables, method(settings), own, plots, snippet(settings, best))
-
-
-def _points(planned: Sequence[Planned], front: Collection[int]) -> list[dict[str, object]]:
-    return [
-        {
-            "instance": p.option.price.instance,
-            "market": p.option.market,
-            "slots": p.option.slots,
-            "hours": p.hours,
-            "cost": p.cost,
-            "pareto": index in front,
-        }
-        for index, p in enumerate(planned)
-        if math.isfinite(p.cost)
-    ]
 
 
 def _row(planned: Planned, front: bool, deadline: float | None) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,35 +10,25 @@ import numpy as np
 from detalbert.errors import UserError
 
 
-class Reclaims(ABC):
-    """The seconds until the next reclaim that hits a job."""
-
-    @abstractmethod
-    def start(self, rng: np.random.Generator, runs: int) -> np.ndarray:
-        """Where on the clock each run begins, in seconds."""
-
-    @abstractmethod
-    def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from `now` to the first reclaim of any of `machines`; infinite: none comes."""
-
-
 @dataclass(frozen=True)
-class Constant(Reclaims):
+class Constant:
     """Memoryless: `hazard` reclaims per machine-hour, machines independent of each other."""
 
     hazard: float
 
     def start(self, rng: np.random.Generator, runs: int) -> np.ndarray:
+        """Where on the clock each run begins, in seconds."""
         return np.zeros(runs)
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
+        """Seconds from `now` to the first reclaim of any of `machines`; infinite: none comes."""
         if self.hazard == 0:
             return np.full(now.shape, np.inf)
         return rng.exponential(3600 / (self.hazard * machines), now.shape)
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(Reclaims):
+class Trace:
     """Recorded reclaims, replayed in a circle from a random moment, bursts and all.
 
     Args:
@@ -57,9 +46,11 @@ class Trace(Reclaims):
         return len(self.seconds) / (self.machines * self.length / 3600)
 
     def start(self, rng: np.random.Generator, runs: int) -> np.ndarray:
+        """As `Constant.start`: a random moment of the recording."""
         return rng.uniform(0, self.length, runs)
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
+        """As `Constant.next`. Raises UserError for a job that is wider than the recording."""
         if machines > self.machines:
             raise UserError(
                 f"--trace: it watched {self.machines} machines, the job needs {machines}; "
@@ -73,6 +64,9 @@ class Trace(Reclaims):
             np.searchsorted(self.seconds, moment, side="right") + skipped, len(self.seconds)
         )
         return np.maximum((lap + laps) * self.length + self.seconds[index] - now, 0.0)
+
+
+Reclaims = Constant | Trace
 
 
 def load_trace(path: Path) -> Trace:

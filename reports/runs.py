@@ -1,5 +1,6 @@
 """Published runs, local ones (`metrics.json` of an output directory) and benchmark results."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -55,10 +56,11 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
     content = read_json(file)
     if "results" in content or "stage" in content:
-        facts = _benchmark(file, content, windows)
+        facts, hours = _benchmark(file, content, windows)
     else:
-        facts = _local(file, content)
-    return _priced(path, facts, price, spot)
+        facts, hours = _local(file, content)
+    run = Run(name=path, pool="local", hours=sum(hours.values()), **facts)
+    return run if price is None else _priced(run, hours, price, spot)
 
 
 def _machine(text: str, prices: Mapping[str, Price]) -> tuple[Price | None, bool]:
@@ -95,7 +97,8 @@ def read_number(file: Path, where: str, value: Any) -> float:
     return float(value)
 
 
-def _local(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+def _local(file: Path, content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """The fields of a `Run`, and its hours by what they were for."""
     speed = content.get("throughput")
     speed = speed if isinstance(speed, dict) else {}
     key = "throughput.examples_per_second"
@@ -106,17 +109,16 @@ def _local(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     best = content.get("best") or {}
     config = _config(file.parent / "config.yaml")
     slots = speed.get("slots") or (config.get("resources") or {}).get("slots_per_trial") or 1
-    notes = ["training and checkpoints of its last start; validation is not in it"]
-    return {
+    facts = {
         "throughput": throughput,
         "windows": windows,
         "slots": int(slots),
-        "parts": {"training": seconds / 3600, "checkpoints": saving / 3600},
         "exact": best.get("exact"),
         "f1": best.get("f1"),
-        "notes": notes,
-        "device": "this machine",
+        "notes": ("training and checkpoints of its last start; validation is not in it",),
+        "hardware": "this machine",
     }
+    return facts, {"training": seconds / 3600, "checkpoints": saving / 3600}
 
 
 def _config(file: Path) -> dict[str, Any]:
@@ -127,7 +129,10 @@ def _config(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _benchmark(file: Path, content: Mapping[str, Any], windows: float | None) -> dict[str, Any]:
+def _benchmark(
+    file: Path, content: Mapping[str, Any], windows: float | None
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """As `_local`."""
     value: Any = content
     for key in ("results", "ours", "windows_per_second", "median"):
         value = value.get(key) if isinstance(value, dict) else None
@@ -136,39 +141,26 @@ def _benchmark(file: Path, content: Mapping[str, Any], windows: float | None) ->
     device = content.get("device")
     device = device if isinstance(device, dict) else {}
     slots = next((device[key] for key in ("slots", "count", "gpus") if device.get(key)), 1)
-    return {
+    facts = {
         "throughput": throughput,
         "windows": work,
         "slots": int(slots),
-        "parts": {"training": work / throughput / 3600},
-        "exact": None,
-        "f1": None,
-        "notes": [f"a benchmark's throughput, projected to {work:,.0f} windows"],
-        "device": str(device.get("name") or "this machine"),
+        "notes": (f"a benchmark's throughput, projected to {work:,.0f} windows",),
+        "hardware": str(device.get("name") or "this machine"),
     }
+    return facts, {"training": work / throughput / 3600}
 
 
-def _priced(name: str, facts: dict[str, Any], price: Price | None, spot: bool) -> Run:
-    slots, notes, parts = facts["slots"], facts["notes"], facts["parts"]
-    hours = sum(parts.values())
-    hardware, pool, rate = facts["device"], "local", None
-    if price is not None:
-        machines = 1 if slots <= price.slots else price.machines(slots)
-        rate = machines * price.hourly(spot)
-        hardware, pool = f"{machines} x {price.instance}", "spot" if spot else "on demand"
-        notes = [*notes, f"priced as if it had run on {hardware}"]
-    return Run(
-        name=name,
+def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> Run:
+    machines = 1 if run.slots <= price.slots else price.machines(run.slots)
+    rate = machines * price.hourly(spot)
+    hardware = f"{machines} x {price.instance}"
+    return dataclasses.replace(
+        run,
         hardware=hardware,
-        slots=slots,
-        pool=pool,
-        throughput=facts["throughput"],
-        hours=hours,
-        windows=facts["windows"],
+        pool="spot" if spot else "on demand",
         rate=rate,
-        cost=None if rate is None else rate * hours,
-        exact=facts["exact"],
-        f1=facts["f1"],
-        parts={} if rate is None else {part: rate * value for part, value in parts.items()},
-        notes=tuple(notes),
+        cost=rate * run.hours,
+        parts={part: rate * value for part, value in hours.items()},
+        notes=(*run.notes, f"priced as if it had run on {hardware}"),
     )

@@ -51,8 +51,9 @@ def scaling_report(
             )
         known[point.units] = point.throughput
     curves = {name: efficiency(list(values.items())) for name, values in series.items()}
+    sources = {point.series: point.source for point in reversed(every)}
     rows = [
-        {"series": name, "source": _source(every, name), "N": units, "throughput": value,
+        {"series": name, "source": sources[name], "N": units, "throughput": value,
          "efficiency": dict(curves[name])[units]}
         for name, values in series.items() for units, value in sorted(values.items())
     ]  # fmt: skip
@@ -66,10 +67,6 @@ def scaling_report(
     plots = [scaling_plot(drawn, from_print)] if drawn else []
     single = [f"{name}: one point alone has no efficiency" for name in curves if name not in drawn]
     return Report("How throughput scales", tables, METHOD, single, plots)
-
-
-def _source(points: Sequence[Point], name: str) -> str:
-    return next(point.source for point in points if point.series == name)
 
 
 def _loader_table() -> Table:

@@ -75,19 +75,13 @@ def simulate(job: Job, reclaims: Reclaims, runs: int, seed: int) -> Outcome:
     """`runs` runs of `job`, a function of the seed alone (NumPy's PCG64)."""
     rng = np.random.Generator(np.random.PCG64(seed))
     clock = reclaims.start(rng, runs)  # seconds; where a trace is replayed from
-    seconds = np.zeros(runs)
-    paid = np.zeros(runs)  # machine-seconds at `price`
-    on_demand = np.zeros(runs)  # machine-seconds at `on_demand_price`
-    done = np.zeros(runs)  # saved, on the axis of total_seconds
-    count = np.zeros(runs)
-    lost = np.zeros(runs)
-    fell_back = np.zeros(runs, dtype=bool)
-
+    count, lost, done = np.zeros((3, runs))  # `done` is saved, on the axis of total_seconds
     wait = _wait(job, rng, runs)
-    fell_back |= wait > job.fallback_seconds
-    seconds += np.minimum(wait, job.fallback_seconds) + job.start_seconds
-    paid += np.where(fell_back, 0.0, job.machines * job.start_seconds)
-    on_demand += np.where(fell_back, job.machines * job.start_seconds, 0.0)
+    fell_back = wait > job.fallback_seconds
+    seconds = np.minimum(wait, job.fallback_seconds) + job.start_seconds
+    # Machine-seconds at `price`, and at `on_demand_price`.
+    paid = np.where(fell_back, 0.0, job.machines * job.start_seconds)
+    on_demand = np.where(fell_back, job.machines * job.start_seconds, 0.0)
     left = np.arange(runs)
     for _ in range(MOST_LIVES):
         if not left.size:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -31,16 +31,21 @@ class Table:
 
     title: str
     frame: pd.DataFrame
-    formats: dict[str, str | Callable[[Any], str]] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
     long: bool = False  # on the page and in JSON only
 
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
-        columns = {}
-        for name in self.frame.columns:
-            style = self.formats.get(name, "{}")
-            columns[name] = [_cell(value, style) for value in self.frame[name]]
+        columns = {
+            name: [_cell(value, self.formats.get(name, "{}")) for value in self.frame[name]]
+            for name in self.frame.columns
+        }
         return pd.DataFrame(columns, columns=self.frame.columns)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """The rows as JSON takes them."""
+        rows = self.frame.to_dict("records")
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,27 +59,28 @@ class Report:
     plots: list[Plot] = field(default_factory=list)
     snippet: str = ""  # what to write into the YAML
 
+    def short_tables(self) -> list[Table]:
+        """Those that are printed."""
+        return [table for table in self.tables if not table.long]
 
-def _cell(value: Any, style: str | Callable[[Any], str]) -> str:
+
+def _cell(value: Any, style: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return DASH
     if isinstance(value, float) and math.isinf(value):
         return "never"
-    return style(value) if callable(style) else style.format(value)
+    return style.format(value)
 
 
 def to_terminal(report: Report, file: TextIO) -> None:
     """As wide as its widest line where `file` is not a terminal, so that nothing is cut."""
     console = Console(file=file, highlight=False, width=None if file.isatty() else 240)
     console.print(report.title, style="bold")
-    for table in report.tables:
-        if table.long:
-            continue
+    for table in report.short_tables():
         drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
         shown = table.shown()
         for name in shown.columns:
-            right = name in table.formats
-            drawn.add_column(str(name), justify="right" if right else "left")
+            drawn.add_column(str(name), justify="right" if name in table.formats else "left")
         for row in shown.itertuples(index=False):
             drawn.add_row(*row)
         console.print(drawn)
@@ -87,9 +93,7 @@ def to_terminal(report: Report, file: TextIO) -> None:
 def to_markdown(report: Report) -> str:
     """Every table that is not long, the method and the notes."""
     lines = [f"# {report.title}"]
-    for table in report.tables:
-        if table.long:
-            continue
+    for table in report.short_tables():
         shown = table.shown()
         lines += ["", f"## {table.title}", ""]
         lines.append(_row(shown.columns))
@@ -109,18 +113,13 @@ def _row(cells: Any) -> str:
 
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
-    tables = [{"title": table.title, "rows": _plain(table.frame)} for table in report.tables]
+    tables = [{"title": table.title, "rows": table.plain()} for table in report.tables]
     content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
     content |= {"notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    records = rows.to_dict("records")
-    return [{str(key): _plain_value(value) for key, value in row.items()} for row in records]
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.atomic import whole_folder
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.sources import Text, open_text, read_documents
-from detalbert.errors import UserError, first_line
+from detalbert.corpus.storage import writing
 from detalbert.settings.text import TextConfig
 
 SPECIALS = {
@@ -81,18 +81,13 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
     facts = [_FORMAT, text.fingerprint, data.vocab_size, held_out, positions]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     folder = Path(data.cache_dir) / f"tokenizer-{key}"
-    try:
+    with writing(folder, "the tokenizer"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
                 tokenizer = train_bpe(_sample(text, held_out), data.vocab_size)
                 with whole_folder(folder) as aside:
                     wrap(tokenizer, positions).save_pretrained(aside)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot write the tokenizer: {first_line(error)}; free space, or set "
-            "data.cache_dir"
-        ) from None
     return folder
 
 

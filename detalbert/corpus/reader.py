@@ -20,7 +20,7 @@ import numpy as np
 from detalbert.atomic import whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
@@ -99,17 +99,12 @@ class Corpus:
         folder = self._cache_folder()
         path = folder / name
         if not path.is_file():
-            try:
+            with storage.writing(folder, "the shard cache", "data.cache_dir or data.cache_gib"):
                 folder.mkdir(parents=True, exist_ok=True)
                 with filelock.FileLock(folder / f".{name}.lock"):
                     if not path.is_file():
                         self._download(self.shards[shard], path)
                         self._evict(folder, path)
-            except OSError as error:
-                raise UserError(
-                    f"{folder}: cannot write the shard cache: {first_line(error)}; free "
-                    "space, or set data.cache_dir or data.cache_gib"
-                ) from None
         with contextlib.suppress(OSError):  # for _evict: it is in use
             os.utime(path)
         return path

@@ -5,6 +5,7 @@ botocore than the cluster's harness runs on, so the two cannot be installed toge
 Every read says how many bytes it wants, and continues where it was when some do not come.
 """
 
+import contextlib
 import hashlib
 import os
 import time
@@ -91,6 +92,18 @@ def read_all(address: str) -> bytes:
             raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
     file = find_files(address, address, ("",))[0]
     return b"".join(read(address, 0, file.size))
+
+
+@contextlib.contextmanager
+def writing(folder: Path, what: str, keys: str = "data.cache_dir") -> Iterator[None]:
+    """An OSError in the block is a UserError: `what` cannot be written; config `keys` may help."""
+    try:
+        yield
+    except OSError as error:
+        reason = first_line(error)
+        raise UserError(
+            f"{folder}: cannot write {what}: {reason}; free space, or set {keys}"
+        ) from None
 
 
 def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.chunks import SPLITS, Chunk, Job, Plan, chunk_path, cut_job, write_chunk
 from detalbert.corpus.shards import FORMAT, is_done, join_chunks, record_path, sweep
 from detalbert.corpus.sources import Text, group_parts, open_text, size_of
+from detalbert.corpus.storage import writing
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.settings.text import TextConfig
@@ -58,7 +59,7 @@ def write_corpus(
     if folder is None:
         key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
         folder = Path(data.cache_dir) / f"shards-{key}"
-    try:
+    with writing(folder, "token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             _check_same(folder, facts)
@@ -66,11 +67,6 @@ def write_corpus(
                 jobs = _plan_jobs(texts, part_bytes, facts["held_out"])
                 _run(Plan(folder, tokenizer, max_seq_length), jobs, processes)
                 _write_index(folder, facts, len(jobs))
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot write token shards: {first_line(error)}; free space, or set "
-            "data.cache_dir"
-        ) from None
     return folder
 
 

@@ -107,11 +107,7 @@ def evaluate(
 
 
 def _merge(
-    trained: Trained,
-    chunk: _Chunk,
-    spans: list[Candidates],
-    losses: np.ndarray,
-    threshold: float,
+    trained: Trained, chunk: _Chunk, spans: list[Candidates], losses: np.ndarray, threshold: float
 ) -> Answered:
     answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
     n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)

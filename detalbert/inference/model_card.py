@@ -44,8 +44,9 @@ def card(trained: Trained, license_id: str) -> str:
     sections = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
         "# Extractive question answering",
-        f"An encoder of type {trained.model.config.model_type} with {_parameters(trained):,} "
-        "parameters that marks the answer to a question in a text, or says that it has none.\n"
+        f"An encoder of type {trained.model.config.model_type} with "
+        f"{trained.model.num_parameters():,} parameters that marks the answer to a question in a "
+        "text, or says that it has none.\n"
         f"It started from {base_model(trained)} and was trained for "
         f"{trained.steps or 'an unknown number of'} optimizer steps.",
         _usage(trained),
@@ -76,10 +77,6 @@ def _front(trained: Trained, license_id: str, squad: bool) -> dict[str, Any]:
     if squad:
         front["datasets"] = ["rajpurkar/squad_v2"]
     return front
-
-
-def _parameters(trained: Trained) -> int:
-    return sum(parameter.numel() for parameter in trained.model.parameters())
 
 
 def _usage(trained: Trained) -> str:
