@@ -91,6 +91,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def run_locally(args: argparse.Namespace) -> None:
     """Train on this machine, as one process or as one of torchrun's."""
     config = experiment.load(args.config, args.set)
+    experiment.check_sections(config)
     workload = choose(config)
     hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
     with contextlib.ExitStack() as stack:

@@ -23,7 +23,7 @@ from cluster.jobs import check_job
 from cluster.masterconf import Pool, check_master, pools
 from cluster.schema import Finding, mapping, placeholders
 from detalbert.errors import UserError
-from detalbert.settings.experiment import load_config
+from detalbert.settings import experiment
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 
@@ -104,7 +104,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
-        return load_config(path)
+        return experiment.load(path)
     except UserError as error:
         yield Finding(str(path), "file", str(error).partition(": ")[2])
         return None

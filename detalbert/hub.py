@@ -24,8 +24,8 @@ def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
 
     Args: suffixes: endings of the files that are read here, such as (".json",).
     """
-    path = Path(name)
-    return path.exists() or path.is_absolute() or name.startswith(".") or path.suffix.lower() in suffixes
+    path, ending = Path(name), Path(name).suffix.lower()
+    return path.exists() or path.is_absolute() or name.startswith(".") or ending in suffixes
 
 
 def is_checkpoint(name: str) -> bool:

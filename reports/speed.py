@@ -12,11 +12,11 @@ from reports.published import FINE_TUNING
 def count_windows(train: str, config: Path) -> int:
     """Windows of a SQuAD-shaped file, cut as the experiment config says (tokenizer, lengths)."""
     from data import load_split, load_tokenizer
-    from detalbert.settings.experiment import load_config, single_values
+    from detalbert.settings import experiment
     from detalbert.settings.hparams import parse_data_config, parse_hparams
 
-    loaded = load_config(config)
-    hparams = parse_hparams(single_values(loaded.get("hyperparameters") or {}))
+    loaded = experiment.load(config)
+    hparams = parse_hparams(experiment.single_values(loaded.get("hyperparameters") or {}))
     data = parse_data_config({**(loaded.get("data") or {}), "train": train})
     return load_split(data, "train", load_tokenizer(data, hparams), hparams).counts["windows"]
 

@@ -1,5 +1,6 @@
 """A Determined experiment config: read, changed by `--set`, its sections checked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,11 @@ UNREAD = {
 }
 
 
-def load(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """The experiment config in a YAML file, changed by `--set` texts, its sections checked.
+def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The mapping in a YAML file, changed by `--set` texts (see `apply_overrides`).
 
-    Raises UserError for anything wrong with it.
+    Raises UserError for a file that holds none, and for a text that changes nothing.
     """
-    config = load_config(path)
-    apply_overrides(config, overrides)
-    check_sections(config)
-    return config
-
-
-def load_config(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UserError for a file that holds none."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,10 +44,11 @@ def load_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not YAML{where}; fix it") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: not an experiment config; expected keys such as hyperparameters")
+    apply_overrides(config, overrides)
     return config
 
 
-def apply_overrides(config: dict[str, Any], overrides: list[str]) -> None:
+def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
     """Change `config` in place by `key.path=value` texts; values are read as YAML."""
     for override in overrides:
         path, equals, text = override.partition("=")

@@ -13,7 +13,7 @@ from detalbert.errors import UserError
 from detalbert.settings.experiment import (
     apply_overrides,
     check_sections,
-    load_config,
+    load,
     single_values,
 )
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
@@ -113,7 +113,7 @@ def test_overrides_change_what_they_name() -> None:
 
 
 def test_sections_are_checked() -> None:
-    config = load_config(ROOT / "configs" / "local.yaml")
+    config = load(ROOT / "configs" / "local.yaml")
     check_sections(config)
     with pytest.raises(UserError, match="config.sercher: unknown key; did you mean 'searcher'"):
         check_sections({**config, "sercher": {}})
