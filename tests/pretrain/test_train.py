@@ -131,8 +131,14 @@ BAD: dict[str, Any] = {
     "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
     "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
-    "spans alone": (["hyperparameters.span_fraction=1"], "leaves no window for the masked"),
-    "no mask": (["hyperparameters.masked_fraction=1.5"], "leaves nothing to read"),
+    "spans alone": (
+        ["hyperparameters.span_fraction=1"],
+        "span_fraction: 1.0 must be at least 0 and less than 1",
+    ),
+    "no mask": (
+        ["hyperparameters.masked_fraction=1.5"],
+        "masked_fraction: 1.5 must be greater than 0 and less than 1",
+    ),
     "metric": (["searcher.metric=f1"], "validation gives no 'f1'"),
     "too long": (["hyperparameters.model_config={max_position_embeddings: 32}"], "32 positions"),
     "optimizer": (["hyperparameters.optimizer=sgd"], "is not one of lamb, adamw, radam"),
