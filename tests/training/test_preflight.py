@@ -191,8 +191,9 @@ def test_check_refuses_gpus_that_torch_does_not_see(tmp_path: pathlib.Path) -> N
 
 
 RANK = """
-import datetime, sys, time, torch, preflight
+import datetime, sys, time, torch
 from detalbert.errors import UserError
+from detalbert.training import preflight
 from train import leave
 rank, port, behave = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group(
