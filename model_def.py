@@ -1,6 +1,6 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
-`step_trial` has the optimizer step. `evaluate_batch` decodes spans on the device and hands
+`StepTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and hands
 candidates, not logits, to a reducer that scores the whole split on the chief.
 """
 

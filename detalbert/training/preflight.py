@@ -181,7 +181,7 @@ def offline() -> bool:
 
 def count_parameters(hparams: HParams) -> int:
     """Parameters of the model, without its weights; 0 for a config that builds no model, of which
-    `modeling.build_model` says why. Raises UserError for a model that is not there."""
+    `models.build_model` says why. Raises UserError for a model that is not there."""
     if hparams.model is None:
         keys = {"model_type": "albert", **(hparams.model_config or {})}
         with contextlib.suppress(ValueError, TypeError, KeyError):
