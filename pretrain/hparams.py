@@ -12,8 +12,12 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import limited, parse_section
 
+SIZE_KEYS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "embedding_size",
+    "intermediate_size",
+)  # fmt: skip
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
-_SIZES = {
+SIZES = {
     "tiny": (128, 4, 4, 64, 512),
     "base": (768, 12, 12, 128, 3072),
     "large": (1024, 24, 16, 128, 4096),
@@ -27,7 +31,7 @@ class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
     # A published size; model_config changes its keys.
-    size: str | None = limited(None, choices=tuple(_SIZES))
+    size: str | None = limited(None, choices=tuple(SIZES))
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = limited(0.15, above=0, below=1)
@@ -48,8 +52,7 @@ class PretrainHParams(StepHParams):
         """The model's config: that of `size`, with what `model_config` says instead."""
         keys: dict[str, Any] = {"max_position_embeddings": 512}
         if self.size is not None:
-            names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "embedding_size")
-            keys.update(zip((*names, "intermediate_size"), _SIZES[self.size], strict=True))
+            keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return {**keys, **dropout, **(self.model_config or {})}
 

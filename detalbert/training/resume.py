@@ -1,7 +1,7 @@
 """What makes a restarted run the same run, bit for bit.
 
 - Randomness is a function of (seed, step, rank), so no generator state has to survive.
-- The data position is a function of the step (`batches.TrainOrder`).
+- The data position is a function of the step (`order.TrainOrder`).
 - Parameters, optimizer, schedule and GradScaler come from the checkpoint, read by safe loading.
 - A config that would make it another run is refused.
 """

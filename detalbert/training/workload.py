@@ -92,6 +92,7 @@ class Training(NamedTuple):
         return cls(workload, config, hparams, data)
 
     def trial(self, context: pytorch.PyTorchTrialContext) -> StepTrial:
+        """The workload's trial, with these hyperparameters and data."""
         return self.workload.trial(context, (self.hparams, self.data))
 
     def identity(self) -> dict[str, Any]:
