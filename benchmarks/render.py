@@ -129,11 +129,11 @@ def _by_workers(rates: dict[str, float], unit: str) -> str:
 
 
 def _predict_notes(result: dict[str, Any]) -> list[str]:
-    low, high = (f"{mib:,.0f} MiB" for mib in result["peak_mib"].values())
+    low, high = (f"{m:,.0f} MiB for {int(n):,}" for n, m in result["peak_mib"].items())
     return [
         f".py takes {result['ratio']:.2f} x its model's own time, over {result['windows']:,} "
         "windows.",
-        f".py: peak memory {low} for 2,000 questions; {high} for ten times as many.",
+        f".py: peak memory {low} questions; {high}.",
     ]
 
 

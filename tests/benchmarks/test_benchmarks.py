@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import loader, parity, peer, pretraining, render, sharding, step
+from benchmarks import loader, parity, peer, predict, pretraining, render, sharding, step
 from benchmarks.__main__ import main
 from benchmarks.measure import Options
 
@@ -47,6 +47,17 @@ def test_every_stage_writes_a_whole_result(
     assert main(["render", "--results", str(file.parent)]) == 0
     table = capsys.readouterr().out
     assert f"| {stage}" in table and "not measured" in table
+
+
+def test_prediction_is_measured_beside_its_model(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(predict, "SMALL", 6)
+    monkeypatch.setattr(predict, "LARGE", 12)
+    assert main(["predict", *tiny, "--json", str(tmp_path / "predict.json")]) == 0
+    result = json.loads((tmp_path / "predict.json").read_text())
+    assert result["windows"] >= 12 and set(result["peak_mib"]) == {"6", "12"}
+    assert min(result["peak_mib"].values()) > 100 and result["ratio"] > 0
 
 
 def test_memory_of_sharding_is_measured_at_three_sizes(tiny: tuple[str, ...]) -> None:
