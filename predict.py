@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, table
@@ -74,9 +75,23 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--push-to-hub", metavar="NAME", help="upload what --export wrote")
     add("--license", default="unknown", help="of the exported weights, for the model card")
     add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
+    add(
+        "--threads",
+        type=thread_count,
+        default="auto",
+        metavar="auto|N",
+        help="that compute; auto: one for each core that is idle now",
+    )
     add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
     add("--port", type=int, default=8000)
     return parser.parse_args(argv)
+
+
+def thread_count(text: str) -> int | str:
+    """`--threads`: a number above 0, or auto."""
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0, or auto")
+    return text if text == "auto" else int(text)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -85,6 +100,7 @@ def run(args: argparse.Namespace) -> None:
     if len(given) != 1:
         choices = ", ".join(f"--{mode}" for mode in MODES)
         raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
+    set_threads(args.threads)
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
     if args.serve:

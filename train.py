@@ -16,6 +16,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # Read when cuBLAS starts: without it the same product may be rounded in another order next time.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+from detalbert.processes import end_with_parent
+
+# torchrun waits for its ranks; killed, it would leave them behind, training.
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    end_with_parent(os.getppid())
+
 import argparse
 import contextlib
 import functools

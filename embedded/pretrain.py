@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AlbertConfig, AlbertForQuestionAnswering, PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_bpe, wrap
+from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.squad.world import generate
 from embedded.corpus import make_example, make_filler
 from embedded.prune import prune
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    choose_exact_kernels()
     tokenizer = train_tokenizer(arguments.seed, arguments.documents)
     model = build_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.seed + 1, arguments.steps)

@@ -79,7 +79,7 @@ class Soak:
             text=True,
             start_new_session=True,
             preexec_fn=limit,
-            env={**os.environ, **metadata, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **metadata},
         )
 
     def whole(self, output: Path) -> dict[str, float]:

@@ -9,6 +9,8 @@ import sys
 from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
+# `threads: auto` is 1 in this process and all that it starts: the number makes bits.
+os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 
 import hypothesis
 import pytest
@@ -26,6 +28,7 @@ hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy")
+torch.set_num_threads(1)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -164,7 +167,6 @@ def local_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: pathlib.Path)
         "--output-dir", run.path,
         *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
         *("--set", f"data.validation={run.questions}", "--set", f"data.cache_dir={cache_dir}"),
-        OMP_NUM_THREADS=str(torch.get_num_threads()),  # another number rounds otherwise
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return run

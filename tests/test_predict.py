@@ -1,7 +1,6 @@
 """`predict.py` as a user meets it: the same numbers as the run, answers, thresholds, refusals."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import predict
 from detalbert.engine.batches import CHUNK
@@ -26,8 +24,7 @@ OUTPUTS = ("predictions.json", "null_odds.json", "nbest.json", "metrics.json")
 def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess:
     """The real entry point, in a process of its own."""
     command = [sys.executable, str(ROOT / "predict.py"), *map(str, arguments)]
-    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    options = {"capture_output": True, "timeout": 1800, "cwd": ROOT, "env": env, **options}
+    options = {"capture_output": True, "timeout": 1800, "cwd": ROOT, **options}
     return subprocess.run(command, **options)
 
 

@@ -99,10 +99,9 @@ def test_real_squad_from_scratch(shared: Path, tmp_path: Path) -> None:
 
 def test_two_processes_train_and_score_as_one(tiny_config: Path, tmp_path: Path) -> None:
     change(tiny_config, max_steps=50, validation_period=25, model_config=NO_DROPOUT)
-    threads = {"OMP_NUM_THREADS": "1"}
     common = ["--config", tiny_config, "--output-dir"]
-    one = train(*common, tmp_path / "one", **threads)
-    two = train(*common, tmp_path / "two", processes=2, **threads)
+    one = train(*common, tmp_path / "one")
+    two = train(*common, tmp_path / "two", processes=2)
     assert one.returncode == two.returncode == 0, two.stderr
     alone, pair = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
     for name, value in alone.items():

@@ -26,6 +26,7 @@ from detalbert.corpus.sources import Text, group_parts, open_text, size_of
 from detalbert.corpus.storage import writing
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.processes import count_cores, end_with_parent
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
@@ -102,8 +103,7 @@ def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
     todo = [cut_job(job) for job in jobs if not is_done(plan.folder, job.number)]
     total = sum(size_of(job.parts) for job in jobs)
     missing = sum(size_of(chunk.parts) for chunks in todo for chunk in chunks)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(processes or cores or 1, sum(map(len, todo)))
+    processes = min(processes or count_cores(), sum(map(len, todo)))
     with tqdm(
         total=total, initial=total - missing, unit="B", unit_scale=True, desc="token shards",
         file=sys.stderr, disable=None, dynamic_ncols=True,
@@ -170,6 +170,7 @@ def _run_parallel(plan: Plan, todo: list[list[Chunk]], processes: int, bar: tqdm
 def _work(
     plan: Plan, chunks: list[Chunk], counter: Any, progress: Any, send: Any, parent: int
 ) -> None:
+    end_with_parent(parent)  # the next run does the rest
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
         encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
@@ -182,8 +183,6 @@ def _work(
             write_chunk(plan, chunks[number], encoder)
             with progress.get_lock():
                 progress.value += size_of(chunks[number].parts)
-            if os.getppid() != parent:  # killed: its next run does the rest
-                os._exit(1)
     except (UserError, OSError) as error:
         send.send((type(error) if isinstance(error, UserError) else OSError, first_line(error)))
     except BaseException:

@@ -5,7 +5,9 @@ about 1 ms; a fine-tuning step of 4 rows has 36 tensors. One buffer costs that o
 goes through the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB took 2 ms.
 """
 
+import functools
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from detalbert.engine.batches import pack_rows, validation_rows
 from detalbert.engine.order import Steps, TrainOrder
 from detalbert.engine.rows import Row, SquadRow
+from detalbert.processes import count_cores, end_with_parent
 from detalbert.squad.windows import Windows
 
 _PIPE = 1 << 19  # bytes; larger buffers are faster through shared memory
@@ -84,11 +87,20 @@ class RowLoader(DataLoader):
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
+            # Forked, so that the parent is this process; elsewhere than on Linux that is unsafe.
+            multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
+            worker_init_fn=functools.partial(_begin_worker, os.getpid()),
         )
 
     def __iter__(self) -> Iterator[list[Row]]:
         batches = super().__iter__()  # here, so that its processes start before the first batch
         return (batch.rows() if isinstance(batch, Parcel) else batch for batch in batches)
+
+
+def _begin_worker(parent: int, number: int) -> None:
+    """Have a loader process end with the run. torch's own loop leaves at its parent's death, too,
+    but then waits for ever until somebody reads what is left in its queue."""
+    end_with_parent(parent)
 
 
 class _Packed(Dataset):
@@ -129,7 +141,4 @@ def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) 
 def default_workers(processes: int) -> int:
     """Loader processes for each of `processes` slots on this machine: none where a slot has one
     core to itself, else one core less than it has, and 4 at most, which no GPU outruns."""
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):  # Linux: the cores that a container may use
-        cores = len(os.sched_getaffinity(0))
-    return min(4, max(0, cores // processes - 1))
+    return min(4, max(0, count_cores() // processes - 1))

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.engine import determinism, optim, token_budget
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
+from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
@@ -63,6 +64,7 @@ class StepTrial(pytorch.PyTorchTrial):
         read: Read = read_answers,
     ) -> None:
         self.context, self.hparams = context, hparams
+        self.handover = Handover(context, hparams)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
         # The order matters: Determined wants the scaler wrapped before the model.
@@ -86,7 +88,7 @@ class StepTrial(pytorch.PyTorchTrial):
         context.experimental.disable_auto_to_device()
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {"progress": self.progress, "profile": self.profile}
+        return {"handover": self.handover, "progress": self.progress, "profile": self.profile}
 
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)

@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_weights
@@ -52,6 +53,7 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         device: default: a GPU where there is one.
     Raises: UserError for anything that is no such model.
     """
+    determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     try:

@@ -57,6 +57,8 @@ class StepHParams(Section):
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
     seed: int = limited(42, least=0)
+    # Of one slot; auto: the cores that are idle when a run begins. It makes bits on a CPU.
+    threads: int | Literal["auto"] = limited("auto", above=0)
     # Loader processes of one slot; default: by the machine's cores.
     num_workers: int | None = limited(None, least=0)
     checkpoint_period: int | None = limited(None, above=0)  # default: once per epoch

@@ -23,6 +23,7 @@ FREE = {
     "profile_steps",
     "reporting_period",
     "spot_notice",
+    "threads",
     "validation_period",
 }
 

@@ -69,7 +69,7 @@ def test_two_slots_leave_one_trace_and_their_exchange_is_seen(
 ) -> None:
     done = train(
         "--config", tiny_config, "--output-dir", tmp_path / "out", *settings(profile_steps=4),
-        processes=2, OMP_NUM_THREADS="1",
+        processes=2,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (steps, wall, busy, _, exchange), path = read(done.stdout)

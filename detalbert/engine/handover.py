@@ -1,0 +1,91 @@
+"""What a checkpoint hands over: all of a run to its restart, the weights alone to another trial."""
+
+from typing import Any
+
+import determined
+from determined import pytorch
+
+from detalbert.engine.threads import set_threads
+from detalbert.errors import UserError
+from detalbert.processes import count_cores
+from detalbert.settings.hparams import StepHParams
+
+
+class Handover(pytorch.PyTorchCallback):
+    """Keeps the number of threads over restarts, and makes a warm start one.
+
+    Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (a fork in
+    the WebUI) the whole checkpoint of another trial, and loads it as that of a restart: optimizer
+    and schedule would stand at their end, the learning rate at 0. Of such a checkpoint the weights
+    are taken, as its documentation says
+    (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
+
+    Args: context: Determined's, with its model, optimizer and schedule wrapped.
+    """
+
+    def __init__(self, context: pytorch.PyTorchTrialContext, hparams: StepHParams) -> None:
+        self.context, self.hparams = context, hparams
+        self.chief = context.distributed.rank == 0
+        self.cpu = context.device.type == "cpu"  # a GPU's bits do not depend on threads
+        info = determined.get_cluster_info()
+        self.trial = info.trial.trial_id if info and info.task_type == "TRIAL" else None
+        fresh = context.get_initial_batch() == 0
+        self.threads = set_threads(hparams.threads, context.distributed, fresh)
+        self.notes = f"hyperparameters.threads: {hparams.threads}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"threads": self.threads, "trial": self.trial}
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        self.first_step = first_batch_idx
+
+    def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+        """Determined is about to load `checkpoint`, and loads what this leaves in it."""
+        # A checkpoint of an older version does not say whose it is.
+        kept = checkpoint.get("callbacks", {}).get("handover") or {}
+        same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
+        if not same:
+            self._keep_weights(checkpoint)
+        elif self.cpu and "threads" in kept:
+            self._restore_threads(kept["threads"])
+
+    def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
+        (model,) = self.context.models
+        (weights,) = checkpoint["models_state_dict"]
+        shapes = {name: value.shape for name, value in weights.items()}
+        for name, value in model.state_dict().items():
+            if shapes.pop(name, None) != value.shape:
+                raise _misfit(name)
+        for name in shapes:
+            raise _misfit(name)
+        for key in ("optimizers", "lr_schedulers"):
+            fresh = [part.state_dict() for part in getattr(self.context, key)]
+            checkpoint[f"{key}_state_dict"] = fresh
+        if "scaler_state_dict" in checkpoint:
+            checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()
+        self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
+
+    def _restore_threads(self, began_with: int) -> None:
+        if self.hparams.threads == "auto":
+            self.threads = set_threads(began_with)
+            self.notes = "as the run began"
+        elif self.hparams.threads != began_with:
+            self.notes += f"; the run began with {began_with}, so it is rounded otherwise now"
+
+    def on_training_start(self) -> None:
+        slots, cores = self.context.distributed.local_size, count_cores()
+        text = f"{self.threads} a slot ({self.notes})"
+        if self.threads * slots > cores:
+            text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
+        self._say("threads", text)
+
+    def _say(self, name: str, text: str) -> None:
+        if self.chief:
+            print(f"{name:<14}{text}", flush=True)
+
+
+def _misfit(name: str) -> UserError:
+    return UserError(
+        f"searcher: {name} of the checkpoint that source_trial_id or source_checkpoint_uuid names "
+        "is not of this model; give one of the same model and workload, or hyperparameters.model"
+    )
