@@ -4,14 +4,15 @@
     python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
     python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
     python -m tests.chaos --pretraining                 # the other workload
+    python -m tests.chaos --pairs 40 --load 2           # no cuts: equal runs, see tests/twins.py
 
-Cuts are SIGKILL, SIGTERM, a spot notice (from a metadata server on loopback), a full disk (the
-process's file-size limit), a truncated newest checkpoint, and, with two processes, one rank killed.
+Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
+loopback), a full disk (the process's file-size limit), a truncated newest checkpoint, and, with two
+processes, one rank killed. Five seconds later no process and no shared memory of the run is left.
 Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timings), predictions.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -26,13 +27,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
+from tests import twins
 from tests.conftest import ROOT, TINY, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
+from tests.leftovers import Leftovers
 
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
 
@@ -45,6 +49,7 @@ class Soak:
     ) -> None:
         self.folder, self.processes, self.without = folder, processes, without
         self.metadata = MetadataServer()
+        self.left = Leftovers(str(folder))
         config = configured(
             TINY_PRETRAINING if pretraining else TINY,
             folder / "cache",
@@ -62,7 +67,7 @@ class Soak:
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
 
     def start(self, output: Path, disk: int | None = None) -> subprocess.Popen:
-        """The trainer in a process group of its own; `disk` limits the size of a file, in bytes."""
+        """The trainer, in a session of its own; `disk` limits the size of a file, in bytes."""
         command = [*launcher(self.processes), "-m", "tests.broken", self.without]
         command += ["--config", str(self.folder / "soak.yaml"), "--output-dir", str(output)]
         metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
@@ -79,7 +84,7 @@ class Soak:
             text=True,
             start_new_session=True,
             preexec_fn=limit,
-            env={**os.environ, **metadata},
+            env={**self.left.env, **metadata},
         )
 
     def whole(self, output: Path) -> dict[str, float]:
@@ -131,8 +136,11 @@ class Soak:
             self._strike(process, kind)
         process.wait()
         self.metadata.notice = None
-        kill_all(process, output)
+        left = self.left.after(5)
+        self.left.sweep()
         reader.join()
+        if left:
+            raise SystemExit(f"{kind}: five seconds later there is still {left}")
         if kind == "truncated":
             truncate_newest(output / "checkpoints")
         clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
@@ -148,33 +156,11 @@ class Soak:
         elif kind == "spot notice":
             self.metadata.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
         elif kind == "killed rank":
-            ranks = trainers(self.folder)
+            ranks = psutil.Process(process.pid).children()  # torchrun's
             if ranks:
-                os.kill(random.choice(ranks), signal.SIGKILL)
+                random.choice(ranks).kill()
         elif kind != "full disk":
-            kill_all(process, self.folder)
-
-
-def kill_all(process: subprocess.Popen, folder: Path) -> None:
-    """SIGKILL the process, its group, and torchrun's workers, which have sessions of their own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for rank in trainers(folder):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank, signal.SIGKILL)
-    process.wait()
-
-
-def trainers(folder: Path) -> list[int]:
-    """The processes (of /proc) that train into `folder`, torchrun's own not counted."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            words = entry.read_bytes().decode(errors="replace").split("\0")
-            ours = "tests.broken" in words and any(str(folder) in word for word in words)
-            if ours and "torch.distributed.run" not in words:
-                found.append(int(entry.parent.name))
-    return found
+            process.kill()
 
 
 def truncate_newest(checkpoints: Path) -> None:
@@ -274,12 +260,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
+    parser.add_argument("--pairs", type=int, metavar="N", help="compare N uncut runs instead")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside the N runs")
+    parser.add_argument("--bert", action="store_true", help="the N runs train a BERT with dropout")
     parser.add_argument("--overhead", action="store_true", help="time the steps instead")
-    arguments = vars(parser.parse_args())
-    if arguments.pop("overhead"):
+    arguments = parser.parse_args()
+    if arguments.overhead:
         overhead()
         return 0
-    found = soak(**arguments)
+    if arguments.pairs:
+        of = (arguments.pairs, arguments.load, arguments.processes)
+        return twins.compare(*of, arguments.pretraining, arguments.bert)
+    words = ("cuts", "processes", "without", "seed", "steps", "pretraining")
+    found = soak(**{word: getattr(arguments, word) for word in words})
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0
 

@@ -1,0 +1,52 @@
+"""What a run leaves behind on its machine: processes that it started, and shared memory."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+MARK = "DETALBERT_TEST_RUN"  # in the environment of a run, and so of all that it starts
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Leftovers:
+    """Watches one run.
+
+    Args: name: tells its processes from those of other runs; the run is started with `env`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.env = {**os.environ, MARK: name}
+        self.before = self._shared_memory()
+
+    def processes(self) -> list[psutil.Process]:
+        """All that the run started, children of children too, whoever their parent is now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                gone = process.status() == psutil.STATUS_ZOMBIE  # its parent has yet to ask
+                if not gone and process.environ().get(MARK) == self.name:
+                    found.append(process)
+        return found
+
+    def after(self, seconds: float = 5) -> list[str]:
+        """What is still there so many seconds later; returns at once where nothing is."""
+        deadline = time.monotonic() + seconds
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    def sweep(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _left(self) -> list[str]:
+        files = sorted(self._shared_memory() - self.before)
+        return [str(process) for process in self.processes()] + files
+
+    def _shared_memory(self) -> set[str]:
+        return {path.name for path in SHARED_MEMORY.glob("*")}
