@@ -18,6 +18,7 @@ from benchmarks import (
     sharding,
     step,
     text,
+    threads,
 )
 from benchmarks.measure import ROOT, Different, Options, environment, write_json
 from detalbert.errors import UserError
@@ -31,11 +32,12 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "loader": loader.loader,
     "allreduce": allreduce.allreduce,
     "scaling": scaling.scaling,
+    "threads": threads.threads,
     "predict": predict.predict,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
 }
-DATALESS = ("allreduce", "shards", "pretrain")  # these do without --data
+DATALESS = ("allreduce", "threads", "shards", "pretrain")  # these do without --data
 
 
 def main(arguments: list[str] | None = None) -> int:

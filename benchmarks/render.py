@@ -19,7 +19,13 @@ SHOWN = {
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
     "shards": ("megabytes_per_second", "MB/s of text", 1),
 }
-ORDER = [*SHOWN, "scaling", "predict", "pretrain"]  # those without a peer have a note and no row
+ORDER = [
+    *SHOWN,
+    "scaling",
+    "threads",
+    "predict",
+    "pretrain",
+]  # those without a peer have a note and no row
 
 
 def lines(result: dict[str, Any]) -> list[str]:
@@ -148,6 +154,18 @@ def _scaling_notes(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def _threads_notes(result: dict[str, Any]) -> list[str]:
+    rates = {
+        load: [f"{_median(sides[side], 'windows_per_second'):.0f}" for side in ("ours", "peer")]
+        for load, sides in result["results"].items()
+    }
+    busy, idle = (" and ".join(rates[load]) for load in ("1", "0"))
+    return [
+        f": `auto` and a thread for every core train {busy} windows/s beside a busy process; "
+        f"{idle} on an idle machine."
+    ]
+
+
 def _shards_notes(result: dict[str, Any]) -> list[str]:
     (_, small), *_, (times, large) = result["memory"].items()
     return [
@@ -179,6 +197,7 @@ _NOTES_OF = {
     "predict": _predict_notes,
     "scaling": _scaling_notes,
     "shards": _shards_notes,
+    "threads": _threads_notes,
     "pretrain": _pretrain_notes,
 }
 

@@ -95,7 +95,9 @@ def _seconds_per_step(options: Options, folder: Path, processes: int, windows: i
     return throughput["training_seconds"] * windows / throughput["training_windows"]
 
 
-def throughput_of(config: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
+def throughput_of(
+    config: dict[str, Any], folder: Path, processes: int, **env: str
+) -> dict[str, Any]:
     """What a run of train.py says of its speed, each process on one core (or a GPU of its own)."""
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     launch = [sys.executable]
@@ -105,7 +107,8 @@ def throughput_of(config: dict[str, Any], folder: Path, processes: int) -> dict[
     done = subprocess.run(
         [*launch, str(ROOT / "train.py"), "--config", str(folder / "config.yaml"),
          "--output-dir", str(run), "--resume", "never"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "LOKY_MAX_CPU_COUNT": "1", **env},
+        capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     if done.returncode:
         raise Different(f"train.py failed: {(done.stderr.splitlines() or ['?'])[-1]}")

@@ -10,26 +10,23 @@ multiply matrices, one thread each.
 """
 
 import collections
-import contextlib
 import hashlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.threads import busy
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
 
 STEPS = 120
-BUSY = "import torch; torch.set_num_threads(1); a = torch.rand(500, 500)\nwhile True: a @ a"
 BERT = {
     "model_type": "bert", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
     "intermediate_size": 512, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
@@ -57,18 +54,6 @@ def compare(count: int, load: int, processes: int, pretraining: bool, bert: bool
             print(f"{number:3d}  {digest[:16]}  {seconds:5.1f} s  threads {threads}", flush=True)
     print(f"{count} runs of {STEPS} steps, {load} busy processes: {len(hashes)} hash(es)")
     return 0 if len(hashes) == 1 else 1
-
-
-@contextlib.contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """So many processes that keep a core each busy."""
-    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def twin(config: Path, output: Path, processes: int, changes: list[str]) -> str:

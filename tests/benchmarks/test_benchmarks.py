@@ -88,6 +88,19 @@ def test_pretraining_is_measured(
     assert "- pretrain, tiny ALBERT: " in capsys.readouterr().out
 
 
+def test_threads_are_measured_idle_and_beside_a_busy_process(
+    tiny: tuple[str, ...], tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "threads.json"
+    assert main(["threads", *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
+    result = json.loads(file.read_text())
+    assert result["ratio"].keys() == {"0", "1"} and min(result["ratio"].values()) > 0
+    assert result["settings"] == {"steps": 2, "peer_threads": 1}
+    capsys.readouterr()
+    assert main(["render", "--results", str(tmp_path)]) == 0
+    assert "- threads: `auto` and a thread" in capsys.readouterr().out
+
+
 def wrong_answers(*arguments: Any) -> Any:
     predictions, *rest = RIGHT["decode"](*arguments)
     return ({**predictions, next(iter(predictions)): "planted"}, *rest)

@@ -1,0 +1,167 @@
+"""What a checkpoint hands over: threads to the restart, weights alone to another trial."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from determined import core
+
+from detalbert.engine import handover, threads
+from detalbert.engine.threads import set_threads
+from detalbert.errors import UserError
+from tests import chaos
+from tests.conftest import settings
+from tests.fakes.runs import newest, run, stop_after
+from tests.test_model_def import one_step, trial_of
+
+PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
+
+
+@pytest.fixture(autouse=True)
+def one_thread_again() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, cores: int, idle: float) -> None:
+    """Have the machine be of so many cores, so many of them idle."""
+    for module in (threads, handover):
+        monkeypatch.setattr(module, "count_cores", lambda: cores)
+    monkeypatch.setattr(threads, "idle_cores", lambda: idle)
+
+
+@pytest.mark.parametrize(
+    "cores, idle, fresh, expected",
+    [
+        (2, 2.0, True, 2),
+        (2, 1.9, True, 2),  # somebody's moment is no neighbour
+        (2, 1.0, True, 1),
+        (2, 0.1, True, 1),  # at least 1
+        (2, 0.1, False, 2),  # of a restart the checkpoint knows; else every core
+        (64, 40.2, True, 40),
+    ],
+)
+def test_auto_counts_idle_cores(
+    cores: int, idle: float, fresh: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, cores, idle)
+    assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
+    assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
+
+
+class FourSlots(core.DummyDistributedContext):
+    """The second of two machines of two slots each; `others` are the other ranks' numbers."""
+
+    def __init__(self, others: list[int]) -> None:
+        super().__init__()
+        self.local_size, self.others = 2, others
+
+    def allgather(self, stuff: Any) -> list[Any]:
+        return [*self.others, stuff]
+
+
+def test_slots_share_their_machine_and_the_smallest_machine_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine(monkeypatch, cores=16, idle=12.0)
+    assert set_threads("auto", FourSlots([8, 8, 8])) == 6
+    assert set_threads("auto", FourSlots([4, 4, 8])) == 4
+
+
+def said(shown: str) -> str:
+    return [line for line in shown.splitlines() if line.startswith("threads ")][-1]
+
+
+def test_a_restart_computes_with_the_threads_that_the_run_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    more = ["--set", f"data.cache_dir={tmp_path}/cache", "--set", "data.max_train_examples=200",
+            "--set", "data.max_validation_examples=20",
+            *settings(max_steps=8, num_workers=0, reporting_period=2)]  # fmt: skip
+    config, outs = Path("configs/local.yaml"), {n: tmp_path / f"uncut {n}" for n in (1, 2)}
+    for cores, out in outs.items():
+        machine(monkeypatch, cores, float(cores))
+        assert run(config, out, *more) == 0
+    assert chaos.differences(outs[1], outs[2]) != []  # or there is nothing to keep
+    for began, now in ((2, 1), (1, 2)):
+        cut = tmp_path / f"cut {began}"
+        machine(monkeypatch, began, float(began))
+        with monkeypatch.context() as patch:
+            stop_after(patch, 4)
+            assert run(config, cut, *more) == 0
+        assert f"threads       {began} a slot" in said(capsys.readouterr().out)
+        machine(monkeypatch, now, float(now))
+        assert run(config, cut, *more) == 0
+        line = said(capsys.readouterr().out)
+        assert line.startswith(f"threads       {began} a slot (as the run began)")
+        assert ("this machine has 1 core(s)" in line) == (now < began)
+        assert chaos.differences(outs[began], cut) == []
+
+
+def test_another_number_that_the_config_names_is_taken_and_told(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        assert run(tiny_config, tmp_path / "out", *settings(threads=1)) == 0
+    assert "threads       1 a slot (hyperparameters.threads: 1)" in capsys.readouterr().out
+    assert run(tiny_config, tmp_path / "out", *settings(threads=2)) == 0
+    assert "the run began with 1, so it is rounded otherwise now" in said(capsys.readouterr().out)
+
+
+def trained(tiny_config: Path, out: Path) -> dict[str, Any]:
+    """The checkpoint at the end of a run, as Determined reads it: the rate has come down to 0."""
+    assert run(tiny_config, out) == 0
+    return torch.load(newest(out) / "state_dict.pth", weights_only=True)
+
+
+def test_of_another_trial_only_the_weights_are_taken(tiny_config: Path, tmp_path: Path) -> None:
+    state = trained(tiny_config, tmp_path / "source")
+    state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
+    assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
+    with trial_of(tiny_config) as trial:
+        before = copy.deepcopy((trial.optimizer.state_dict(), trial.schedule.state_dict()))
+        trial.handover.on_trial_startup(0, "some uuid")
+        trial.handover.on_checkpoint_load_start(state)
+        trial.model.load_state_dict(state["models_state_dict"][0])
+        trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
+        trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+        assert chaos.same(before, (trial.optimizer.state_dict(), trial.schedule.state_dict()))
+        assert trial.handover.threads == 1
+        trial.meter.reset()
+        one_step(trial)
+        assert len(trial.optimizer.state) > 0  # it moves
+
+
+def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, tmp_path: Path) -> None:
+    state = trained(tiny_config, tmp_path / "source")
+    same, old = copy.deepcopy(state), copy.deepcopy(state)
+    del old["callbacks"]["handover"]  # of a version that did not write it
+    with trial_of(tiny_config) as trial:
+        trial.handover.on_trial_startup(12, "some uuid")
+        trial.handover.on_checkpoint_load_start(same)
+        assert all(chaos.same(same[part], state[part]) for part in PARTS)
+        trial.handover.trial = 11  # on a cluster
+        trial.handover.on_checkpoint_load_start(old)
+        assert all(chaos.same(old[part], state[part]) for part in PARTS)
+        trial.handover.on_trial_startup(0, "some uuid")  # Determined's word for a warm start
+        trial.handover.on_checkpoint_load_start(old)
+        assert old["optimizers_state_dict"][0]["state"] == {}
+
+
+def test_a_source_of_another_model_is_refused_in_one_line(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    state = trained(tiny_config, tmp_path / "source")
+    state["callbacks"]["handover"]["trial"] = 7
+    (weights,) = state["models_state_dict"]
+    name = next(iter(weights))
+    with trial_of(tiny_config) as trial:
+        trial.handover.on_trial_startup(0, "some uuid")
+        for changed in ({**weights, name: torch.zeros(3)}, {**weights, "more": torch.zeros(3)},
+                        {k: v for k, v in weights.items() if k != name}):  # fmt: skip
+            with pytest.raises(UserError, match="source_checkpoint_uuid names is not of this"):
+                trial.handover.on_checkpoint_load_start({**state, "models_state_dict": [changed]})
