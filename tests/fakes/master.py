@@ -10,7 +10,7 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import Cut, FakeServer, Request
 
 TOKEN = "task-token"
 Answer = tuple[int, Any]
@@ -46,6 +46,8 @@ class FakeMaster(FakeServer):
         self.progress: list[float] = []
         self.acknowledged = 0
         self.pending = 0  # the container's own requests to be preempted
+        # What happens to them before one is taken: a status, or "cut" or "unanswered".
+        self.pending_faults: list[int | str] = []
         self.preempt = threading.Event()
         self.told = threading.Event()
         super().__init__()
@@ -136,6 +138,11 @@ class FakeMaster(FakeServer):
 
     def announce_preemption(self, allocation: str, body: Any, **_: Any) -> Answer:
         bindings.v1AllocationPendingPreemptionSignalRequest.from_json(body)
+        if self.pending_faults:
+            fault = self.pending_faults.pop(0)
+            if fault == "cut":
+                raise Cut
+            return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
         self.pending += 1
         self.preempt.set()
         return 200, {}
