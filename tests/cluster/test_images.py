@@ -22,6 +22,7 @@ from tests.cluster.container import Trial, namespace
 from tests.conftest import ROOT
 from tests.fakes.master import FakeMaster
 from tests.fakes.metadata import MetadataServer
+from tests.fakes.runs import wait_for
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
 
@@ -178,8 +179,8 @@ def test_a_spot_notice_is_passed_to_a_master_that_fails_first(trial: Trial) -> N
     assert sum("spot notices: not passed on" in line for line in lines) == 2  # two kinds
 
 
-ADVISED = {"max_steps": 200, "checkpoint_period": 5000, "validation_period": 200,
-           "reporting_period": 2, "spot_notice": True}  # fmt: skip
+ADVISED = {"max_steps": 100, "checkpoint_period": 5000, "validation_period": 100,
+           "reporting_period": 5, "spot_notice": True}  # fmt: skip
 
 
 @pytest.mark.parametrize("trial", [ADVISED], indirect=True)
@@ -189,12 +190,13 @@ def test_a_rebalance_recommendation_makes_a_checkpoint_and_the_trial_goes_on(tri
     service.rebalance = '{"noticeTime": "2026-01-01T00:00:00Z"}'
     service.tokens, service.required = "unanswered", False
     with trial.master() as master:
+        master.on_training = lambda: wait_for(lambda: "rebalance" in str(service.asked))
         done = trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url)
         finished(done, master)
     service.close()
     assert master.pending == 0 and master.acknowledged == 0
     early, last = steps_of(master.checkpoints)
-    assert early < last == 200 and early % 2 == 0
+    assert early < last == 100 and early % 5 == 0
     lines = (done.stdout + done.stderr).splitlines()
     (advice,) = [line for line in lines if service.rebalance in line]
     assert not any(re.match(pattern, advice) for pattern in excluding())

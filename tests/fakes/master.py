@@ -44,6 +44,7 @@ class FakeMaster(FakeServer):
         self.checkpoints: list[bindings.v1Checkpoint] = []
         self.states: list[str] = []
         self.progress: list[float] = []
+        self.on_training: Callable[[], Any] = lambda: None  # the trial waits for its end
         self.acknowledged = 0
         self.pending = 0  # the container's own requests to be preempted
         # What happens to them before one is taken: a status, or "cut" or "unanswered".
@@ -100,6 +101,8 @@ class FakeMaster(FakeServer):
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
+        if body["state"] == "training":
+            self.on_training()
         if self.preempt_at == (body["state"], self.states.count(body["state"])):
             self.preempt.set()
             self.told.wait(60)

@@ -276,3 +276,20 @@ def test_off_means_nobody_asks(service: MetadataServer) -> None:
     with spot.watching(False, lambda notice: None, lambda: None):
         time.sleep(0.05)
     assert service.asked == [] and threading.active_count() >= 1
+
+
+def test_an_error_in_here_ends_nothing_either(service: MetadataServer, watch: Watch) -> None:
+    calls: list[int] = []
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("a fault")
+
+    watch.watcher.on_recommendation = fail_once
+    service.rebalance = ADVICE
+    watch.watcher.start()
+    wait_for(lambda: len(calls) == 2)
+    service.notice = NOTICE
+    watch.end()
+    assert len(calls) == 2 and "a fault" in watch.said[1]
