@@ -210,12 +210,15 @@ def test_no_error_of_the_service_ends_the_watch(
         service.fault = fault
     wait_for(lambda: len(watch.said) > 1)
     time.sleep(0.2)
+    monkeypatch.setattr(metadata, "TIMEOUT", 60)
     service.fault, service.delay, service.notice = "", 0.0, NOTICE
     if fault == "refused":
         service.listen()
     watch.end()
-    way, failure, notice = watch.said
-    assert failure.startswith("spot notices: no answer now (") and POLICY.match(notice)
+    way, *failures, notice = watch.said
+    assert len(failures) < 3  # a server that leaves resets a connection, then refuses others
+    assert all(line.startswith("spot notices: no answer now (") for line in failures)
+    assert POLICY.match(notice)
 
 
 @pytest.mark.parametrize("fault", [500, 503, "cut", "unanswered", "away"])
