@@ -210,8 +210,8 @@ def test_no_error_of_the_service_ends_the_watch(
         service.fault = fault
     wait_for(lambda: len(watch.said) > 1)
     time.sleep(0.2)
-    monkeypatch.setattr(metadata, "TIMEOUT", 60)
     service.fault, service.delay, service.notice = "", 0.0, NOTICE
+    monkeypatch.setattr(metadata, "TIMEOUT", 60)  # after the fault: a look would wait so long
     if fault == "refused":
         service.listen()
     watch.end()
