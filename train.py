@@ -161,10 +161,11 @@ def train_locally(
         trial = training.trial(context)
         if chief:
             print(describe(trial), flush=True)
-        fit = fit_arguments(training, stop)
+        early = spot.EarlyCheckpoint(hparams, distributed)
+        fit = fit_arguments(training, stop, early)
         controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
-        with stop.on_signals(), spot.watching(watch, stop.request):
+        with stop.on_signals(), spot.watching(watch, stop.request, early.request):
             controller.run()
         done = controller.state.batches_trained
     if chief:
@@ -204,21 +205,24 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             print(describe(trial), flush=True)
         preempt = context._core.preempt  # private: init() hands out no core context
         watch = hparams.spot_notice and context.distributed.local_rank == 0
-        with spot.watching(watch, spot.preempt_allocation):
+        early = spot.EarlyCheckpoint(hparams, context.distributed)
+        with spot.watching(watch, spot.preempt_allocation, early.request):
             pytorch.Trainer(trial, context).fit(
                 max_length=pytorch.Batch(trial.steps),
                 latest_checkpoint=info.latest_checkpoint,
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
-                **fit_arguments(training, preempt),
+                **fit_arguments(training, preempt, early),
             )
 
 
-def fit_arguments(training: Training, preempt: core.PreemptContext) -> dict[str, Any]:
+def fit_arguments(
+    training: Training, preempt: core.PreemptContext, early: spot.EarlyCheckpoint
+) -> dict[str, Any]:
     """What Determined's trainer takes from neither the config nor the trial by itself."""
     config, hparams = training.config, training.hparams
     should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
     return {
-        "checkpoint_period": pytorch.Batch(hparams.checkpoint_period),
+        "checkpoint_period": pytorch.Batch(early),
         "validation_period": pytorch.Batch(hparams.validation_period),
         "reporting_period": pytorch.Batch(EveryOrStop(hparams.reporting_period, should_stop)),
         "checkpoint_policy": config.get("checkpoint_policy") or "best",

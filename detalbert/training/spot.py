@@ -2,91 +2,178 @@
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+
+A notice ends this start of the run. A rebalance recommendation may come earlier, or for nothing,
+and it stays readable on its machine: it makes one checkpoint, and the run goes on.
 """
 
 import contextlib
-import http.client
 import logging
-import os
 import threading
-import urllib.error
-import urllib.request
+from collections import abc
 from collections.abc import Callable, Iterator
 
 import determined
-from determined.common.api import authentication, bindings, certs
+from determined import core
+from determined.common.api import authentication, certs
 
-ENDPOINT = "http://169.254.169.254"
-NOTICES = ("spot/instance-action", "events/recommendations/rebalance")
-PERIOD = 5.0  # seconds between two looks, as EC2 recommends
-TIMEOUT = 1.0  # seconds; the service is on the machine's own link
+from detalbert.errors import first_line
+from detalbert.settings.hparams import StepHParams
+from detalbert.training.metadata import Metadata, TokenWanted
+
+NOTICE = "spot/instance-action"
+RECOMMENDATION = "events/recommendations/rebalance"
+PERIOD = 5.0  # seconds between two looks, as EC2 recommends, and between two calls to the master
+TRIES = 3  # looks before a service that never answered counts as absent
+SLOW_PERIOD = 30.0  # seconds between two looks then: it may be late, and a notice lasts 120 s
+MASTER_TIMEOUT = 10  # seconds to connect, and again to answer
+REMEDY = (
+    "Set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
+    "in the master's task_container_defaults"
+)
 log = logging.getLogger(__name__)
+log.setLevel(logging.INFO)  # each line comes once, and the root logger shows warnings only
 
 
 class SpotWatcher(threading.Thread):
-    """Calls `on_notice(text)` once, when the instance metadata service announces a reclaim.
+    """Calls `on_notice(text)` until it succeeds once, after EC2 announces that it takes the
+    machine back, and ends. Calls `on_recommendation()` at most once, and goes on watching.
 
-    Speaks IMDSv2 (a token first). Says nothing where there is no such service: it gives up after
-    three failures in a row unless the service has answered before.
+    No error ends it: it says each kind once and tries again.
     """
 
-    def __init__(self, on_notice: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
+    ) -> None:
         super().__init__(name="spot-watcher", daemon=True)
         self.on_notice = on_notice
-        endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
-        self.base = f"{endpoint.rstrip('/')}/latest"
+        self.on_recommendation = on_recommendation
         self.stopped = threading.Event()
-        self._token: str | None = None
-        # The metadata service is never behind the proxy of the environment.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self._metadata = Metadata()
+        self._answered = False
+        self._recommended = False
+        self._said: set[str] = set()
 
     def run(self) -> None:
-        answered = False
+        notice = self._wait_for_notice()
+        if notice is not None:
+            # The experiments' log policies know this line by its first two words.
+            log.warning("EC2 announces: %s", notice)
+            self._pass_on(notice)
+
+    def _wait_for_notice(self) -> str | None:
         failures = 0
         while not self.stopped.is_set():
             try:
                 notice = self._look()
-                answered, failures = True, 0
-                if notice:
-                    log.warning("EC2 announces: %s", notice)
-                    self.on_notice(notice)
-                    return
-            except (OSError, http.client.HTTPException) as error:  # also cut answers
+                if notice is not None:
+                    return notice
+                failures = 0
+            except Exception as error:
                 failures += 1
-                log.debug("no instance metadata: %s", error)
-                if failures == 3 and not answered:
-                    return
-            self.stopped.wait(PERIOD)
-
-    def _look(self) -> str | None:
-        for path in NOTICES:
-            try:
-                body = self._request("GET", f"meta-data/{path}", self._headers())
-            except urllib.error.HTTPError as error:
-                if error.code == 401:  # the token ran out; the next look takes a new one
-                    self._token = None
-                elif error.code != 404:  # 404: nothing announced
-                    raise
-                continue
-            return f"{path} {body.strip()}"
+                self._say_unread(error, failures)
+            fast = self._answered or failures < TRIES
+            self.stopped.wait(PERIOD if fast else SLOW_PERIOD)
         return None
 
-    def _headers(self) -> dict[str, str]:
-        if self._token is None:
-            lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
-            self._token = self._request("PUT", "api/token", lifetime)
-        return {"X-aws-ec2-metadata-token": self._token}
+    def _look(self) -> str | None:
+        notice = self._read(NOTICE)
+        if notice is None and not self._recommended:
+            recommendation = self._read(RECOMMENDATION)
+            if recommendation is not None:
+                self.on_recommendation()
+                self._recommended = True
+                log.warning(
+                    "EC2 recommends to leave this machine (%s): a checkpoint follows at the next "
+                    "report, and the run goes on",
+                    recommendation,
+                )
+        return notice
 
-    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
-        request = urllib.request.Request(f"{self.base}/{path}", method=method, headers=headers)
-        with self._open(request, timeout=TIMEOUT) as response:
-            return response.read(4096).decode("utf-8", "replace")
+    def _read(self, path: str) -> str | None:
+        text = self._metadata.read(path)
+        self._answered = True
+        self._say_once(logging.INFO, "way", f"spot notices: read {self._metadata.way}")
+        return None if text is None else " ".join([path, *text.split()])  # one line, for the log
+
+    def _pass_on(self, notice: str) -> None:
+        while not self.stopped.is_set():
+            try:
+                self.on_notice(notice)
+                return
+            except Exception as error:
+                text = f"spot notices: not passed on ({_reason(error)}); asking again"
+                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
+            self.stopped.wait(PERIOD)
+
+    def _say_unread(self, error: Exception, failures: int) -> None:
+        if self._answered:
+            text = f"spot notices: no answer now ({_reason(error)}); asking again"
+            self._say_once(logging.WARNING, f"read {_kind(error)}", text)
+        elif failures >= TRIES and isinstance(error, TokenWanted):
+            text = f"spot notices: not read: {error}. {REMEDY}"
+            self._say_once(logging.WARNING, "token", text)
+        elif failures >= TRIES:
+            text = (
+                "spot notices: not read: no instance metadata at "
+                f"{self._metadata.address} ({_reason(error)})"
+            )
+            if determined.get_cluster_info() is None:
+                self._say_once(logging.INFO, "none", f"{text}, so probably not on EC2")
+            else:
+                self._say_once(logging.WARNING, "none", f"{text}. On EC2: {REMEDY}")
+
+    def _say_once(self, level: int, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.log(level, "%s", text)
+
+
+def _kind(error: Exception) -> str:
+    status = getattr(error, "status_code", getattr(error, "code", ""))
+    return f"{type(error).__name__} {status}"
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "reason", None)  # urllib wraps the system's error
+    return first_line(cause if isinstance(cause, Exception) else error)
+
+
+class EarlyCheckpoint(abc.Container):
+    """The steps that end in a checkpoint: those of `checkpoint_period`, and the next report after
+    a request.
+
+    Each machine has its own watcher, so any rank may be asked, and all must save at the same step.
+    They agree at reports only: a collective call at every step would cost more than it is worth.
+    """
+
+    def __init__(self, hparams: StepHParams, distributed: core.DistributedContext) -> None:
+        self.hparams = hparams
+        self.distributed = distributed
+        self._asked = threading.Event()
+
+    def request(self) -> None:
+        """Ask for one checkpoint soon. Safe from any thread."""
+        self._asked.set()
+
+    def __contains__(self, step: object) -> bool:
+        """Every rank must ask this at the same steps."""
+        early = self.hparams.spot_notice and int(step) % self.hparams.reporting_period == 0
+        return (early and self._agreed()) or int(step) % self.hparams.checkpoint_period == 0
+
+    def _agreed(self) -> bool:
+        asked = self._asked.is_set()
+        if asked:
+            self._asked.clear()
+        return any(self.distributed.allgather(asked))
 
 
 @contextlib.contextmanager
-def watching(enabled: bool, on_notice: Callable[[str], None]) -> Iterator[None]:
+def watching(
+    enabled: bool, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
+) -> Iterator[None]:
     """A SpotWatcher for the time of a run, where `enabled` (one per machine is enough)."""
-    watcher = SpotWatcher(on_notice)
+    watcher = SpotWatcher(on_notice, on_recommendation)
     if enabled:
         watcher.start()
     try:
@@ -97,11 +184,16 @@ def watching(enabled: bool, on_notice: Callable[[str], None]) -> Iterator[None]:
 
 def preempt_allocation(notice: str) -> None:
     """Have the Determined master preempt this allocation: the trial checkpoints and is put back
-    into the queue, and `max_restarts` is not spent."""
+    into the queue, and `max_restarts` is not spent. A second call changes nothing.
+
+    Raises:
+        Exception: the master did not take it; no common base (`determined.common.api.errors`).
+    """
     info = determined.get_cluster_info()
     session = authentication.login_from_task(info.master_url, certs.default_load(info.master_url))
-    bindings.post_AllocationPendingPreemptionSignal(
-        session,
-        allocationId=info.allocation_id,
-        body=bindings.v1AllocationPendingPreemptionSignalRequest(allocationId=info.allocation_id),
+    # Not by `bindings`: its calls have no timeout, so a dead connection would hold them for ever.
+    session.with_retry(0).post(
+        f"/api/v1/allocations/{info.allocation_id}/signals/pending_preemption",
+        json={"allocationId": info.allocation_id},
+        timeout=MASTER_TIMEOUT,
     )

@@ -8,18 +8,21 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import subprocess
 import tarfile
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from determined.common import api, context, v1file_utils
 
 from tests.cluster.container import Trial, namespace
 from tests.conftest import ROOT
 from tests.fakes.master import FakeMaster
 from tests.fakes.metadata import MetadataServer
+from tests.fakes.runs import wait_for
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
 
@@ -150,16 +153,54 @@ LONG = {"max_steps": 5000, "checkpoint_period": 5000, "validation_period": 5000,
         "reporting_period": 5000, "spot_notice": True}  # fmt: skip
 
 
+def excluding() -> set[str]:
+    """Patterns of log policies that exclude the machine of a notice."""
+    configs = [yaml.safe_load(path.read_text()) for path in ROOT.glob("c*/*.yaml")]
+    policies = [policy for config in configs for policy in config.get("log_policies") or ()]
+    patterns = {policy["pattern"] for policy in policies}
+    return {pattern for pattern in patterns if "EC2" in pattern} | {".*EC2 announces: .*"}
+
+
 @pytest.mark.parametrize("trial", [LONG], indirect=True)
-def test_a_spot_notice_is_passed_to_the_master(trial: Trial) -> None:
+def test_a_spot_notice_is_passed_to_a_master_that_fails_first(trial: Trial) -> None:
     service = MetadataServer()
     service.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
     with trial.master() as master:
-        finished(trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url), master)
+        master.pending_faults = [500, "cut"]
+        done = trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url)
+        finished(done, master)
     service.close()
-    assert master.pending == 1 and master.acknowledged == 1
+    assert master.pending == 1 and master.acknowledged == 1 and master.pending_faults == []
     (checkpoint,) = master.checkpoints
     assert 0 < checkpoint.metadata["steps_completed"] < 5000
+    lines = (done.stdout + done.stderr).splitlines()
+    (notice,) = [line for line in lines if service.notice in line]
+    assert all(re.match(pattern, notice) for pattern in excluding())
+    assert sum("spot notices: not passed on" in line for line in lines) == 2  # two kinds
+
+
+ADVISED = {"max_steps": 100, "checkpoint_period": 5000, "validation_period": 100,
+           "reporting_period": 5, "spot_notice": True}  # fmt: skip
+
+
+@pytest.mark.parametrize("trial", [ADVISED], indirect=True)
+def test_a_rebalance_recommendation_makes_a_checkpoint_and_the_trial_goes_on(trial: Trial) -> None:
+    """Where the metadata hop limit is 1: no token arrives."""
+    service = MetadataServer()
+    service.rebalance = '{"noticeTime": "2026-01-01T00:00:00Z"}'
+    service.tokens, service.required = "unanswered", False
+    with trial.master() as master:
+        master.on_training = lambda: wait_for(lambda: "rebalance" in str(service.asked))
+        done = trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url)
+        finished(done, master)
+    service.close()
+    assert master.pending == 0 and master.acknowledged == 0
+    early, last = steps_of(master.checkpoints)
+    assert early < last == 100 and early % 5 == 0
+    lines = (done.stdout + done.stderr).splitlines()
+    (advice,) = [line for line in lines if service.rebalance in line]
+    assert not any(re.match(pattern, advice) for pattern in excluding())
+    assert sum("spot notices: read without a token" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED, "max_steps": 6}], indirect=True)

@@ -6,7 +6,7 @@ import json
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from determined.common.api import bindings
 
@@ -19,16 +19,38 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
 
 
+class Cut(Exception):
+    """Raised by `respond`: the connection ends without an answer."""
+
+
 class FakeServer:
     """Serves at `url` from the start to the end of its `with` block."""
 
     protocol = "HTTP/1.0"
 
     def __init__(self) -> None:
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._port = 0
+        self.closing = threading.Event()  # for a `respond` that leaves a request unanswered
+        self.listen()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def listen(self) -> None:
+        """Serve, after `leave` at the same port."""
+        address = ("127.0.0.1", self._port)
+        self._server = http.server.ThreadingHTTPServer(address, _handler(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def leave(self) -> None:
+        """Refuse connections from now on."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def no_answer(self) -> NoReturn:
+        """For `respond`: keep the connection open and say nothing until the server closes."""
+        self.closing.wait()
+        raise Cut
 
     def __enter__(self) -> Any:
         return self
@@ -37,8 +59,8 @@ class FakeServer:
         self.close()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.closing.set()
+        self.leave()
 
     def respond(self, request: Request) -> tuple[int, Any]:
         """The status, and bytes or something for JSON."""
@@ -67,7 +89,11 @@ def _handler(server: FakeServer) -> type:
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             query = dict(urllib.parse.parse_qsl(url.query))
             request = Request(self.command, url.path, query, body, self.headers)
-            status, answer = server.respond(request)
+            try:
+                status, answer = server.respond(request)
+            except Cut:
+                self.close_connection = True
+                return
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)

@@ -10,7 +10,7 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import Cut, FakeServer, Request
 
 TOKEN = "task-token"
 Answer = tuple[int, Any]
@@ -44,8 +44,11 @@ class FakeMaster(FakeServer):
         self.checkpoints: list[bindings.v1Checkpoint] = []
         self.states: list[str] = []
         self.progress: list[float] = []
+        self.on_training: Callable[[], Any] = lambda: None  # the trial waits for its end
         self.acknowledged = 0
         self.pending = 0  # the container's own requests to be preempted
+        # What happens to them before one is taken: a status, or "cut" or "unanswered".
+        self.pending_faults: list[int | str] = []
         self.preempt = threading.Event()
         self.told = threading.Event()
         super().__init__()
@@ -98,6 +101,8 @@ class FakeMaster(FakeServer):
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
+        if body["state"] == "training":
+            self.on_training()
         if self.preempt_at == (body["state"], self.states.count(body["state"])):
             self.preempt.set()
             self.told.wait(60)
@@ -136,6 +141,11 @@ class FakeMaster(FakeServer):
 
     def announce_preemption(self, allocation: str, body: Any, **_: Any) -> Answer:
         bindings.v1AllocationPendingPreemptionSignalRequest.from_json(body)
+        if self.pending_faults:
+            fault = self.pending_faults.pop(0)
+            if fault == "cut":
+                raise Cut
+            return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
         self.pending += 1
         self.preempt.set()
         return 200, {}

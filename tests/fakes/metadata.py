@@ -1,25 +1,35 @@
-"""An instance metadata service on loopback: IMDSv2, a token required."""
+"""An instance metadata service on loopback: IMDSv2, and IMDSv1 where it allows it."""
 
-from tests.fakes.http import FakeServer, Request
+import time
+
+from tests.fakes.http import Cut, FakeServer, Request
 
 
 class MetadataServer(FakeServer):
     """Serves `spot/instance-action` once `notice` is set, and the rebalance path once `rebalance`
-    is. `asked` lists what was asked for."""
+    is. `asked` lists what was asked for; the other attributes can be changed at any time."""
 
     def __init__(self) -> None:
         self.notice: str | None = None
         self.rebalance: str | None = None
+        self.token = "secret"  # the one that is given, and the only one that is taken
+        # Token requests: "given", a status instead, "cut", or "unanswered" (a hop limit of 1).
+        self.tokens: str | int = "given"
+        self.required = True  # a request without a token is refused
+        self.fault: str | int = ""  # the other requests: a status, "cut" or "unanswered"
+        self.delay = 0.0  # seconds before each answer
         self.asked: list[str] = []
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, bytes]:
         if request.method == "PUT":
-            wanted = request.path == "/latest/api/token"
-            lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-            return (200, b"secret") if wanted and lifetime else (400, b"")
+            return self._give_token(request)
         self.asked.append(request.path)
-        if request.headers.get("X-aws-ec2-metadata-token") != "secret":
+        self._hinder(self.fault)
+        if isinstance(self.fault, int):
+            return self.fault, b""
+        token = request.headers.get("X-aws-ec2-metadata-token")
+        if token != self.token and (token or self.required):
             return 401, b""
         bodies = {
             "/latest/meta-data/spot/instance-action": self.notice,
@@ -27,3 +37,18 @@ class MetadataServer(FakeServer):
         }
         body = bodies.get(request.path)
         return (404, b"") if body is None else (200, body.encode())
+
+    def _give_token(self, request: Request) -> tuple[int, bytes]:
+        self._hinder(self.tokens)
+        if isinstance(self.tokens, int):
+            return self.tokens, b""
+        wanted = request.path == "/latest/api/token"
+        lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+        return (200, self.token.encode()) if wanted and lifetime else (400, b"")
+
+    def _hinder(self, fault: str | int) -> None:
+        if fault == "cut":
+            raise Cut
+        if fault == "unanswered":
+            self.no_answer()
+        time.sleep(self.delay)
