@@ -149,6 +149,36 @@ def test_preempted_after_a_step_and_resumed_to_the_same_bits(trial: Trial) -> No
     assert not all(torch.equal(trial.weights(first)[name], whole[name]) for name in whole)
 
 
+def test_a_warm_start_takes_the_weights_alone_and_restarts_as_itself(trial: Trial) -> None:
+    trial.config["perform_initial_validation"] = True
+    with trial.master() as master:
+        finished(trial.run(master), master)
+    source, rates = master.checkpoints[-1], learning_rates(master)
+    assert source.metadata["steps_completed"] == 12 and min(rates) > 0
+
+    warm = {"DET_TRIAL_ID": "12"}  # Determined gives it the checkpoint of trial 11, and step 0
+    with trial.master() as other:
+        done = trial.run(other, checkpoint=source.uuid, steps=0, **warm)
+        finished(done, other)
+        assert done.stdout.count("another trial's weights; optimizer and schedule begin anew") == 1
+        before, *_, after = other.reports("validation")
+        assert (before["steps"], after["steps"]) == (0, 12)
+        assert before["metrics"] == master.reports("validation")[-1]["metrics"]
+        assert learning_rates(other) == rates
+        own = next(c for c in other.checkpoints if c.metadata["steps_completed"] == 8)
+        whole = trial.weights(other.checkpoints[-1])
+        done = trial.run(other, checkpoint=own.uuid, steps=8, **warm)
+        finished(done, other)
+        assert "another trial's weights" not in done.stdout
+    again = trial.weights(other.checkpoints[-1])
+    assert other.checkpoints[-1].metadata["steps_completed"] == 12
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+
+
+def learning_rates(master: FakeMaster) -> list[float]:
+    return [report["metrics"]["learning_rate"] for report in master.reports("training")]
+
+
 LONG = {"max_steps": 5000, "checkpoint_period": 5000, "validation_period": 5000,
         "reporting_period": 5000, "spot_notice": True}  # fmt: skip
 
