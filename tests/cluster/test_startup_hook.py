@@ -33,6 +33,8 @@ IMAGE = {  # name: version, of an image in which all is there
     "pyyaml": "6.0.2",
     "tensorboard": "2.20.0",
     "tqdm": "4.67.1",
+    "loky": "3.5.6",
+    "psutil": "7.1.0",
 }
 # What an index would offer, with the torch that a careless `pip install` would take.
 OFFERED: list[tuple[str, str, list[str]]] = [
