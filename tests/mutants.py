@@ -36,13 +36,17 @@ GROUPS = {
 MORE_TESTS = {
     "batches": ["tests/engine/test_loaders.py"],
     "evaluation": ["tests/engine/test_attention.py::test_nothing_is_read_back_from_the_device"],
-    "determinism": ["tests/test_model_def.py::test_dropout_depends_on_seed_step_and_rank"],
+    "determinism": [
+        "tests/engine/test_exact_kernels.py",
+        "tests/test_model_def.py::test_dropout_depends_on_seed_step_and_rank",
+    ],
     "forward": ["tests/engine/test_precision.py"],
     "models": ["tests/test_model_def.py"],
     "optim": ["tests/test_model_def.py::test_what_steps_is_radam_at_the_scheduled_rate"],
     "precision": ["tests/engine/test_forward.py", "tests/test_model_def.py"],
     "rows": ["tests/engine/test_attention.py", "tests/test_model_def.py"],
     "trial": ["tests/test_model_def.py"],
+    "model_def": ["tests/engine/test_trial.py"],
 }
 # Left out: each takes longer than all the others of its module, which have to do.
 SLOW = """

@@ -20,7 +20,7 @@ _OTHER: dict[type, type] = {
 }  # fmt: skip
 _LEFT_ALONE = {"annotation", "returns", "decorator_list", "format_spec", "type_params"}
 _SAID = ("print", "logging.", "warnings.")  # calls whose arguments somebody reads
-_SYMMETRIC = {"max", "min"}  # calls whose arguments may change places
+_SYMMETRIC = ("max", "min", "transpose")  # calls whose arguments may change places
 # Keywords that only look for a mistake elsewhere, and those that a CPU takes any value of.
 _LEFT_OUT = {"strict", "device", "non_blocking"}
 
@@ -155,7 +155,7 @@ def _terms(node: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Call):
         first = node.args[:2]
         stars = any(isinstance(x, ast.Starred) for x in first)
-        if len(first) == 2 and not stars and ast.unparse(node.func) not in _SYMMETRIC:
+        if len(first) == 2 and not stars and not ast.unparse(node.func).endswith(_SYMMETRIC):
             yield _like(node, args=[*reversed(first), *node.args[2:]])
         for word in node.keywords:
             if word.arg is not None and not _is_left_out(word):
