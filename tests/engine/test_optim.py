@@ -236,11 +236,9 @@ def test_radam_calls_a_closure_with_gradients_on():
 
 
 def test_the_rectification_of_known_steps():
-    """By hand from the paper's formulas with beta2 0.5: rho_inf is 3, so never; with 0.9 it is 19."""
-    assert optim.rectify(1000, 0.5) is None
-    assert optim.rectify(5, 0.999) is None and optim.rectify(6, 0.999) == pytest.approx(
-        0.0020, abs=5e-5
-    )
+    """By the paper's formulas: rho's limit is 3 with beta2 0.5, never enough, and 19 with 0.9."""
+    assert optim.rectify(1000, 0.5) is None and optim.rectify(5, 0.999) is None
+    assert optim.rectify(6, 0.999) == pytest.approx(0.0020, abs=5e-5)
     power = 0.9**20
     rho = 19 - 40 * power / (1 - power)
     r = ((rho - 4) * (rho - 2) * 19 / (15 * 17 * rho)) ** 0.5
