@@ -20,9 +20,15 @@ _OTHER: dict[type, type] = {
 }  # fmt: skip
 _LEFT_ALONE = {"annotation", "returns", "decorator_list", "format_spec", "type_params"}
 _SAID = ("print", "logging.", "warnings.")  # calls whose arguments somebody reads
-_SYMMETRIC = ("max", "min", "transpose")  # calls whose arguments may change places
+_SYMMETRIC = (
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "transpose",
+)  # calls whose arguments may change places
 # Keywords that only look for a mistake elsewhere, and those that a CPU takes any value of.
-_LEFT_OUT = {"strict", "device", "non_blocking"}
+_LEFT_OUT = {"strict", "device", "map_location", "non_blocking"}
 
 
 class Mutant(NamedTuple):
@@ -97,6 +103,8 @@ def _places(
 def _stays(node: ast.AST) -> bool:
     """Imports, with what replaces one that fails, and what only a type checker reads."""
     if isinstance(node, ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("TypeVar("):
         return True
     if isinstance(node, ast.Try):
         return any(h.type is not None and "ImportError" in ast.unparse(h.type)

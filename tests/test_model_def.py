@@ -9,13 +9,14 @@ import pytest
 import torch
 import torch_optimizer
 
+import model_def
 from data import SquadData, load_tokenizer
 from detalbert.engine.models import build_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.precision import resolve_precision
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
-from detalbert.settings.hparams import DataConfig, HParams
+from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad.answers import merge_answers
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
@@ -49,7 +50,8 @@ def test_micro_batches_add_up_to_the_whole_batch(tiny_config: Path) -> None:
     change(tiny_config, model_config=NO_DROPOUT)
     gradients = []
     for budget in (256, 100_000):
-        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
+        # Not clipped: that would give a gradient twice as long its right length.
+        with trial_of(tiny_config, max_tokens_per_forward=budget, max_grad_norm=0) as trial:
             assert (len(first_batch(trial)) > 1) == (budget == 256)
             gradients.append(one_step(trial))
             assert trial.meter.windows == 8
@@ -93,11 +95,16 @@ def test_precision_on_a_cpu(tiny_config: Path) -> None:
     assert resolve_precision("bf16", cpu) is torch.bfloat16
     with pytest.raises(UserError, match="hyperparameters.precision: fp16 needs a GPU"):
         resolve_precision("fp16", cpu)
-    with trial_of(tiny_config, precision="bf16") as trial:
-        gradients = one_step(trial)
-        assert trial.forward.dtype is torch.bfloat16 and trial.forward.linears
-        assert all(g.dtype is torch.float32 for g in gradients.values())
-        assert all(p.dtype is torch.float32 for p in trial.model.parameters())
+    change(tiny_config, model_config=NO_DROPOUT)
+    seen = {}
+    for precision in ("fp32", "bf16"):
+        with trial_of(tiny_config, precision=precision, max_grad_norm=0) as trial:
+            seen[precision] = one_step(trial)
+            assert bool(trial.forward.linears) == (precision == "bf16")
+            assert all(p.dtype is torch.float32 for p in trial.model.parameters())
+    exact, half = (torch.cat([g.flatten() for g in seen[p].values()]) for p in seen)
+    # Half precision shows, and no more than that.
+    assert 1e-4 < (half - exact).norm() / exact.norm() < 0.1
 
 
 def test_loaders_deal_the_order_of_the_seed_to_the_slots(tiny_config: Path) -> None:
@@ -156,6 +163,19 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
 
         other = AnswerReducer(trial.hparams, split, rank=1)
         assert other.cross_slot_reduce(parts) == {} and other.latest is None
+
+
+def test_without_a_given_config_determineds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def read(*arguments: object) -> None:
+        raise Asked(*arguments)
+
+    monkeypatch.setattr(model_def, "read_context", read)
+    with pytest.raises(Asked) as asked:
+        SquadTrial("context")
+    assert asked.value.args == ("context", parse_hparams, SquadData.load)
 
 
 def test_weights_come_from_the_folder() -> None:

@@ -12,6 +12,7 @@ from detalbert.engine.batches import (
     rows_of_like_lengths,
     validation_rows,
 )
+from detalbert.engine.order import spread
 from detalbert.errors import UserError
 from tests.engine.rows import make_windows
 
@@ -45,6 +46,13 @@ def test_micro_batches_names_the_key_for_a_window_that_does_not_fit() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
+
+
+def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(batches, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
+    assert len(micro_batches(np.array([60] * 5), 100)) == 5
+    assert tried == [3, 4, 5]
 
 
 def test_rows_of_like_lengths_are_full() -> None:

@@ -150,3 +150,13 @@ def test_a_model_without_a_span_head_is_one_line(tokenizer: Any) -> None:
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
         random_model(AutoModelForQuestionAnswering, AutoConfig.for_model(**keys))
+
+
+def test_weights_train_in_float32_whatever_they_are_saved_in(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    model = bert(tmp_path / "model", tokenizer).bfloat16()
+    model.save_pretrained(tmp_path / "model")
+    assert "bfloat16" in str(model.config.dtype)
+    for name in (str(tmp_path / "model"), checkpoint(tmp_path / "checkpoint", model)):
+        assert load_weights(AutoModelForQuestionAnswering, name)[0].dtype is torch.float32

@@ -76,8 +76,9 @@ def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
     assert linear.copy.any()
 
 
-def test_names_and_state_stay() -> None:
-    linear, plain = pair(Fp8Linear)
+@pytest.mark.parametrize("cls", [StepLinear, Fp8Linear])
+def test_names_and_state_stay(cls: type) -> None:
+    linear, plain = pair(cls)
     assert list(linear.state_dict()) == list(plain.state_dict()) == ["weight", "bias"]
     assert isinstance(linear, nn.Linear)
 

@@ -198,7 +198,9 @@ def test_the_steps_after_the_warm_up_are_recorded(
     recorded: tuple[list[Recorder], list[str]], tmp_path: Path, capsys: Any
 ) -> None:
     made, marks = recorded
-    profile = StepProfile(2, 5, tmp_path / "traces", CPU)
+    (tmp_path / "new").mkdir()
+    folder = tmp_path / "new" / "tensorboard" / "traces"
+    profile = StepProfile(2, 5, folder, CPU)
     take(profile, 2)
     assert not made
     take(profile, 1)
@@ -210,7 +212,7 @@ def test_the_steps_after_the_warm_up_are_recorded(
     profile.on_trial_shutdown()
     assert made[0].calls[2:] == ["stop"] and len(made) == 1
     assert marks == ["step", "report", "step", "device"]
-    (path,) = (tmp_path / "traces").iterdir()
+    (path,) = folder.iterdir()
     assert capsys.readouterr().out == f"{describe(summarize(MARKS))}; trace: {path}\n"
 
 
@@ -252,7 +254,8 @@ def test_events_may_come_in_any_order_and_overlap() -> None:
     for begin in (0, 10_000, 20_000):
         marks += [
             event("user_annotation", LOADER, begin, begin + 1_000),
-            event("user_annotation", "step", begin + 1_000, begin + 8_000),
+            event("user_annotation", "another's", begin + 1_100, begin + 1_200),
+            event("user_annotation", "step", begin + 1_300, begin + 8_000),
         ]
     reports = [event("user_annotation", "report", at, at) for at in (8_000, 9_000)]
     device = event("user_annotation", "device", 28_000, 30_000)

@@ -56,8 +56,7 @@ def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
     [(0, "0s"), (59.4, "59s"), (60, "1m00s"), (133, "2m13s"), (3599.6, "1h00m"), (7380, "2h03m")],
 )
 def test_times_are_short(seconds: float, text: str, clock: Clock, capsys: Any) -> None:
-    shown = Progress(2, done=0, chief=True, shown=[])
-    shown.on_training_start()
+    shown = Progress(2, done=0, chief=True, shown=[])  # its clock runs from here
     clock.now += seconds
     report(shown, 1)
     assert capsys.readouterr().err.endswith(f"  left {text}\n")
