@@ -23,11 +23,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.mutation import Mutant, find_mutants
+from tests.mutation import PLACES, Mutant, find_mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = 0.95  # of the mutants
 MEMORY = 12 << 30  # bytes of a child's address space, for a fault may be a loop that collects
+SECONDS = 900  # of a child, on the processor or the clock; less for a mutant
 GROUPS = {
     "engine": sorted(
         [*(ROOT / "detalbert" / "engine").glob("[!_]*.py"), ROOT / "model_def.py"],
@@ -93,12 +94,12 @@ def tests_of(module: Path) -> list[str]:
 
 
 @dataclass
-class Trial:
+class Attempt:
     """One run of a module's tests, on a mutant or, first, on the module as it is."""
 
     module: Path
     mutant: Mutant | None
-    limit: float = 900.0  # seconds; past it the child is ended
+    limit: float = SECONDS  # past it the child is ended
     status: int = 0  # pytest's; -1 past the limit
     seconds: float = 0.0
     said: str = ""
@@ -115,36 +116,36 @@ class Trial:
 
 
 @dataclass
-class Slot:
+class Copy:
     """A copy of the tree, and the child that runs in it."""
 
     tree: Path
     pid: int = 0
-    trial: Trial | None = None
+    attempt: Attempt | None = None
     began: float = field(default_factory=time.monotonic)
 
-    def start(self, trial: Trial) -> None:
-        self.trial, self.began = trial, time.monotonic()
-        if trial.mutant is not None:
-            (self.tree / trial.module.relative_to(ROOT)).write_text(trial.mutant.source)
+    def start(self, attempt: Attempt) -> None:
+        self.attempt, self.began = attempt, time.monotonic()
+        if attempt.mutant is not None:
+            (self.tree / attempt.module.relative_to(ROOT)).write_text(attempt.mutant.source)
         sys.stdout.flush()
         self.pid = os.fork()
         if not self.pid:
-            os._exit(_test(self.tree, tests_of(trial.module)))
+            os._exit(_test(self.tree, tests_of(attempt.module)))
 
-    def poll(self) -> Trial | None:
-        """The trial, once it is over."""
-        trial = self.trial
-        assert trial is not None
+    def poll(self) -> Attempt | None:
+        """The attempt, once it is over."""
+        attempt = self.attempt
+        assert attempt is not None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
-        trial.seconds = time.monotonic() - self.began
-        if not pid and trial.seconds < trial.limit:
+        attempt.seconds = time.monotonic() - self.began
+        if not pid and attempt.seconds < attempt.limit:
             return None
         self.end()
-        trial.status = os.waitstatus_to_exitcode(status) if pid else -1
-        trial.said = (self.tree / "said").read_text(errors="replace")
-        shutil.copy(trial.module, self.tree / trial.module.relative_to(ROOT))
-        return trial
+        attempt.status = os.waitstatus_to_exitcode(status) if pid else -1
+        attempt.said = (self.tree / "said").read_text(errors="replace")
+        shutil.copy(attempt.module, self.tree / attempt.module.relative_to(ROOT))
+        return attempt
 
     def end(self) -> None:
         """End the child, and what it has started."""
@@ -152,7 +153,7 @@ class Slot:
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-        self.trial = None
+        self.attempt = None
 
 
 def _test(tree: Path, tests: list[str]) -> int:
@@ -164,6 +165,7 @@ def _test(tree: Path, tests: list[str]) -> int:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     said = os.open(tree / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
@@ -186,37 +188,37 @@ def _test(tree: Path, tests: list[str]) -> int:
         sys.stdout.flush()
 
 
-def run(trials: Iterable[Trial], slots: list[Slot]) -> Iterator[Trial]:
-    """Run the trials, as many at a time as there are slots; each as it ends."""
-    waiting = list(trials)
+def run(attempts: Iterable[Attempt], trees: list[Copy]) -> Iterator[Attempt]:
+    """Run the attempts, as many at a time as there are trees; each as it ends."""
+    waiting = list(attempts)
     try:
-        while waiting or any(slot.trial for slot in slots):
-            for slot in slots:
-                if slot.trial is None and waiting:
-                    slot.start(waiting.pop(0))
-                if slot.trial is not None and (done := slot.poll()):
+        while waiting or any(copy.attempt for copy in trees):
+            for copy in trees:
+                if copy.attempt is None and waiting:
+                    copy.start(waiting.pop(0))
+                if copy.attempt is not None and (done := copy.poll()):
                     yield done
             time.sleep(0.02)
     finally:
-        for slot in slots:
-            if slot.trial is not None:
-                slot.end()
+        for copy in trees:
+            if copy.attempt is not None:
+                copy.end()
 
 
 @contextlib.contextmanager
-def copies(count: int) -> Iterator[list[Slot]]:
+def make_copies(count: int) -> Iterator[list[Copy]]:
     """The tree, `count` times, without what a test does not read."""
     for name in LARGE:
         with contextlib.suppress(ImportError):
             __import__(name)
     left_out = shutil.ignore_patterns(".*", "__pycache__", "docs", "said", "runs")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        slots = [Slot(Path(folder, str(number), "tree")) for number in range(count)]
-        for slot in slots:
-            shutil.copytree(ROOT, slot.tree, ignore=left_out)
+        trees = [Copy(Path(folder, str(number), "tree")) for number in range(count)]
+        for copy in trees:
+            shutil.copytree(ROOT, copy.tree, ignore=left_out)
             if (ROOT.parent / "shared").is_dir():
-                (slot.tree.parent / "shared").symlink_to(ROOT.parent / "shared")
-        yield slots
+                (copy.tree.parent / "shared").symlink_to(ROOT.parent / "shared")
+        yield trees
 
 
 def draw(module: Path, count: int, seed: int) -> list[Mutant]:
@@ -226,32 +228,34 @@ def draw(module: Path, count: int, seed: int) -> list[Mutant]:
     return [found[number] for number in sorted(chosen)]
 
 
-def judge(modules: list[Path], count: int, seed: int, slots: list[Slot], verbose: bool) -> float:
+def judge(modules: list[Path], count: int, seed: int, trees: list[Copy], verbose: bool) -> float:
     """Print what survives, and the share that is killed, by module. Returns the whole share."""
-    plain = list(run([Trial(module, None) for module in modules], slots))
-    failed = [trial for trial in plain if trial.status]
+    plain = list(run([Attempt(module, None) for module in modules], trees))
+    failed = [attempt for attempt in plain if attempt.status]
     if failed:
-        sys.exit("\n".join(f"{trial} do not pass as they are:\n{trial.said}" for trial in failed))
-    limits = {trial.module: 15 + 3 * trial.seconds for trial in plain}
+        sys.exit(
+            "\n".join(f"{attempt} do not pass as they are:\n{attempt.said}" for attempt in failed)
+        )
+    limits = {attempt.module: 15 + 3 * attempt.seconds for attempt in plain}
     print(f"the tests pass as they are: {sum(t.seconds for t in plain):.0f} s", flush=True)
-    trials = [Trial(m, mutant, limits[m]) for m in modules for mutant in draw(m, count, seed)]
-    for trial in run(trials, slots):
-        if not trial.killed:
-            print(f"survives  {trial}", flush=True)
-        elif trial.status < 0:
-            print(f"hangs     {trial}", flush=True)
+    attempts = [Attempt(m, mutant, limits[m]) for m in modules for mutant in draw(m, count, seed)]
+    for attempt in run(attempts, trees):
+        if not attempt.killed:
+            print(f"survives  {attempt}", flush=True)
+        elif attempt.status < 0:
+            print(f"hangs     {attempt}", flush=True)
         elif verbose:
             failures = [
-                line for line in trial.said.splitlines() if line.startswith(("FAILED", "ERROR"))
+                line for line in attempt.said.splitlines() if line.startswith(("FAILED", "ERROR"))
             ]
-            print(f"killed    {trial}  {trial.seconds:.0f} s  {failures[:1]}", flush=True)
+            print(f"killed    {attempt}  {attempt.seconds:.0f} s  {failures[:1]}", flush=True)
     for module in modules:
-        of_module = [trial for trial in trials if trial.module == module]
-        killed = sum(trial.killed for trial in of_module)
+        of_module = [attempt for attempt in attempts if attempt.module == module]
+        killed = sum(attempt.killed for attempt in of_module)
         print(f"{module.relative_to(ROOT)}: {killed} of {len(of_module)}")
-    killed = sum(trial.killed for trial in trials)
-    print(f"{killed} of {len(trials)} mutants are killed: {killed / len(trials):.1%}")
-    return killed / len(trials)
+    killed = sum(attempt.killed for attempt in attempts)
+    print(f"{killed} of {len(attempts)} mutants are killed: {killed / len(attempts):.1%}")
+    return killed / len(attempts)
 
 
 def main() -> int:
@@ -273,10 +277,11 @@ def main() -> int:
     for module in modules:
         for text, why in NEEDS_A_GPU.get(module.stem, {}).items():
             print(f"left out, it needs a GPU: {module.stem}: {text} ({why})")
+    print(f"left out, a CPU takes any value: the keywords {', '.join(sorted(PLACES))}", flush=True)
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child outlives it
-    with copies(args.jobs) as slots:
-        share = judge(modules, args.count, args.seed, slots, args.verbose)
+    with make_copies(args.jobs) as trees:
+        share = judge(modules, args.count, args.seed, trees, args.verbose)
     print(f"{time.monotonic() - began:.0f} s")
     return int(share < WANTED)
 

@@ -20,15 +20,10 @@ _OTHER: dict[type, type] = {
 }  # fmt: skip
 _LEFT_ALONE = {"annotation", "returns", "decorator_list", "format_spec", "type_params"}
 _SAID = ("print", "logging.", "warnings.")  # calls whose arguments somebody reads
-_SYMMETRIC = (
-    "max",
-    "min",
-    "maximum",
-    "minimum",
-    "transpose",
-)  # calls whose arguments may change places
-# Keywords that only look for a mistake elsewhere, and those that a CPU takes any value of.
-_LEFT_OUT = {"strict", "device", "map_location", "non_blocking"}
+# Calls whose arguments may change places.
+_SYMMETRIC = ("max", "min", "maximum", "minimum", "transpose")
+PLACES = {"device", "map_location", "non_blocking"}  # keywords: a CPU takes any value of them
+_LEFT_OUT = {"strict", *PLACES}  # the first only looks for a mistake elsewhere
 
 
 class Mutant(NamedTuple):
@@ -40,7 +35,7 @@ class Mutant(NamedTuple):
     source: str
 
 
-def find_mutants(source: str, skipped: Mapping[str, str] = {}) -> list[Mutant]:  # noqa: B006
+def find_mutants(source: str, skipped: Mapping[str, str]) -> list[Mutant]:
     """Every mutant of `source`, in the order of its lines.
 
     Args: skipped: statements that stay as they are: how each begins, as `ast.unparse` writes it,

@@ -43,7 +43,7 @@ def test_the_faults_of_a_small_file() -> None:
         ("2", "3"),
         ("-a", "a"),
     ]
-    for mutant in find_mutants(SOURCE):
+    for mutant in find_mutants(SOURCE, {}):
         assert mutant.source != SOURCE and compile(mutant.source, "mutant", "exec")
 
 
@@ -80,10 +80,9 @@ def test_the_command_says_what_survives() -> None:
     module = ROOT / "detalbert" / "engine" / "rows.py"
     before = module.read_bytes()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.mutants", "--module", "rows", "--count", "3", "--verbose"],
+        [sys.executable, "-m", "tests.mutants", "--module", "rows", "--count", "1", "--jobs", "1"],
         cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "detalbert/engine/rows.py: 3 of 3\n3 of 3 mutants are killed: 100.0%" in done.stdout
-    assert done.stdout.count("killed    detalbert/engine/rows.py:40: ") == 3
+    assert "detalbert/engine/rows.py: 1 of 1\n1 of 1 mutants are killed: 100.0%" in done.stdout
     assert module.read_bytes() == before
