@@ -35,6 +35,7 @@ def tokenizer() -> Any:
 def test_the_cache_gives_back_the_same_columns(tmp_path: Path, tokenizer: Any) -> None:
     fresh = load_split(config(tmp_path), "train", tokenizer, HPARAMS)
     written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")}
+    assert written
     again = load_split(config(tmp_path), "train", tokenizer, HPARAMS)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")} == written
     for name, column in fresh.windows.columns().items():

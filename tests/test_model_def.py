@@ -1,64 +1,29 @@
 """The trial: segments reach the model, one batch is one step, what steps, precision, models."""
 
-import contextlib
+import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch_optimizer
-import yaml
-from determined import core
 
+import model_def
 from data import SquadData, load_tokenizer
 from detalbert.engine.models import build_model, starts_from_scratch
+from detalbert.engine.order import TrainOrder
 from detalbert.engine.precision import resolve_precision
 from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
-from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.local import trial_context
-from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
-from detalbert.training.workload import Training
-from model_def import FINE_TUNING, SquadTrial
+from detalbert.squad.answers import merge_answers
+from detalbert.squad.metrics import score
+from detalbert.training.folder import SCORES
+from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
 from tests.conftest import NO_DROPOUT, ROOT
+from tests.engine.trials import first_batch, one_step, trial_of
 from tests.fakes.runs import change
-
-
-@contextlib.contextmanager
-def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
-    """The trial of a config, as `train.py` makes it, before its first step."""
-    config: dict[str, Any] = yaml.safe_load(config_file.read_text())
-    config["hyperparameters"].update(changes)
-    hparams = parse_hparams(config["hyperparameters"])
-    training = Training.load(FINE_TUNING, config, hparams)
-    alone, config = core.DummyDistributedContext(), training.config
-    metrics = RunMetrics(config_file.parent / "out", config["searcher"], hparams.global_batch_size)
-    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
-    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
-        yield training.trial(context)
-
-
-def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
-    """Train on the first batch; returns the gradients that the optimizer saw."""
-    batch = next(iter(trial.build_training_data_loader()))
-    seen = {}
-
-    clip = trial.gradients.clip
-
-    def keep(limit: float) -> None:
-        seen.update((name, p.grad.clone()) for name, p in trial.model.named_parameters())
-        clip(limit)
-
-    trial.gradients.clip = keep
-    trial.model.train()
-    trial.train_batch(batch, 0, step)
-    assert seen
-    return seen
 
 
 def test_segments_reach_albert(tiny_config: Path) -> None:
@@ -67,8 +32,7 @@ def test_segments_reach_albert(tiny_config: Path) -> None:
         seen = []
         embedding = trial.model.albert.embeddings.token_type_embeddings
         embedding.register_forward_hook(lambda module, given, out: seen.append(given[0]))
-        batch = next(iter(trial.build_training_data_loader()))
-        trial.meter.reset()
+        batch = first_batch(trial)
         trial.train_batch(batch, 0, 0)
         assert len(seen) == len(batch) > 1
         windows = trial.data.train.windows
@@ -86,11 +50,12 @@ def test_micro_batches_add_up_to_the_whole_batch(tiny_config: Path) -> None:
     change(tiny_config, model_config=NO_DROPOUT)
     gradients = []
     for budget in (256, 100_000):
-        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
-            trial.meter.reset()
+        # Not clipped: that would give a gradient twice as long its right length.
+        with trial_of(tiny_config, max_tokens_per_forward=budget, max_grad_norm=0) as trial:
+            assert (len(first_batch(trial)) > 1) == (budget == 256)
             gradients.append(one_step(trial))
-            trial.meter.per_slot_reduce()
             assert trial.meter.windows == 8
+    assert len(gradients[0]) > 10 and all(g.any() for g in gradients[0].values())
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-7)
 
@@ -112,8 +77,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
 def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
     def gradients(step: int, rank: int, seed: int = 1) -> torch.Tensor:
         with trial_of(tiny_config, seed=seed) as trial:
-            trial.meter.reset()
-            batch = next(iter(trial.build_training_data_loader()))
+            batch = first_batch(trial)
             torch.rand(step + 7)  # whatever the generator went through before
             trial.rank = rank
             trial.train_batch(batch, 0, step)
@@ -131,11 +95,87 @@ def test_precision_on_a_cpu(tiny_config: Path) -> None:
     assert resolve_precision("bf16", cpu) is torch.bfloat16
     with pytest.raises(UserError, match="hyperparameters.precision: fp16 needs a GPU"):
         resolve_precision("fp16", cpu)
-    with trial_of(tiny_config, precision="bf16") as trial:
-        trial.meter.reset()
-        gradients = one_step(trial)
-        assert all(g.dtype is torch.float32 for g in gradients.values())
-        assert all(p.dtype is torch.float32 for p in trial.model.parameters())
+    change(tiny_config, model_config=NO_DROPOUT)
+    seen = {}
+    for precision in ("fp32", "bf16"):
+        with trial_of(tiny_config, precision=precision, max_grad_norm=0) as trial:
+            seen[precision] = one_step(trial)
+            assert bool(trial.forward.linears) == (precision == "bf16")
+            assert all(p.dtype is torch.float32 for p in trial.model.parameters())
+    exact, half = (torch.cat([g.flatten() for g in seen[p].values()]) for p in seen)
+    # Half precision shows, and no more than that.
+    assert 1e-4 < (half - exact).norm() / exact.norm() < 0.1
+
+
+def test_loaders_deal_the_order_of_the_seed_to_the_slots(tiny_config: Path) -> None:
+    with trial_of(tiny_config, seed=3) as trial:
+        trial.slots, trial.rank = 2, 1
+        order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
+        numbers = [row["windows"].tolist() for row in first_batch(trial)]
+        assert sorted(sum(numbers, [])) == sorted(order.share(0, 1).tolist())
+        rows = [row["windows"].tolist() for rows in trial.build_validation_data_loader()
+                for row in rows]  # fmt: skip
+        trial.slots, trial.rank = 1, 0
+        alone = [row["windows"].tolist() for rows in trial.build_validation_data_loader()
+                 for row in rows]  # fmt: skip
+        assert len(alone) > 2 and rows == alone[1::2]
+
+
+def validated(trial: SquadTrial) -> list[tuple[list, list]]:
+    """What every row of the validation makes of itself, as from a slot of its own."""
+    trial.model.eval()
+    parts = []
+    with torch.no_grad():
+        for batch in trial.build_validation_data_loader():
+            trial.answers.reset()
+            assert trial.evaluate_batch(batch, 0) == {}
+            parts.append(trial.answers.per_slot_reduce())
+    return parts
+
+
+def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: Path) -> None:
+    with trial_of(tiny_config, null_score_diff_threshold=-1.0) as trial:
+        parts, reducer, split = validated(trial), trial.answers, trial.data.validation
+        assert len(parts) > 2 and trial.predictions() is None
+        metrics = reducer.cross_slot_reduce(parts)
+        spans = [span for part in parts for span in part[0]]
+        wanted = merge_answers(split.examples, split.windows, spans, -1.0)
+        assert trial.predictions() == wanted
+        loss = metrics.pop("loss")
+        assert metrics == score(split.examples, *wanted, -1.0)
+        assert metrics != score(
+            split.examples, *merge_answers(split.examples, split.windows, spans)
+        )
+        losses = np.concatenate([part[1][0] for part in parts])
+        assert loss == pytest.approx(losses.mean(), rel=1e-6) and len(losses) == len(split.windows)
+        # However rows are dealt, the bits are the same; what is kept is not what is handed on.
+        assert reducer.cross_slot_reduce(parts[::-1])["loss"] == loss == reducer.metrics["loss"]
+
+        beside = AnswersBesideCheckpoint(reducer, trial.model, trial.data.tokenizer)
+        beside.on_checkpoint_write_end(str(tmp_path / "scored"))
+        assert json.loads((tmp_path / "scored" / SCORES).read_text()) == reducer.metrics
+        answers = json.loads((tmp_path / "scored" / "predictions.json").read_text())
+        assert answers == wanted.predictions and (tmp_path / "scored" / PRETRAINED).is_dir()
+        trial.begin_step(first_batch(trial))  # the weights move on
+        assert trial.predictions() is None
+        beside.on_checkpoint_write_end(str(tmp_path / "later"))
+        assert [path.name for path in (tmp_path / "later").iterdir()] == [PRETRAINED]
+
+        other = AnswerReducer(trial.hparams, split, rank=1)
+        assert other.cross_slot_reduce(parts) == {} and other.latest is None
+
+
+def test_without_a_given_config_determineds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def read(*arguments: object) -> None:
+        raise Asked(*arguments)
+
+    monkeypatch.setattr(model_def, "read_context", read)
+    with pytest.raises(Asked) as asked:
+        SquadTrial("context")
+    assert asked.value.args == ("context", parse_hparams, SquadData.load)
 
 
 def test_weights_come_from_the_folder() -> None:

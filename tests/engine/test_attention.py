@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -195,3 +196,74 @@ def test_nothing_is_read_back_from_the_device() -> None:
     losses.mean().backward()
     assert losses.shape == (len(LENGTHS),)
     assert start.shape == end.shape == (sum(LENGTHS),)
+
+
+GPU = torch.device("cuda")  # no tensor is there: a stand-in for its name and its capability
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_the_kernel_is_for_ampere_and_newer(
+    capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(attention, "varlen_attn", object())
+    assert attention.has_kernel(GPU) == has and not attention.has_kernel(torch.device("cpu"))
+    monkeypatch.setattr(attention, "varlen_attn", None)  # before torch 2.10
+    assert not attention.has_kernel(GPU)
+
+
+def test_a_layout_knows_its_way_and_its_bound() -> None:
+    bounds = {n: attention.Layout(torch.tensor([0, n]), n, n).bound for n in (1, 512, 513, 1024)}
+    assert bounds == {1: 512, 512: 512, 513: 1024, 1024: 1024}
+    for device, several in (("cpu", False), ("meta", True)):
+        one, two = (torch.tensor(x, device=device) for x in ([0, 4], [0, 4, 8]))
+        assert attention.Layout(two, 8, 4).padded == several
+        assert not attention.Layout(one, 4, 4).padded
+        assert attention.Layout(two, 8, 4, padded=not several).padded != several
+    assert attention.Layout(torch.tensor([0, 4], device="meta"), 4, 4).lengths == [4]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "dropout", "by_kernel"),
+    [
+        (torch.bfloat16, 256, 0.0, True),
+        (torch.float16, 8, 0.0, True),
+        (torch.float32, 8, 0.0, False),
+        (torch.bfloat16, 264, 0.0, False),
+        (torch.bfloat16, 8, 0.1, False),
+    ],
+)
+def test_the_kernel_runs_what_it_can(
+    dtype: torch.dtype, size: int, dropout: float, by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def kernel(query: Tensor, *given: Any, scale: float) -> Tensor:
+        calls.append((query.shape, *(x.shape for x in given[:2]), *given[4:], scale))
+        assert given[2] is given[3] is layout.cu_seqlens
+        return query
+
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    layout = attention.Layout(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
+    layout.kernel = True
+    x = torch.ones(1, 2, 5, size, dtype=dtype)
+    out, _ = attention.packed_attention(
+        nn.Module(), x, x, x, None, dropout=dropout, scaling=0.3, packed_layout=layout
+    )
+    flat = (5, 2, size)
+    assert out.shape == (1, *flat) and calls == [(flat, flat, flat, 512, 512, 0.3)] * by_kernel
+    layout.kernel = False
+    attention.packed_attention(nn.Module(), x, x, x, None, packed_layout=layout)
+    assert len(calls) == by_kernel
+
+
+@pytest.mark.parametrize("more", ["sliding_window", "position_bias", "softcap", "is_causal"])
+def test_attention_that_is_more_than_a_softmax_is_refused(more: str) -> None:
+    layout, x = attention.Layout(torch.tensor([0, 5]), 5, 5), torch.ones(1, 2, 5, 8)
+    module = nn.Module()
+    module.is_causal = more == "is_causal"
+    given = {} if module.is_causal else {more: 4}
+    with pytest.raises(UserError, match=f"Module uses {more}, which packed rows do not support"):
+        attention.packed_attention(module, x, x, x, None, packed_layout=layout, **given)
+    with pytest.raises(ValueError, match="takes no mask"):
+        attention.packed_attention(module, x, x, x, torch.ones(5), packed_layout=layout)

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 
-from detalbert.engine.flops import training_flops
+from detalbert.engine.flops import flops_of_row, training_flops
 from tests.conftest import ROOT
 from tests.fakes.encoders import LENGTHS, MODELS, make_model
 
@@ -42,3 +42,22 @@ def test_flops_are_what_torch_counts(name: str) -> None:
             library(input_ids=torch.full((1, length), 7))
     counted = training_flops(library.config, np.array(LENGTHS))
     assert counted == 3 * counter.get_total_flops()
+
+
+def test_flops_of_a_row_of_pretraining() -> None:
+    """Two windows of 5 and 3 tokens, of which 2 are hidden: the head is run on these."""
+    config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
+    row = {"cu_seqlens": torch.tensor([0, 5, 8]), "masked": torch.tensor([1, 6])}
+    head = 3 * 2 * 2 * (32 * 16 + 16 * 100)
+    assert flops_of_row(config, row) == training_flops(config, np.array([5, 3])) + head
+
+
+def test_every_layer_of_a_group_counts() -> None:
+    keys = {"hidden_size": 32, "embedding_size": 32, "intermediate_size": 64}
+    one, grouped, twice = (
+        AutoConfig.for_model("albert", **keys, num_hidden_layers=n, inner_group_num=inner)
+        for n, inner in ((3, 1), (3, 2), (6, 1))
+    )
+    lengths = np.array([7, 4])
+    assert training_flops(one, lengths) < training_flops(grouped, lengths)
+    assert training_flops(grouped, lengths) == training_flops(twice, lengths)

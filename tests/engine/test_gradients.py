@@ -34,6 +34,13 @@ def test_backward_adds_into_the_buffer_and_zero_clears_it() -> None:
     assert not any(p.grad.any() for p in ours.parameters())
 
 
+def test_every_gradient_begins_at_a_multiple_of_128_bytes() -> None:
+    net = model()
+    gradients = FlatGradients(net.parameters(), slots=1)
+    assert [p.grad.storage_offset() for p in net.parameters()] == [0, 64, 96, 128]
+    assert len(gradients.flat) == 160  # 35, 5, 15 and 3 numbers
+
+
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
 def test_clipping_is_torchs(max_norm: float) -> None:
     ours, plain = model(), model()
@@ -96,6 +103,11 @@ def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path) -> None:
             off = (seen[0][f"{wire} {size}"].double() - sum(parts)).abs()
             # fp16 is scaled by the largest gradient; the smallest then fall below its normal range.
             assert (off <= bound * largest + 1e-6 * bound * scale * 100).all(), (wire, size)
+    for size in (1000, 1001):  # what has travelled is no finer than its wire
+        sent = seen[0][f"{torch.bfloat16} {size}"]
+        assert torch.equal(sent, sent.bfloat16().float())
+        exact = seen[0][f"{torch.float32} {size}"]
+        assert not torch.equal(exact, exact.bfloat16().float())
     for tiny in TINY:
         wanted = torch.tensor([tiny, -tiny, 0.0, tiny / 8]) * ranks
         torch.testing.assert_close(seen[0][f"tiny {tiny}"], wanted, rtol=2**-8, atol=1e-40)

@@ -1,5 +1,6 @@
 """Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
+import os
 import pickle
 from itertools import islice
 from typing import Any
@@ -12,9 +13,15 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from detalbert.engine.loaders import Parcel, RowLoader, train_loader, validation_loader
+from detalbert.engine.loaders import (
+    Parcel,
+    RowLoader,
+    default_workers,
+    train_loader,
+    validation_loader,
+)
 from detalbert.engine.order import TrainOrder
-from detalbert.squad.windows import Windows
+from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 
@@ -106,28 +113,6 @@ def test_a_batch_without_rows() -> None:
     assert list(RowLoader(Nothing(0), range(2), num_workers=1)) == [[], []]
 
 
-def make_windows(lengths: np.ndarray) -> Windows:
-    """Windows with a two-token question and contexts of `lengths` - 5 tokens."""
-    context = np.asarray(lengths, np.int32) - 5
-    ends = np.cumsum(context, dtype=np.int64)
-    count = len(context)
-    return Windows(
-        context_ids=np.arange(ends[-1], dtype=np.int32),
-        context_offsets=np.zeros((ends[-1], 2), np.int32),
-        question_ids=np.arange(2 * count, dtype=np.int32),
-        question_ptr=np.arange(0, 2 * count + 1, 2, dtype=np.int64),
-        example_index=np.arange(count, dtype=np.int32),
-        context_begin=ends - context,
-        context_length=context,
-        start_positions=np.zeros(count, np.int32),
-        end_positions=np.zeros(count, np.int32),
-        prefix_ids=np.array([1], np.int32),
-        middle_ids=np.array([2], np.int32),
-        suffix_ids=np.array([2], np.int32),
-        segments=np.array([0, 0, 0, 1, 1], np.int32),
-    )
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_starts_at_any_step(workers: int) -> None:
     windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
@@ -162,3 +147,42 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
     for slot in range(slots):  # Determined refuses a loader without a batch
         assert len(validation_loader(windows, slots, slot, 80)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "workers"),
+    [(1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4), (8, 8, 0), (16, 8, 1), (1, 2, 0)],
+)
+def test_loaders_leave_a_core_to_every_slot(
+    cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 99)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert default_workers(processes) == workers
+    monkeypatch.delattr(os, "sched_getaffinity")  # no Linux
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert default_workers(processes) == workers
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert default_workers(1) == 0
+
+
+def test_every_tensor_begins_at_a_multiple_of_64_bytes() -> None:
+    sizes = [1, 64, 65, 0, 3]
+    parcel = Parcel([{str(i): torch.ones(n, dtype=torch.uint8) for i, n in enumerate(sizes)}])
+    assert [place[0] for place in parcel.contents[0].values()] == [0, 64, 128, 256, 256]
+    assert len(parcel.buffer) == 320 + 64
+
+
+@pytest.mark.parametrize(("more", "shared"), [(0, False), (1, True)])
+def test_half_a_mebibyte_still_goes_through_the_pipe(more: int, shared: bool) -> None:
+    parcel = Parcel([{"a": torch.ones(2**19 + more, dtype=torch.uint8)}])
+    assert isinstance(parcel.buffer, torch.Tensor) == shared
+
+
+def test_what_torchs_loader_is_given() -> None:
+    alone, workers = RowLoader(Made(1), range(3)), RowLoader(Made(1), range(3), 2)
+    assert (alone.num_workers, alone.prefetch_factor, alone.collate_fn) == (0, None, list)
+    assert (workers.num_workers, workers.prefetch_factor, workers.collate_fn) == (2, 4, Parcel)
+    assert not alone.pin_memory and not workers.pin_memory
+    pinned = RowLoader(Made(1), range(3), pin_memory=True)
+    assert pinned.pin_memory and pinned.collate_fn is Parcel and pinned.batch_size is None

@@ -203,3 +203,44 @@ def test_the_linear_scaling_rule():
     assert HParams(global_batch_size=48, base_learning_rate=5e-5).learning_rate() == 5e-5
     scaled = HParams(global_batch_size=256, base_learning_rate=5e-5, lr_scale=0.75)
     assert scaled.learning_rate() == pytest.approx(2.0e-4, rel=1e-12)
+
+
+def test_lamb_is_torch_optimizers_without_its_cut():
+    groups = optim.parameter_groups(make_model(), 0.01)
+    lamb = optim.build_optimizer("lamb", groups, 3e-4, beta2=0.98)
+    assert type(lamb) is torch_optimizer.Lamb and (lamb.clamp_value, lamb.debias) == (1e6, False)
+    for group, decay in zip(lamb.param_groups, (0.01, 0.0), strict=True):
+        found = group["lr"], group["betas"], group["eps"], group["weight_decay"]
+        assert found == (3e-4, (0.9, 0.98), 1e-6, decay)
+
+
+@pytest.mark.parametrize("name", ["radam", "adamw"])
+def test_beta2_and_eps_reach_the_optimizer(name):
+    (group,) = optim.build_optimizer(name, [{"params": toy_parameters()}], 0.1, 0.9).param_groups
+    assert (group["lr"], group["betas"], group["eps"]) == (0.1, (0.9, 0.9), 1e-8)
+
+
+def test_radam_calls_a_closure_with_gradients_on():
+    parameters = toy_parameters()
+    radam = optim.build_optimizer("radam", [{"params": parameters}], 1e-2)
+    before = parameters[0].detach().clone()
+
+    def closure():
+        loss = sum(p.square().sum() for p in parameters)
+        loss.backward()
+        return loss.item()
+
+    with torch.no_grad():
+        assert radam.step(closure) == pytest.approx(before.square().sum().item(), abs=10)
+    assert radam.step() is None and not torch.equal(parameters[0], before)
+
+
+def test_the_rectification_of_known_steps():
+    """By the paper's formulas: rho's limit is 3 with beta2 0.5, never enough, and 19 with 0.9."""
+    assert optim.rectify(1000, 0.5) is None and optim.rectify(5, 0.999) is None
+    assert optim.rectify(6, 0.999) == pytest.approx(0.0020, abs=5e-5)
+    power = 0.9**20
+    rho = 19 - 40 * power / (1 - power)
+    r = ((rho - 4) * (rho - 2) * 19 / (15 * 17 * rho)) ** 0.5
+    assert optim.rectify(20, 0.9) == pytest.approx(r * (1 - power) ** 0.5, rel=1e-12)
+    assert optim.rectify(10_000, 0.9) == pytest.approx(1.0, rel=1e-12)

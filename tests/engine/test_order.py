@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detalbert.engine.order import TrainOrder, deal
+from detalbert.engine.order import Steps, TrainOrder, deal
 from detalbert.errors import UserError
 
 sizes = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
@@ -40,6 +40,23 @@ def test_epochs_and_seeds_differ() -> None:
     assert not np.array_equal(first.global_batch(0), first.global_batch(1))
     other = TrainOrder(lengths, 64, 1, seed=1)
     assert not np.array_equal(first.global_batch(0), other.global_batch(0))
+
+
+def test_the_order_is_numpys_of_seed_and_epoch() -> None:
+    """A restart with another version must find the same windows."""
+    order = TrainOrder(np.full(20, 10), 5, 1, seed=7)
+    assert np.array_equal(order.permutation(2), np.random.default_rng([7, 2]).permutation(20))
+
+
+def test_a_loader_goes_on_step_by_step() -> None:
+    order = TrainOrder(np.full(20, 10), 4, 2, seed=7)
+    for step, share in zip(range(3, 12), Steps(order, 1, 3), strict=False):
+        assert np.array_equal(share, order.share(step, 1))
+
+
+@pytest.mark.parametrize(("windows", "steps"), [(3, 1), (8, 1), (15, 1), (16, 2)])
+def test_a_loader_is_as_long_as_an_epoch(windows: int, steps: int) -> None:
+    assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
 
 
 @settings(deadline=None, derandomize=True)

@@ -1,10 +1,19 @@
 """Half-precision linear layers: the same numbers as autocast's, gradients gathered in float32."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from detalbert.engine.precision import Fp8Linear, StepLinear, take_over_layers, to_fp8
+from detalbert.engine.precision import (
+    Fp8Linear,
+    StepLinear,
+    resolve_precision,
+    take_over_layers,
+    to_fp8,
+)
+from detalbert.errors import UserError
 
 HALF = torch.bfloat16
 
@@ -67,8 +76,9 @@ def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
     assert linear.copy.any()
 
 
-def test_names_and_state_stay() -> None:
-    linear, plain = pair(Fp8Linear)
+@pytest.mark.parametrize("cls", [StepLinear, Fp8Linear])
+def test_names_and_state_stay(cls: type) -> None:
+    linear, plain = pair(cls)
     assert list(linear.state_dict()) == list(plain.state_dict()) == ["weight", "bias"]
     assert isinstance(linear, nn.Linear)
 
@@ -99,3 +109,27 @@ def test_fp8_products_stay_near_fp32() -> None:
         assert error(got, wanted) < 0.08
     half = run(pair(StepLinear)[0], x, 3, autocast=True)
     assert error(half[0], exact[0]) < error(ours[0], exact[0])  # it is fp8 that was measured
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "dtype"),
+    [
+        ("auto", (7, 0), torch.float16), ("auto", (7, 5), torch.float16),
+        ("auto", (8, 0), torch.bfloat16), ("auto", (9, 0), torch.bfloat16),
+        ("auto", None, torch.float32), ("fp32", (9, 0), torch.float32),
+        ("fp16", (7, 0), torch.float16), ("fp16", None, "fp16 needs a GPU"),
+        ("bf16", (7, 5), "no bf16"), ("bf16", (8, 0), torch.bfloat16),
+        ("bf16", None, torch.bfloat16), ("fp8", (8, 6), "Ada or Hopper"),
+        ("fp8", (8, 9), torch.bfloat16), ("fp8", None, "Ada or Hopper"),
+    ],
+)  # fmt: skip
+def test_precisions_of_devices(
+    precision: str, capability: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    device = torch.device("cuda" if capability else "cpu")
+    if isinstance(dtype, str):
+        with pytest.raises(UserError, match=rf"^hyperparameters\.precision: .*{dtype}"):
+            resolve_precision(precision, device)
+    else:
+        assert resolve_precision(precision, device) is dtype

@@ -1,19 +1,25 @@
 """`profile_steps`: what it prints and leaves, and that the run does not notice."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch.profiler import ProfilerActivity
 
-from detalbert.engine.profiling import describe, summarize
+from detalbert.engine import profiling
+from detalbert.engine.profiling import StepProfile, describe, summarize
+from detalbert.errors import UserError
 from tests import chaos
 from tests.conftest import TINY_PRETRAINING, configured, settings, train
 from tests.fakes.encoders import compile_with
 from tests.fakes.runs import refusal, run, stop_after
 
+CPU = torch.device("cpu")
 LINE = re.compile(
     r"profile of (\d+) steps: ([\d.]+) ms a step, CPU operators ([\d.]+) ms \(\d+%\), waiting for "
     r"the loader ([\d.]+) ms \(\d+%\), all-reduce ([\d.]+) ms \(\d+%\); trace: (.*)"
@@ -145,3 +151,123 @@ def test_cpu_time_is_operators_outside_of_the_loader_and_the_exchange() -> None:
     ])  # fmt: skip
     assert found["device"] == "CPU operators" and found["busy"] == 1 / 2
     assert found["all_reduce"] == 0.5 / 2
+
+
+class Recorder:
+    """In place of torch's profiler: leaves MARKS as the trace, and says when it runs."""
+
+    def __init__(self, activities: Any) -> None:
+        self.calls = [activities]
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text(json.dumps({"traceEvents": MARKS}))
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Recorder], list[str]]:
+    """The profilers that were made, and the marks that were set while one ran."""
+    made: list[Recorder] = []
+    marks: list[str] = []
+
+    def make(activities: Any) -> Recorder:
+        made.append(Recorder(activities))
+        return made[-1]
+
+    def mark(name: str) -> Any:
+        marks.append(name)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(profiling, "profile", make)
+    monkeypatch.setattr(profiling, "record_function", mark)
+    return made, marks
+
+
+def take(profile: StepProfile, steps: int) -> None:
+    for _ in range(steps):
+        with profile.step():
+            pass
+
+
+def test_the_steps_after_the_warm_up_are_recorded(
+    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, capsys: Any
+) -> None:
+    made, marks = recorded
+    (tmp_path / "new").mkdir()
+    folder = tmp_path / "new" / "tensorboard" / "traces"
+    profile = StepProfile(2, 5, folder, CPU)
+    take(profile, 2)
+    assert not made
+    take(profile, 1)
+    assert made[0].calls == [[ProfilerActivity.CPU], "start"] and not marks
+    take(profile, 1)
+    profile.on_training_workload_end()
+    assert marks == ["step", "report"] and capsys.readouterr().out == ""
+    take(profile, 3)
+    profile.on_trial_shutdown()
+    assert made[0].calls[2:] == ["stop"] and len(made) == 1
+    assert marks == ["step", "report", "step", "device"]
+    (path,) = folder.iterdir()
+    assert capsys.readouterr().out == f"{describe(summarize(MARKS))}; trace: {path}\n"
+
+
+def test_a_run_that_ends_in_its_profile_stops_it(
+    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, capsys: Any
+) -> None:
+    profile = StepProfile(2, 5, tmp_path, CPU)
+    profile.on_trial_shutdown()  # before it began: nothing to stop
+    take(profile, 4)
+    profile.on_trial_shutdown()
+    assert recorded[0][0].calls[1:] == ["start", "stop"] and not list(tmp_path.iterdir())
+    for steps, left, said in ((0, 4, ""), (2, 4, "no profile: 4 steps are left, 5 are needed\n")):
+        profile = StepProfile(steps, left, tmp_path, CPU)
+        take(profile, 9)
+        assert len(recorded[0]) == 1 and capsys.readouterr().out == said
+
+
+def test_a_trace_that_cannot_be_written_is_one_line(
+    recorded: tuple[list[Recorder], list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    profile = StepProfile(1, 4, tmp_path / "file" / "traces", CPU)
+    take(profile, 3)
+    with pytest.raises(UserError, match="hyperparameters.profile_steps: .*cannot write the trace"):
+        take(profile, 1)
+
+
+def test_a_profile_is_told_on_one_line() -> None:
+    times = {"wall": 8.0, "busy": 6.0, "loader": 1.0, "all_reduce": 0.5}
+    assert describe({"steps": 5, "device": "GPU", **times}) == (
+        "profile of 5 steps: 8.0 ms a step, GPU 6.0 ms (75%), waiting for the loader 1.0 ms (12%), "
+        "all-reduce 0.5 ms (6%)"
+    )
+
+
+def test_events_may_come_in_any_order_and_overlap() -> None:
+    """Three steps of 10 ms without a pause; 2 of 4 ms between two reports of one place count."""
+    marks = []
+    for begin in (0, 10_000, 20_000):
+        marks += [
+            event("user_annotation", LOADER, begin, begin + 1_000),
+            event("user_annotation", "another's", begin + 1_100, begin + 1_200),
+            event("user_annotation", "step", begin + 1_300, begin + 8_000),
+        ]
+    reports = [event("user_annotation", "report", at, at) for at in (8_000, 9_000)]
+    device = event("user_annotation", "device", 28_000, 30_000)
+    kernels = [
+        event("kernel", "long", 2_000, 9_500),  # to 8,000: the report ends what counts
+        event("kernel", "inside", 3_000, 4_000),
+        event("gpu_memset", "overlaps", 12_000, 16_000),
+        event("kernel", "overlaps", 14_000, 18_000),
+        event("kernel", "NCCL", 17_000, 19_000),
+        event("kernel", "late", 29_000, 40_000),
+    ]
+    found = summarize([*kernels[::-1], device, *reports[::-1], *marks[::-1]])
+    assert found["steps"] == 3 and found["wall"] == pytest.approx(28 / 3)
+    assert found["loader"] == pytest.approx(1.0) and found["all_reduce"] == pytest.approx(2 / 3)
+    assert found["busy"] == pytest.approx((6 + 5 + 1) / 3)  # 2 to 8, 12 to 17, 29 to 30

@@ -1,0 +1,162 @@
+"""Models: from a config, from weights of another head, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+)
+
+from detalbert.engine.attention import PACKED
+from detalbert.engine.models import (
+    build_model,
+    config_from_keys,
+    load_weights,
+    random_model,
+    starts_from_scratch,
+)
+from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED, STATE_DICT
+from detalbert.settings.hparams import HParams
+from detalbert.squad.tokenizer import named_tokenizer
+
+SHIPPED = "embedded/albert-tiny"
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return named_tokenizer(SHIPPED)
+
+
+def bert(folder: Path, tokenizer: Any, cls: type = BertForMaskedLM, **keys: Any) -> Any:
+    """A small BERT with this head, saved in `folder`, without a tokenizer."""
+    torch.manual_seed(5)
+    model = cls(BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
+    model.save_pretrained(folder)
+    return model
+
+
+def test_a_config_is_made_for_the_tokenizer(tokenizer: Any) -> None:
+    config = config_from_keys({**SIZES, "embedding_size": 16}, tokenizer)
+    assert config.model_type == "albert" and config.vocab_size == len(tokenizer)
+    assert config.pad_token_id == tokenizer.pad_token_id
+    # This tokenizer has neither, and the library's own defaults stay.
+    assert (config.bos_token_id, config.eos_token_id) == (2, 3)
+    own = config_from_keys(
+        {"model_type": "bert", "vocab_size": len(tokenizer) + 8, "pad_token_id": 3}, tokenizer
+    )
+    assert (own.model_type, own.vocab_size, own.pad_token_id) == ("bert", len(tokenizer) + 8, 3)
+    assert config_from_keys({"vocab_size": len(tokenizer)}, tokenizer).vocab_size == len(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"model_type": "frog"}, r"model_config\.model_type: 'frog' is no model"),
+        ({"hiden_size": 32}, r"model_config\.hiden_size: unknown key; .* 'hidden_size'"),
+        ({"vocab_size": 7}, r"model_config\.vocab_size: 7 is less than the tokenizer's \d+ pieces"),
+        ({"hidden_size": 33, "num_attention_heads": 2}, r"hidden_size: 33 is no multiple of .* 2"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(keys: Any, said: str, tokenizer: Any) -> None:
+    with pytest.raises(UserError, match=said):
+        config_from_keys(keys, tokenizer)
+
+
+def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
+    keys = {**SIZES, "model_type": "bert"}
+    one, again, other = (
+        build_model(HParams(model_config=keys, max_seq_length=64, seed=seed), tokenizer)
+        for seed in (1, 1, 2)
+    )
+    weights = [model.bert.embeddings.word_embeddings.weight for model in (one, again, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert one.config._attn_implementation == PACKED and one.dtype is torch.float32
+
+
+def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
+    """RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62."""
+    keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
+    build_model(HParams(model_config=keys, max_seq_length=62), tokenizer)
+    with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
+        build_model(HParams(model_config=keys, max_seq_length=63), tokenizer)
+
+
+def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) -> None:
+    model = bert(tmp_path, tokenizer)
+    plain = HParams(model=str(tmp_path), max_seq_length=64)
+    assert starts_from_scratch(HParams(model_config={}), tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    assert not starts_from_scratch(plain, tokenizer)
+    larger = AutoTokenizer.from_pretrained(tmp_path)
+    larger.add_tokens(["<another>"])
+    assert starts_from_scratch(plain, larger)
+    words = "bert.embeddings.word_embeddings.weight"
+    kept, lost = build_model(plain, tokenizer), build_model(plain, larger)
+    assert torch.equal(kept.state_dict()[words], model.state_dict()[words])
+    assert lost.state_dict()[words].shape == (len(larger), 32)
+    layer = "bert.encoder.layer.0.output.dense.weight"
+    assert not torch.equal(lost.state_dict()[layer], model.state_dict()[layer])
+
+
+def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) -> None:
+    model = bert(tmp_path, tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    kept = {k: v for k, v in model.state_dict().items() if "layer.0.output.dense" not in k}
+    model.save_pretrained(tmp_path, state_dict={k: v.clone() for k, v in kept.items()})
+    with pytest.raises(UserError, match=r"lack 'bert\.\S+dense\.bias' and 1 more"):
+        build_model(HParams(model=str(tmp_path), max_seq_length=64), tokenizer)
+
+
+def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
+    """A checkpoint of this package with the weights of `model`, without those named so."""
+    weights = {f"module.{k}": v for k, v in model.state_dict().items() if left_out not in k}
+    model.config.save_pretrained(folder / PRETRAINED)
+    torch.save({"models_state_dict": [weights]}, folder / STATE_DICT)
+    return str(folder)
+
+
+def test_a_checkpoint_of_another_head_gives_its_encoder(tokenizer: Any, tmp_path: Path) -> None:
+    model = bert(tmp_path / "model", tokenizer)
+    name = checkpoint(tmp_path / "checkpoint", model)
+    loaded, missing = load_weights(AutoModelForQuestionAnswering, name)
+    assert missing == {"qa_outputs.weight", "qa_outputs.bias"}
+    for key, value in loaded.state_dict().items():
+        assert key in missing or torch.equal(value, model.state_dict()[key]), key
+
+
+def test_a_tied_weight_is_found_under_either_name(tokenizer: Any, tmp_path: Path) -> None:
+    model = bert(tmp_path / "model", tokenizer, BertForPreTraining)
+    name = checkpoint(tmp_path / "checkpoint", model, left_out="predictions.decoder")
+    loaded, missing = load_weights(BertForPreTraining, name)
+    assert missing == set()
+    assert torch.equal(
+        loaded.cls.predictions.decoder.weight, model.bert.embeddings.word_embeddings.weight
+    )
+
+
+def test_a_model_without_a_span_head_is_one_line(tokenizer: Any) -> None:
+    keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
+    with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
+        random_model(AutoModelForQuestionAnswering, AutoConfig.for_model(**keys))
+
+
+def test_weights_train_in_float32_whatever_they_are_saved_in(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    model = bert(tmp_path / "model", tokenizer).bfloat16()
+    model.save_pretrained(tmp_path / "model")
+    assert "bfloat16" in str(model.config.dtype)
+    for name in (str(tmp_path / "model"), checkpoint(tmp_path / "checkpoint", model)):
+        assert load_weights(AutoModelForQuestionAnswering, name)[0].dtype is torch.float32

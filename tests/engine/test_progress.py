@@ -1,0 +1,107 @@
+"""What the chief prints: exact lines on a clock of the test's own."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from detalbert.engine import progress
+from detalbert.engine.progress import Progress, format_scores
+
+METRICS = {"loss": 1.23456, "learning_rate": 0.00123, "examples_per_second": 12.34}
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def report(shown: Progress, steps: int, **metrics: float) -> None:
+    shown.on_training_workload_end({**METRICS, **metrics}, [{}] * steps)
+
+
+def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
+    """A run that goes on from step 40: two seconds a step, whatever else takes its time."""
+    shown = Progress(100, done=40, chief=True, shown=["f1"])
+    clock.now += 500  # before the training begins
+    shown.on_training_start()
+    clock.now += 20
+    report(shown, 10)
+    clock.now += 300
+    shown.on_validation_end({"f1": 81.256})
+    clock.now += 300
+    shown.on_checkpoint_upload_end("uuid")
+    clock.now += 60
+    report(shown, 20)
+    clock.now += 10
+    report(shown, 10)
+    shown.on_trial_shutdown()
+    facts = "loss 1.2346  lr 1.23e-03  examples/s 12.3"
+    assert capsys.readouterr().err.splitlines() == [
+        f"step 50/100  {facts}  left 1m40s",
+        "validation at step 50:  f1 81.26",
+        f"step 70/100  {facts}  left 1m20s",  # 80 s for 30 steps, 30 are left
+        f"step 80/100  {facts}  left 45s",  # 90 s for 40, 20 are left
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59.4, "59s"), (60, "1m00s"), (133, "2m13s"), (3599.6, "1h00m"), (7380, "2h03m")],
+)
+def test_times_are_short(seconds: float, text: str, clock: Clock, capsys: Any) -> None:
+    shown = Progress(2, done=0, chief=True, shown=[])  # its clock runs from here
+    clock.now += seconds
+    report(shown, 1)
+    assert capsys.readouterr().err.endswith(f"  left {text}\n")
+
+
+def test_other_ranks_say_nothing(
+    clock: Clock, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = Progress(10, done=0, chief=False, shown=["f1"])
+    shown.on_training_start()
+    clock.now += 1
+    report(shown, 5)
+    shown.on_validation_end({"f1": 1.0})
+    shown.on_trial_shutdown()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_a_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class Bar:
+        def __init__(self, **how: Any) -> None:
+            calls.append(how)
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **how: calls.append((name, *args, *how.values()))
+
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = Progress(100, done=40, chief=True, shown=["f1"])
+    shown.on_training_start()
+    clock.now += 1
+    report(shown, 5)
+    shown.on_validation_end({"f1": 2.0})
+    shown.on_trial_shutdown()
+    assert calls == [
+        {"total": 100, "initial": 40, "unit": "step", "dynamic_ncols": True},
+        ("update", 5),
+        ("set_postfix", {"loss": "1.2346", "lr": "1.23e-03", "examples/s": "12.3"}),
+        ("write", "validation at step 45:  f1 2.00", sys.stderr),
+        ("close",),
+    ]
+
+
+def test_scores_come_in_the_order_asked_for() -> None:
+    metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}
+    assert format_scores(metrics, ["exact", "f1", "HasAns_f1"]) == "exact 83.67  f1 84.27"

@@ -1,0 +1,200 @@
+"""The step: what the optimizer sees of a batch, what is told, and what the parts are given."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AlbertConfig
+
+import model_def
+from detalbert.engine import trial as trial_module
+from detalbert.engine.evaluation import row_losses
+from detalbert.engine.forward import Forward
+from detalbert.engine.trial import ModelBesideCheckpoint, TrainingMeter, read_context
+from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED
+from detalbert.squad.tokenizer import named_tokenizer
+from tests.conftest import NO_DROPOUT
+from tests.engine.trials import first_batch, one_step, trial_of
+from tests.fakes.runs import change
+
+
+def norm(gradients: dict[str, torch.Tensor]) -> float:
+    return float(torch.cat([g.flatten() for g in gradients.values()]).norm())
+
+
+def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) -> None:
+    change(tiny_config, model_config=NO_DROPOUT)
+    with trial_of(tiny_config, max_grad_norm=0, max_tokens_per_forward=256) as trial:
+        seen = one_step(trial)
+        batch = first_batch(trial)
+        losses = torch.cat([row_losses(row, *trial.forward(row)) for row in batch])
+        assert len(batch) > 1 and len(losses) == 8
+        wanted = torch.autograd.grad(losses.mean(), list(trial.model.parameters()))
+        for (name, gradient), exact in zip(seen.items(), wanted, strict=True):
+            torch.testing.assert_close(gradient, exact, rtol=1e-4, atol=1e-7, msg=name)
+        total, windows, tokens, _ = trial.meter.per_slot_reduce()
+        assert total == pytest.approx(losses.sum().item(), rel=1e-5) and windows == 8
+        assert tokens == sum(len(row["input_ids"]) for row in batch)
+
+
+def test_a_step_starts_from_no_gradients(tiny_config: Path) -> None:
+    """The rate of step 0 is 0, so the weights stay and the second step must see the same."""
+    with trial_of(tiny_config) as trial:
+        one, again = one_step(trial), one_step(trial)
+        assert norm(one) > 0
+        assert all(torch.equal(one[name], again[name]) for name in one)
+        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.0}
+        trial.optimizer.param_groups[0]["lr"] = 0.5
+        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.5}
+
+
+def test_gradients_are_clipped_where_a_limit_is_given(tiny_config: Path) -> None:
+    norms = {}
+    for limit in (0, 1e-3, 1e9):
+        with trial_of(tiny_config, max_grad_norm=limit) as trial:
+            norms[limit] = norm(one_step(trial))
+    assert norms[0] == norms[1e9] > 1e-2
+    assert norms[1e-3] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_slots_average_once_before_the_clipping(tiny_config: Path) -> None:
+    with trial_of(tiny_config) as trial:
+        calls: list[Any] = []
+        clip = trial.gradients.clip
+        trial.gradients.average = lambda: calls.append(float(trial.gradients.flat.norm()))
+        trial.gradients.clip = lambda limit: (calls.append(limit), clip(limit))
+        one_step(trial)
+        assert calls == [1.0]
+        trial.slots = 2
+        one_step(trial)
+        assert len(calls) == 3 and calls[1] > 0 and calls[2] == 1.0
+
+
+def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
+    with trial_of(tiny_config, precision="bf16") as trial:
+        (validation,) = list(trial.build_validation_data_loader())[:1]
+        trial.answers.reset()
+        runs = (
+            lambda: trial.train_batch(first_batch(trial), 0, 0),
+            lambda: trial.evaluate_batch(validation, 0),
+        )
+        for run in runs:
+            linear = trial.forward.linears[0]
+            with torch.no_grad():
+                linear.weight.mul_(2)
+            assert not torch.equal(linear.copy, linear.weight.bfloat16())
+            with torch.set_grad_enabled(run is runs[0]):
+                run()
+            assert torch.equal(linear.copy, linear.weight.bfloat16())
+
+
+def test_what_determined_is_told(tiny_config: Path) -> None:
+    with trial_of(tiny_config) as trial:
+        context = trial.context
+        wrapped = {type(w.reducer).__name__: (w.for_training, w.for_validation)
+                   for w in context._wrapped_reducers}  # fmt: skip
+        assert wrapped == {"TrainingMeter": (True, False), "AnswerReducer": (False, True)}
+        assert context.experimental._data_repro_checks_disabled
+        assert not context.experimental._auto_to_device
+        model = nn.Linear(1, 1)
+        assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
+        assert not trial.scaler.is_enabled()  # fp16 alone wants one
+        assert trial.build_callbacks().keys() == {"progress", "profile", "answers"}
+        assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
+        assert trial.get_batch_length(first_batch(trial)) == 8
+
+
+def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_module, "default_workers", lambda processes: 10 + processes)
+    with trial_of(tiny_config, num_workers=3) as trial:
+        monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
+        trial.rank = 1
+        assert trial.loading() == {
+            "slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3, "pin_memory": False,
+        }  # fmt: skip
+    with trial_of(tiny_config, num_workers=None) as trial:
+        assert trial.workers() == 11
+
+
+def test_layers_are_compiled_for_the_longest_row(
+    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(Forward, "compile_layers", lambda self, *sizes: asked.append(sizes))
+    for budget in (512, "auto"):
+        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
+            asked.append(trial.max_tokens)
+    assert asked == [(512, 192), 512, (2 * 192, 192), 4096]
+
+
+def test_a_profile_ends_with_the_run_at_the_latest(
+    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trial_of(tiny_config, profile_steps=9) as trial:
+        assert trial.profile.steps == 9  # and 3 of warm-up: all 12
+        monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 1)
+        assert trial._prepare_profile().steps == 0  # 11 are left
+        trial.rank = 1
+        monkeypatch.undo()
+        assert trial._prepare_profile().steps == 0
+    with pytest.raises(UserError, match="10 steps after 3 of warm-up are more than the run's 12"):
+        trial_of(tiny_config, profile_steps=10).__enter__()
+
+
+def test_frozen_parameters_stay_out_of_the_buffer(
+    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = model_def.build_model
+
+    def freeze(*args: Any) -> nn.Module:
+        model = build(*args)
+        model.qa_outputs.requires_grad_(False)
+        return model
+
+    monkeypatch.setattr(model_def, "build_model", freeze)
+    with trial_of(tiny_config) as trial:
+        trained = [p for p in trial.model.parameters() if p.requires_grad]
+        assert len(trial.gradients.parameters) == len(trained) > 2
+        assert trial.model.qa_outputs.weight.grad is None
+
+
+def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(trial_module.time, "monotonic", lambda: now[0])
+    meter = TrainingMeter()
+    for _ in range(2):  # the second time nothing is left of the first
+        meter.reset()
+        assert meter.per_slot_reduce() == (0.0, 0, 0, 0.0)
+        losses = torch.tensor([1.0, 2.5], requires_grad=True)
+        meter.update({"input_ids": torch.zeros(30)}, losses)
+        meter.update({"input_ids": torch.zeros(12)}, losses[:1])
+        now[0] += 4.0
+        assert not any(loss.requires_grad for loss in meter.losses)
+        assert meter.per_slot_reduce() == (4.5, 3, 42, 4.0)
+    both = meter.cross_slot_reduce([(4.5, 3, 42, 4.0), (1.5, 1, 8, 2.0)])
+    assert both == {"loss": 1.5, "examples_per_second": 1.0, "tokens_per_second": 12.5}
+    nothing = meter.cross_slot_reduce([(0.0, 0, 0, 2.0)])
+    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "tokens_per_second": 0.0}
+
+
+def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.config = AlbertConfig(hidden_size=48, num_attention_heads=2)
+    wrapper = nn.Module()
+    wrapper.module = model
+    for number, given in enumerate((model, wrapper)):
+        beside = ModelBesideCheckpoint(given, named_tokenizer("embedded/albert-tiny"))
+        beside.on_checkpoint_write_end(str(tmp_path / str(number)))
+        folder = tmp_path / str(number) / PRETRAINED
+        assert AlbertConfig.from_pretrained(folder).hidden_size == 48
+        assert (folder / "tokenizer.json").is_file()
+
+
+def test_a_trial_reads_its_config_from_determined() -> None:
+    context = SimpleNamespace(get_hparams=lambda: {"a": 1}, get_data_config=lambda: {"train": "x"})
+    found = read_context(context, lambda h: ("parsed", h), lambda data, h: ("loaded", data, h))
+    assert found == (("parsed", {"a": 1}), ("loaded", {"train": "x"}, ("parsed", {"a": 1})))

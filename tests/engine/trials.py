@@ -1,0 +1,56 @@
+"""The trial of a config, as `train.py` makes it, before its first step."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from determined import core
+
+from detalbert.settings.hparams import parse_hparams
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.local import trial_context
+from detalbert.training.metrics import RunMetrics
+from detalbert.training.stopping import StopRequest
+from detalbert.training.workload import Training
+from model_def import FINE_TUNING, SquadTrial
+
+
+@contextlib.contextmanager
+def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
+    """The trial of a config with these hyperparameters changed."""
+    config: dict[str, Any] = yaml.safe_load(config_file.read_text())
+    config["hyperparameters"].update(changes)
+    hparams = parse_hparams(config["hyperparameters"])
+    training = Training.load(FINE_TUNING, config, hparams)
+    alone, config = core.DummyDistributedContext(), training.config
+    metrics = RunMetrics(config_file.parent / "out", config["searcher"], hparams.global_batch_size)
+    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
+    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
+        context._current_batch_idx = 0  # the trial loop counts it
+        trial = training.trial(context)
+        trial.meter.reset()
+        yield trial
+
+
+def first_batch(trial: SquadTrial) -> list[Any]:
+    return next(iter(trial.build_training_data_loader()))
+
+
+def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
+    """Train on the first batch; returns the gradients that the optimizer sees."""
+    seen: dict[str, torch.Tensor] = {}
+    optimizer_step = trial.optimizer.step
+
+    def keep(*args: Any, **how: Any) -> Any:
+        seen.update((name, p.grad.clone()) for name, p in trial.model.named_parameters())
+        return optimizer_step(*args, **how)
+
+    trial.optimizer.step = keep
+    trial.model.train()
+    trial.train_batch(first_batch(trial), 0, step)
+    trial.optimizer.step = optimizer_step
+    assert seen, "the optimizer did not step"
+    return seen
