@@ -39,7 +39,6 @@ GROUPS = {
 MORE_TESTS = {
     "batches": ["tests/engine/test_loaders.py"],
     "determinism": [
-        "tests/engine/test_exact_kernels.py",
         "tests/test_model_def.py::test_dropout_depends_on_seed_step_and_rank",
     ],
     "evaluation": ["tests/engine/test_attention.py::test_nothing_is_read_back_from_the_device"],
@@ -51,10 +50,14 @@ MORE_TESTS = {
         "tests/test_model_def.py::test_a_model_too_short_or_of_another_kind",
     ],
     "precision": ["tests/engine/test_forward.py::test_half_precision_stays_near_fp32"],
+    "threads": ["tests/engine/test_handover.py"],
     "trial": ["tests/test_model_def.py"],
 }
 # Left out: each takes longer than all the others of its module, which have to do.
 SLOW = """
+tests/engine/test_determinism.py::test_the_first_vector_math_is_no_race
+tests/engine/test_determinism.py::test_what_trains_begins_with_a_small_one[embedded.pretrain]
+tests/engine/test_determinism.py::test_prediction_begins_with_a_small_one
 tests/engine/test_forward.py::test_half_precision_and_fp8_learn_as_fp32_does
 tests/engine/test_forward.py::test_compiled_layers_give_the_same_numbers
 tests/engine/test_forward.py::test_rows_of_any_length_compile_a_handful_of_times

@@ -14,8 +14,8 @@ from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
 from tests import chaos
 from tests.conftest import settings
+from tests.engine.trials import one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
-from tests.test_model_def import one_step, trial_of
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 

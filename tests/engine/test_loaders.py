@@ -1,6 +1,5 @@
 """Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
-import os
 import pickle
 from itertools import islice
 from typing import Any
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine.loaders import (
+from detalbert.engine import loaders
     Parcel,
     RowLoader,
     default_workers,
@@ -156,14 +156,8 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
 def test_loaders_leave_a_core_to_every_slot(
     cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 99)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(loaders, "count_cores", lambda: cores)
     assert default_workers(processes) == workers
-    monkeypatch.delattr(os, "sched_getaffinity")  # no Linux
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert default_workers(processes) == workers
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert default_workers(1) == 0
 
 
 def test_every_tensor_begins_at_a_multiple_of_64_bytes() -> None:
