@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from detalbert.engine.loaders import (
 from detalbert.engine import loaders
+from detalbert.engine.loaders import (
     Parcel,
     RowLoader,
     default_workers,
