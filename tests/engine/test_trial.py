@@ -103,7 +103,8 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         model = nn.Linear(1, 1)
         assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
-        assert trial.build_callbacks().keys() == {"progress", "profile", "answers"}
+        names = {"handover", "progress", "profile", "answers"}
+        assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         assert trial.get_batch_length(first_batch(trial)) == 8
 
