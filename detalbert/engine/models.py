@@ -19,6 +19,11 @@ from detalbert.errors import UserError, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 
+# One of these is in every folder with a tokenizer.
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "spiece.model", "vocab.txt", "vocab.json",
+)  # fmt: skip
+
 
 def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The encoder with a span head, in fp32, its random parts drawn from `seed`.
@@ -95,10 +100,13 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     """Whether the weights are random: a `model_config`, or a model made for another vocabulary."""
     if hparams.model is None:
         return True
+    folder = Path(find_local(hparams.model))
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return False  # take the user's word; the library would make up a tokenizer of 5 pieces
     try:
-        own = AutoTokenizer.from_pretrained(find_local(hparams.model))
+        own = AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError):
-        return False  # a model that brings no tokenizer: take the user's word
+        return False
     return own.get_vocab() != tokenizer.get_vocab()
 
 

@@ -1,5 +1,6 @@
 """Models: from a config, from weights of another head, and what is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,17 @@ def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
     build_model(HParams(model_config=keys, max_seq_length=62), tokenizer)
     with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
         build_model(HParams(model_config=keys, max_seq_length=63), tokenizer)
+
+
+def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(SHIPPED, name), tmp_path / name)
+    hparams = HParams(model=str(tmp_path), max_seq_length=192)
+    assert not starts_from_scratch(hparams, tokenizer)
+    word = "albert.embeddings.word_embeddings.weight"
+    shipped = HParams(model=SHIPPED, max_seq_length=192)
+    weights = [build_model(keys, tokenizer).state_dict()[word] for keys in (hparams, shipped)]
+    assert torch.equal(*weights)
 
 
 def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) -> None:
