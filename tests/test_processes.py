@@ -118,14 +118,16 @@ def test_a_killed_torchrun_leaves_no_rank(victim: str, tmp_path: Path) -> None:
 def run_until_it_trains(
     left: Leftovers, folder: Path, ranks: int, num_workers: int
 ) -> subprocess.Popen:
-    """The shipped default, past its first report."""
-    process = subprocess.Popen(
-        [*launcher(ranks), str(ROOT / "train.py"), "--output-dir", str(folder / "out"),
-         "--set", f"data.cache_dir={folder}/cache", "--set", "data.max_train_examples=400",
-         *settings(reporting_period=2, num_workers=num_workers)],
-        cwd=ROOT, env=left.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    for line in process.stdout:
-        if line.startswith("step "):
-            return process
-    raise AssertionError("it ended before its first report")
+    """The shipped default, past its first report. It writes to a file: a pipe that nobody reads
+    would end it, too."""
+    log = folder / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*launcher(ranks), str(ROOT / "train.py"), "--output-dir", str(folder / "out"),
+             "--set", f"data.cache_dir={folder}/cache", "--set", "data.max_train_examples=400",
+             *settings(reporting_period=2, num_workers=num_workers)],
+            cwd=ROOT, env=left.env, stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    wait_until(lambda: "\nstep " in log.read_text() or process.poll() is not None, 600)
+    assert process.poll() is None, log.read_text()
+    return process
