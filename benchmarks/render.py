@@ -19,13 +19,7 @@ SHOWN = {
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
     "shards": ("megabytes_per_second", "MB/s of text", 1),
 }
-ORDER = [
-    *SHOWN,
-    "scaling",
-    "threads",
-    "predict",
-    "pretrain",
-]  # those without a peer have a note and no row
+ORDER = [*SHOWN, "scaling", "threads", "predict", "pretrain"]  # the last four have a note, no row
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 
 from detalbert import processes
 from tests.conftest import ROOT, launcher, settings
+from tests.fakes.runs import wait_for
 from tests.leftovers import Leftovers
 
 # A parent that starts a child, prints its id and waits; the child ends only with its parent.
@@ -34,13 +34,6 @@ time.sleep(600)
 """
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
 @pytest.mark.parametrize("way", ["kernel", "thread"])
 def test_a_child_ends_with_its_parent(way: str) -> None:
     command = [sys.executable, "-c", FAMILY, way]
@@ -49,7 +42,7 @@ def test_a_child_ends_with_its_parent(way: str) -> None:
         time.sleep(1)
         assert child.is_running()
         parent.kill()
-        wait_until(lambda: not child.is_running())
+        wait_for(lambda: not child.is_running())
 
 
 def test_a_child_whose_parent_has_ended_already() -> None:
@@ -60,7 +53,7 @@ def test_a_child_whose_parent_has_ended_already() -> None:
     assert child.exitcode == 1
 
 
-def test_cores_of_an_affinity_and_of_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_affinity_takes_cores_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOKY_MAX_CPU_COUNT")
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(mine)})
@@ -109,7 +102,7 @@ def test_a_killed_torchrun_leaves_no_rank(victim: str, tmp_path: Path) -> None:
         ranks = psutil.Process(process.pid).children()
         assert len(ranks) == 2 and len(left.processes()) == 5
         os.kill(process.pid if victim == "torchrun" else ranks[1].pid, signal.SIGKILL)
-        wait_until(lambda: process.poll() is not None)
+        wait_for(lambda: process.poll() is not None)
     found = left.after(5)
     left.sweep()
     assert found == []
@@ -128,6 +121,6 @@ def run_until_it_trains(
              *settings(reporting_period=2, num_workers=num_workers)],
             cwd=ROOT, env=left.env, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    wait_until(lambda: "\nstep " in log.read_text() or process.poll() is not None, 600)
+    wait_for(lambda: "\nstep " in log.read_text() or process.poll() is not None, 600)
     assert process.poll() is None, log.read_text()
     return process

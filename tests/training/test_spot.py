@@ -24,14 +24,6 @@ POLICY = re.compile(".*EC2 announces: .*")
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    with MetadataServer() as server:
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-        monkeypatch.setattr(metadata, "TIMEOUT", 60)  # this server shares a busy machine
-        yield server
-
-
-@pytest.fixture
 def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
     """A master whose task this process is."""
     with FakeMaster() as master:

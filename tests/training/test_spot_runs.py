@@ -2,15 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from detalbert.engine import progress
-from detalbert.training import metadata
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import settings, train
 from tests.fakes.metadata import MetadataServer
@@ -20,24 +17,8 @@ NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
 
 
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    with MetadataServer() as server:
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-        monkeypatch.setattr(metadata, "TIMEOUT", 60)  # this server shares a busy machine
-        yield server
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_a_notice_makes_one_checkpoint_and_a_clean_end(
-    one_thread: None, service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
+    service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
 ) -> None:
     service.notice = NOTICE
     began = time.monotonic()
@@ -59,7 +40,6 @@ ADVISED = [
 
 
 def test_an_advice_makes_one_checkpoint_and_changes_nothing(
-    one_thread: None,
     service: MetadataServer,
     tiny_config: Path,
     tmp_path: Path,

@@ -1,0 +1,16 @@
+"""The instance metadata service of tests that watch for notices."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from detalbert.training import metadata
+from tests.fakes.metadata import MetadataServer
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    with MetadataServer() as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+        monkeypatch.setattr(metadata, "TIMEOUT", 60)  # this server shares a busy machine
+        yield server
