@@ -13,8 +13,6 @@ import os
 # shares its cores: beside two busy processes on two cores, 5 examples/s instead of 50. Sleeping at
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-# Read when cuBLAS starts: without it the same product may be rounded in another order next time.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 from detalbert.processes import end_with_parent
 

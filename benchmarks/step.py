@@ -23,6 +23,7 @@ from benchmarks.measure import Different, Options, interleave, now, rates, ratio
 from benchmarks.shapes import SHAPES, peak_flops, shape_of
 from data import SquadData
 from detalbert.engine import optim
+from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.flops import training_flops
 from detalbert.engine.rows import Row
 from detalbert.engine.trial import StepTrial
@@ -80,6 +81,7 @@ def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
 @contextlib.contextmanager
 def context_of(config: dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorchTrialContext]:
     """Determined's context for one process, as a run makes it; it writes into `folder`."""
+    choose_exact_kernels()
     alone = core.DummyDistributedContext()
     windows = config["hyperparameters"]["global_batch_size"]
     metrics = RunMetrics(folder, config["searcher"], windows)
@@ -141,6 +143,14 @@ class Padded:
 
     def step(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
         """One optimizer step; returns the mean loss of its windows, on the device."""
+        exact = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
+        try:
+            return self._step(micros)
+        finally:
+            torch.use_deterministic_algorithms(exact)
+
+    def _step(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
         total = sum(len(micro["input_ids"]) for micro in micros)
         mean = torch.zeros((), device=self.device)
         enabled = self.dtype is not torch.float32

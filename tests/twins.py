@@ -60,6 +60,7 @@ def twin(config: Path, output: Path, processes: int, changes: list[str]) -> str:
     """One run; returns what it says of its threads."""
     command = [*launcher(processes), str(ROOT / "train.py"), "--config", str(config)]
     env = {k: v for k, v in os.environ.items() if k != "LOKY_MAX_CPU_COUNT"}  # as a user has it
+    env["TORCHINDUCTOR_CACHE_DIR"] = str(output.with_suffix(".kernels"))  # each compiles its own
     done = subprocess.run(
         [*command, "--output-dir", str(output), *changes],
         cwd=ROOT, env=env, capture_output=True, text=True,
@@ -87,7 +88,8 @@ def hash_of(output: Path) -> str:
 
 def _add(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        digest.update(f"{value.dtype} {tuple(value.shape)}".encode() + value.numpy().tobytes())
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.cpu().numpy().tobytes())
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             digest.update(str(key).encode())

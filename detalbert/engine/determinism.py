@@ -1,6 +1,7 @@
 """Randomness as a function of (seed, step, rank), and kernels that add up in one order."""
 
 import hashlib
+import os
 
 import torch
 
@@ -24,10 +25,32 @@ def choose_exact_kernels() -> None:
     of RAdam (step 6), and got it 1 ulp different. A first call so small that it runs on this thread
     alone chooses for all. Processes forked later inherit the choice.
 
-    CUDA by default adds up the gradients of attention and embeddings in any order. cuBLAS also
-    wants CUBLAS_WORKSPACE_CONFIG, which train.py sets.
+    CUDA by default adds up the gradients of attention and embeddings in any order. `warn_only`
+    would not do: with it flash attention stays as it is and only says so. On an H100 two runs of
+    one config then differed by step 5. So an operation without an exact kernel is an error.
+    cuBLAS may round the same product in another order next time, without the variable.
     """
     torch.sqrt(torch.ones(8))
     if torch.cuda.is_available():
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit
+        _compile_exactly()
+
+
+def _compile_exactly() -> None:
+    """Have torch.compile make the same code each time, for rows of every length.
+
+    Two of its ways depend on more than the model and the GPU. It times kernels that add up in
+    different orders, and takes the faster. And it joins two sums of a layer's norm for long rows
+    alone (from 8,192 tokens, where the layer is 4,096 wide): shorter rows are then compiled when
+    the first of them comes, and as suits that one, which after a restart is another.
+    """
+    from torch._inductor import config  # documented there only; imported here: it is slow
+
+    for owner, name, value in (
+        (config, "deterministic", True),  # torch 2.9
+        (config.triton, "mix_order_reduction", False),  # torch 2.10
+    ):
+        if hasattr(owner, name):
+            setattr(owner, name, value)
