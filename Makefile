@@ -10,7 +10,7 @@ train: .venv/runtime
 
 test: .venv/testing
 	.venv/bin/ruff check .
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 .venv/runtime: requirements.txt constraints.txt
 	@$(PYTHON) -c 'import ensurepip' || { echo 'make: this Python has no venv; on Debian: apt install python3-venv' >&2; exit 2; }

@@ -64,20 +64,27 @@ def table_of(results: list[dict[str, Any]]) -> str:
         if stage not in on_gpu:
             rows.append(f"| {stage}, {model} | a GPU | not measured | not measured | |")
     notes = [note for result in results for note in _notes(result)]
-    first = results[0]
-    versions = ", ".join(f"{name} {v}" for name, v in first["versions"].items() if v)
-    where = f"{first['device']['name']}, {first['device']['cores']} cores; {versions}"
-    return "\n".join([*rows, "", *notes, "", f"Medians ± spread (greatest less least). {where}."])
+    firsts = {result["device"]["type"]: result for result in reversed(results)}
+    where = " ".join(_where(firsts[kind]) for kind in sorted(firsts))
+    return "\n".join([*rows, "", *notes, "", f"Medians ± spread (greatest less least). {where}"])
+
+
+def _where(result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {v}" for name, v in result["versions"].items() if v)
+    return f"{result['device']['name']}, {result['device']['cores']} cores; {versions}."
+
+
+def _name(result: dict[str, Any]) -> str:
+    shape = result.get("settings", {}).get("shape")
+    return f"{result['stage']}, {shape} ALBERT" if shape else result["stage"]
 
 
 def _cells(result: dict[str, Any]) -> list[str]:
     name, unit, divisor = SHOWN[result["stage"]]
     shown = [_figure(result["results"][s][name], divisor) for s in ("ours", "peer")]
     ratio = next(iter(result["ratio"].values()))
-    on = result["device"]["type"].upper()
-    shape = result.get("settings", {}).get("shape")
-    stage = f"{result['stage']}, {shape} ALBERT" if shape else result["stage"]
-    return [stage, on, f"{shown[0]} {unit}", shown[1], f"{ratio:.1f}"]
+    on = "CPU" if result["device"]["type"] == "cpu" else "GPU"
+    return [_name(result), on, f"{shown[0]} {unit}", shown[1], f"{ratio:.1f}"]
 
 
 def _figure(value: Any, divisor: float) -> str:
@@ -108,7 +115,13 @@ def _notes(result: dict[str, Any]) -> list[str]:
         notes.append(f"loader: {_by_workers(rates, 'windows/s')}.")
     if "mfu" in sides[0]:
         mfu = [_median(side, "mfu") for side in sides]
-        notes.append(f"step: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}).")
+        memory = ""
+        if isinstance(result["memory"], dict):  # of a GPU
+            ours, peer = (result["memory"][x]["peak_bytes"] / 1e9 for x in ("ours", "peer"))
+            memory = f"; peak memory {ours:.0f} GB (peer {peer:.0f})"
+        notes.append(
+            f"{_name(result)}: MFU over real tokens {mfu[0]:.2f} (peer {mfu[1]:.2f}){memory}."
+        )
     return [f"- {note}" for note in notes]
 
 

@@ -45,8 +45,24 @@ class Leftovers:
                 process.kill()
 
     def _left(self) -> list[str]:
-        files = sorted(self._shared_memory() - self.before)
-        return [str(process) for process in self.processes()] + files
+        files = self._shared_memory() - self.before
+        if files:
+            files -= self._of_others()  # tests that run beside this one
+        return [str(process) for process in self.processes()] + sorted(files)
+
+    def _of_others(self) -> set[str]:
+        """Shared memory that a process outside of the run has mapped."""
+        found = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) != self.name:
+                    maps = Path(f"/proc/{process.pid}/maps").read_text()
+                    found |= {
+                        line.split("/dev/shm/")[1]
+                        for line in maps.splitlines()
+                        if "/dev/shm/" in line
+                    }
+        return found
 
     def _shared_memory(self) -> set[str]:
         return {path.name for path in SHARED_MEMORY.glob("*")}

@@ -49,6 +49,30 @@ def test_memory_and_workers_in_words() -> None:
     assert "- loader: 9 windows/s in the main process, no more with workers.\n" in said
 
 
+def test_a_step_of_each_device_has_its_row_and_its_words() -> None:
+    def step(device: dict[str, Any], shape: str, memory: Any) -> dict[str, Any]:
+        sides = {
+            side: rate(x, "windows_per_second", mfu={"median": x / 400})
+            for side, x in (("ours", 200.0), ("peer", 80.0))
+        }
+        more = {"settings": {"shape": shape}, "memory": memory, "versions": {"torch": shape}}
+        return {**result("step", results=sides, **more), "device": device}
+
+    peaks = {"ours": {"peak_bytes": 12.4e9}, "peer": {"peak_bytes": 28.4e9}}
+    cpu = step({"type": "cpu", "name": "a CPU", "cores": 2}, "small", "not measured")
+    gpu = step({"type": "cuda", "name": "an H100", "cores": 16}, "xxlarge", peaks)
+    table, below = render.table_of([cpu, gpu]).split("\n\n", 1)
+    assert "| step, small ALBERT | CPU | 200 ± 0 windows/s | 80.0 ± 0.0 | 2.0 |" in table
+    assert "| step, xxlarge ALBERT | GPU | 200 ± 0 windows/s | 80.0 ± 0.0 | 2.0 |" in table
+    assert "- step, small ALBERT: MFU over real tokens 0.50 (peer 0.20).\n" in below
+    assert (
+        "xxlarge ALBERT: MFU over real tokens 0.50 (peer 0.20); peak memory 12 GB (peer 28).\n"
+        in below
+    )
+    assert below.endswith("a CPU, 2 cores; torch small. an H100, 16 cores; torch xxlarge.")
+    assert "| pretrain, albert-base | a GPU | not measured |" in table
+
+
 def test_the_step_time_model_in_words() -> None:
     results = {"two_processes": rate(1.99, "seconds"), "predicted": {"seconds": 1.7}}
     far = {"64": {"published": 92.75, "predicted": 99.81}}
