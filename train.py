@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import functools
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from detalbert.engine import determinism
 from detalbert.engine.progress import format_scores
 from detalbert.errors import UserError
 from detalbert.settings import experiment
-from detalbert.training import folder, preflight, resume, spot
+from detalbert.settings.hparams import StepHParams
+from detalbert.training import folder, preflight, resume, search, spot
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.display import describe, quiet_libraries
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
@@ -160,7 +162,7 @@ def train_locally(
         if chief:
             print(describe(trial), flush=True)
         early = spot.EarlyCheckpoint(hparams, distributed)
-        fit = fit_arguments(training, stop, early)
+        fit = fit_arguments(training, reports(hparams, stop), early)
         controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
@@ -201,7 +203,9 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         trial = training.trial(context)
         if context.distributed.rank == 0:
             print(describe(trial), flush=True)
-        preempt = context._core.preempt  # private: init() hands out no core context
+        steps = reports(hparams, context._core.preempt)  # private: init() hands out no core context
+        if config["searcher"]["name"] != "single":
+            steps = search.UntilDropped(steps, hparams, context)
         watch = hparams.spot_notice and context.distributed.local_rank == 0
         early = spot.EarlyCheckpoint(hparams, context.distributed)
         with spot.watching(watch, spot.preempt_allocation, early.request):
@@ -209,20 +213,25 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
                 max_length=pytorch.Batch(trial.steps),
                 latest_checkpoint=info.latest_checkpoint,
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
-                **fit_arguments(training, preempt, early),
+                **fit_arguments(training, steps, early),
             )
 
 
+def reports(hparams: StepHParams, preempt: core.PreemptContext) -> EveryOrStop:
+    """The steps that end in a report."""
+    should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
+    return EveryOrStop(hparams.reporting_period, should_stop)
+
+
 def fit_arguments(
-    training: Training, preempt: core.PreemptContext, early: spot.EarlyCheckpoint
+    training: Training, reports: Container, early: spot.EarlyCheckpoint
 ) -> dict[str, Any]:
     """What Determined's trainer takes from neither the config nor the trial by itself."""
     config, hparams = training.config, training.hparams
-    should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
     return {
         "checkpoint_period": pytorch.Batch(early),
         "validation_period": pytorch.Batch(hparams.validation_period),
-        "reporting_period": pytorch.Batch(EveryOrStop(hparams.reporting_period, should_stop)),
+        "reporting_period": pytorch.Batch(reports),
         "checkpoint_policy": config.get("checkpoint_policy") or "best",
         "step_zero_validation": bool(config.get("perform_initial_validation")),
     }

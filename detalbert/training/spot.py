@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 
 import determined
 from determined import core
-from determined.common.api import authentication, certs
 
 from detalbert.errors import first_line
 from detalbert.settings.hparams import StepHParams
+from detalbert.training import master
 from detalbert.training.metadata import Metadata, TokenWanted
 
 NOTICE = "spot/instance-action"
@@ -26,7 +26,6 @@ RECOMMENDATION = "events/recommendations/rebalance"
 PERIOD = 5.0  # seconds between two looks, as EC2 recommends, and between two calls to the master
 TRIES = 3  # looks before a service that never answered counts as absent
 SLOW_PERIOD = 30.0  # seconds between two looks then: it may be late, and a notice lasts 120 s
-MASTER_TIMEOUT = 10  # seconds to connect, and again to answer
 REMEDY = (
     "Set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
     "in the master's task_container_defaults"
@@ -186,14 +185,8 @@ def preempt_allocation(notice: str) -> None:
     """Have the Determined master preempt this allocation: the trial checkpoints and is put back
     into the queue, and `max_restarts` is not spent. A second call changes nothing.
 
-    Raises:
-        Exception: the master did not take it; no common base (`determined.common.api.errors`).
+    Raises: Exception: the master did not take it (`master.call`).
     """
-    info = determined.get_cluster_info()
-    session = authentication.login_from_task(info.master_url, certs.default_load(info.master_url))
-    # Not by `bindings`: its calls have no timeout, so a dead connection would hold them for ever.
-    session.with_retry(0).post(
-        f"/api/v1/allocations/{info.allocation_id}/signals/pending_preemption",
-        json={"allocationId": info.allocation_id},
-        timeout=MASTER_TIMEOUT,
-    )
+    allocation = determined.get_cluster_info().allocation_id
+    path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
+    master.call("post", path, json={"allocationId": allocation})

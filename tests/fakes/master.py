@@ -25,6 +25,8 @@ class FakeMaster(FakeServer):
         slots: of each container of the allocation, all of them on loopback.
         preempt_at: (state, n): preempt when the trial enters this state for the n-th time, and
             let it go on only after it was told.
+        dropped_at: the search drops the trial at the validation of this step. The next time that
+            the trial asks for its state it still reads RUNNING, as on a real master.
     """
 
     protocol = "HTTP/1.1"  # the harness keeps its connection
@@ -34,10 +36,14 @@ class FakeMaster(FakeServer):
         context: bytes = b"",
         slots: tuple[int, ...] = (1,),
         preempt_at: tuple[str, int] | None = None,
+        dropped_at: int | None = None,
     ) -> None:
         self.context = context
         self.slots = slots
         self.preempt_at = preempt_at
+        self.dropped_at = dropped_at
+        self.asked_since = 0  # for its state, after that step
+        self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
         self.calls: list[str] = []  # "METHOD path" of every request
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
@@ -96,8 +102,14 @@ class FakeMaster(FakeServer):
 
     def send_trial(self, trial: str, **_: Any) -> Answer:
         done = [report["steps"] for report in self.reports("validation")]
+        state = "STATE_RUNNING"
+        if self.dropped_at is not None and self.dropped_at in done:
+            if self.trial_faults:
+                return self._fail(self.trial_faults.pop(0))
+            self.asked_since += 1
+            state = "STATE_STOPPING_COMPLETED" if self.asked_since > 1 else state
         last = {"totalBatches": done[-1]} if done else None
-        return 200, {"trial": {"id": int(trial), "latestValidation": last}}
+        return 200, {"trial": {"id": int(trial), "state": state, "latestValidation": last}}
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
@@ -142,13 +154,15 @@ class FakeMaster(FakeServer):
     def announce_preemption(self, allocation: str, body: Any, **_: Any) -> Answer:
         bindings.v1AllocationPendingPreemptionSignalRequest.from_json(body)
         if self.pending_faults:
-            fault = self.pending_faults.pop(0)
-            if fault == "cut":
-                raise Cut
-            return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
+            return self._fail(self.pending_faults.pop(0))
         self.pending += 1
         self.preempt.set()
         return 200, {}
+
+    def _fail(self, fault: int | str) -> Answer:
+        if fault == "cut":
+            raise Cut
+        return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
 
 
 _API, _ID = "/api/v1", "([^/]+)"

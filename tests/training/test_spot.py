@@ -221,7 +221,7 @@ def test_a_notice_outlives_a_master_that_fails(
     watch: Watch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spot, "MASTER_TIMEOUT", 1 if fault == "unanswered" else 60)
+    monkeypatch.setattr("detalbert.training.master.TIMEOUT", 1 if fault == "unanswered" else 60)
     watch.tell(spot.preempt_allocation)
     if fault == "away":
         master.leave()
