@@ -13,6 +13,8 @@ from determined.common.api import bindings
 from tests.fakes.http import Cut, FakeServer, Request
 
 TOKEN = "task-token"
+NOW = "2026-01-01T00:00:00Z"
+NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
 Answer = tuple[int, Any]
 Handler = Callable[..., Answer]
 
@@ -45,6 +47,7 @@ class FakeMaster(FakeServer):
         self.asked_since = 0  # for its state, after that step
         self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
         self.calls: list[str] = []  # "METHOD path" of every request
+        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # the same, query, body
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
         self.checkpoints: list[bindings.v1Checkpoint] = []
@@ -72,10 +75,11 @@ class FakeMaster(FakeServer):
             return 401, {"message": "no valid task token"}
         call = f"{request.method} {request.path}"
         self.calls.append(call)
+        body = json.loads(request.body or "null")
+        self.heard.append((request.method, request.path, request.query, body))
         for method, pattern, handler in _ROUTES:
             found = re.fullmatch(f"{method} {pattern}", call)
             if found:
-                body = json.loads(request.body or "null")
                 return handler(self, *found.groups(), query=request.query, body=body)
         self.unknown.append(call)
         return 501, {"message": "this master does not speak it"}
@@ -91,7 +95,8 @@ class FakeMaster(FakeServer):
 
     def rendezvous(self, allocation: str, resources: str, **_: Any) -> Answer:
         addresses = ["127.0.0.1"] * len(self.slots)
-        info = {"addresses": addresses, "rank": int(resources), "slots": list(self.slots)}
+        rank = int(resources) if resources.isdigit() else 0  # a UUID on a real master
+        info = {"addresses": addresses, "rank": rank, "slots": list(self.slots)}
         return 200, {"rendezvousInfo": info}
 
     # While the trial runs.
@@ -108,8 +113,30 @@ class FakeMaster(FakeServer):
                 return self._fail(self.trial_faults.pop(0))
             self.asked_since += 1
             state = "STATE_STOPPING_COMPLETED" if self.asked_since > 1 else state
-        last = {"totalBatches": done[-1]} if done else None
-        return 200, {"trial": {"id": int(trial), "state": state, "latestValidation": last}}
+        return 200, {"trial": self._record(int(trial), state)}
+
+    def _record(self, trial: int, state: str) -> dict[str, Any]:
+        """Of the trial, with all that 0.38.1 tells; what nobody reads is as of a new trial."""
+        last = self.reports("validation")[-1:]
+        validation = last and {
+            "endTime": NOW, "totalBatches": last[0]["steps"], "numInputs": 0,
+            "metrics": {"avgMetrics": last[0]["metrics"], "batchMetrics": []},
+        }  # fmt: skip
+        saved = self.checkpoints[-1:]
+        checkpoint = saved and {
+            "uuid": saved[0].uuid, "endTime": NOW, "state": "STATE_COMPLETED",
+            "resources": saved[0].resources, "totalBatches": saved[0].metadata["steps_completed"],
+        }  # fmt: skip
+        return {
+            "id": trial, "experimentId": 7, "startTime": NOW, "endTime": None, "state": state,
+            "restarts": 0, "hparams": {}, "bestValidation": validation or None,
+            "totalBatchesProcessed": last[0]["steps"] if last else 0,
+            "latestValidation": validation or None, "bestCheckpoint": checkpoint or None,
+            "runnerState": "", "wallClockTime": 1.0, "warmStartCheckpointUuid": "",
+            "taskId": "1.task", "taskIds": ["1.task"], "totalCheckpointSize": "0",
+            "checkpointCount": len(self.checkpoints), "summaryMetrics": {},
+            "searcherMetricValue": 0,
+        }  # fmt: skip
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
@@ -137,7 +164,7 @@ class FakeMaster(FakeServer):
 
     def best_validation(self, experiment: str, **_: Any) -> Answer:
         scores = [report["metrics"]["f1"] for report in self.reports("validation")]
-        return (200, {"metric": max(scores)}) if scores else (404, {"message": "none yet"})
+        return (200, {"metric": max(scores)}) if scores else (404, NONE_YET)
 
     # Preemption.
 

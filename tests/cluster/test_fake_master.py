@@ -1,0 +1,108 @@
+"""The fake master is held against what a real 0.38.1 master was recorded to answer, and when."""
+
+import json
+import re
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import finished
+from tests.cluster.container import Trial
+from tests.conftest import SHARED
+from tests.fakes.http import Request
+from tests.fakes.master import TOKEN, FakeMaster
+
+RECORDED = SHARED / "golden" / "determined-api.json"
+OURS = r"^/api/v1/(allocations/|trials/34(/|$)|runs/start|checkpoints$|experiments/20/searcher/)"
+# Sent by threads, or not in the record; the last comes before or after the checkpoint, as it falls.
+LEFT_OUT = ("metrics", "task/logs", "context_directory", "ack_preemption")
+
+
+@pytest.fixture(scope="module")
+def exchanges() -> list[dict[str, Any]]:
+    """Those of the containers of trial 34: paused after step 40, activated, continued."""
+    if not RECORDED.is_file():
+        pytest.skip("no recorded answers in ../shared")
+    first, last = 30, 131  # a trial before it, and others after it, are in the file too
+    found = json.loads(RECORDED.read_text())["exchanges"][first : last + 1]
+    return [
+        x for x in found if x["method"] != "PATCH" and re.search(OURS, x["path"].split("?")[0])
+        and not x["path"].endswith("limit=0")
+    ]  # fmt: skip
+
+
+def shape(answer: Any) -> Any:
+    """The keys of an answer, all the way down; of a list those of its first item."""
+    if isinstance(answer, dict):
+        free = ("hparams", "metrics", "summaryMetrics", "resources", "metadata")  # the trial's own
+        return {key: shape(value) for key, value in answer.items() if key not in free}
+    return [shape(answer[0])] if isinstance(answer, list) and answer else None
+
+
+def test_it_answers_as_the_real_one_did(exchanges: list[dict[str, Any]]) -> None:
+    master = FakeMaster()
+    headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {TOKEN}"}
+    try:
+        for number, recorded in enumerate(exchanges):
+            url = urllib.parse.urlsplit(recorded["path"])
+            if "ack_preemption" in url.path:
+                master.preempt.clear()  # the container ends; another one follows
+            elif url.query == "timeout_seconds=60":
+                master.preempt.set()
+            query = dict(urllib.parse.parse_qsl(url.query))
+            body = json.dumps(recorded["request"]).encode()
+            status, answer = master.respond(
+                Request(recorded["method"], url.path, query, body, headers)
+            )
+            assert status == recorded["status"], (number, url.path, answer)
+            if status == 200 and "trial" in answer:
+                state = recorded["response"]["trial"]["state"]
+                assert answer["trial"]["state"] == state == "STATE_RUNNING"
+            assert shape(answer) == shape(recorded["response"]), (number, url.path)
+    finally:
+        master.close()
+    assert master.unknown == [] and len(exchanges) > 70
+
+
+def calls_of(exchanges: Iterable[tuple[str, str, dict[str, str], Any]]) -> list[str]:
+    """The calls that a container makes one after another, without the numbers in them."""
+    names = []
+    for method, path, query, body in exchanges:
+        name = re.sub(r"^/api/v1|/[0-9]+(\.[^/]*)?(?=/|$)|/[0-9a-f-]{36}|/0(?=/)", "", path)
+        if not name.endswith(LEFT_OUT) and query.get("timeout_seconds", "0") == "0":
+            state = f" {body['state']}" if name == "/trials/runner/metadata" else ""
+            names.append(f"{method} {name}{state}")
+    return names
+
+
+def asked(exchange: dict[str, Any]) -> tuple[str, str, dict[str, str], Any]:
+    url = urllib.parse.urlsplit(exchange["path"])
+    query = dict(urllib.parse.parse_qsl(url.query))
+    return exchange["method"], url.path, query, exchange["request"]
+
+
+PERIODS = {"max_steps": 10, "reporting_period": 1, "validation_period": 2, "checkpoint_period": 2}
+
+
+@pytest.mark.parametrize("trial", [PERIODS], indirect=True)
+def test_a_trial_makes_the_calls_that_were_recorded(
+    trial: Trial, exchanges: list[dict[str, Any]]
+) -> None:
+    """The recorded run had ten times these periods; both are stopped at the second validation.
+    The recorder lost its last call."""
+    starts = [n for n, x in enumerate(exchanges) if x["path"].endswith("acceleratorData")]
+    first, second = (exchanges[a:b] for a, b in zip(starts[:2], starts[1:3], strict=True))
+    with trial.master(preempt_at=("validating", 2)) as master:
+        finished(trial.run(master), master)
+        stopped = master.checkpoints[-1]
+        assert stopped.metadata["steps_completed"] == 4
+        assert calls_of(master.heard) == calls_of(map(asked, first))
+        assert master.acknowledged == 1
+        master.heard.clear()
+        master.preempt_at = None
+        master.preempt.clear()
+        finished(trial.run(master, checkpoint=stopped.uuid, steps=4), master)
+        *made, last = calls_of(master.heard)
+        assert made == calls_of(map(asked, second)) and last == "POST /checkpoints"
