@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from detalbert.engine.optim import lr_factor, plan_steps
 from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
-from detalbert.training import spot
 from model_def import FINE_TUNING
 from pretrain.hparams import parse_pretrain_hparams
 from reports.published import WINDOWS
@@ -247,72 +245,6 @@ def test_smoke_runs_on_any_number_of_slots_up_to_16() -> None:
         TrainOrder([192] * 64, hparams.global_batch_size, slots, seed=0)
     assert load("smoke.yaml")["data"]["train"] == "generated"
     assert (ROOT / hparams.model / "config.json").is_file()
-
-
-def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
-    """CUDA 12.6: newer builds have no code for a V100, CUDA 13 does not run on driver 535."""
-    for path in CONFIGS:
-        environment = load(path.name)["environment"]
-        assert set(environment["image"]) == {"cpu", "cuda"}, path.name
-        for image in environment["image"].values():
-            torch, cuda = re.fullmatch(
-                r"pytorch/pytorch:(.*)-cuda(.*)-cudnn9-devel", image
-            ).groups()
-            assert tuple(map(int, torch.split(".")[:2])) >= (2, 10) and cuda == "12.6"
-            assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
-        assert environment["environment_variables"] == ["PIP_BREAK_SYSTEM_PACKAGES=1"], path.name
-
-
-def policies_of(name: str) -> dict[str, dict[str, str]]:
-    return {policy["name"]: policy for policy in load(name)["log_policies"]}
-
-
-def actions(line: str) -> set[str]:
-    """What the log policies of a spot config do about a line of a log."""
-    policies = policies_of("distributed64.yaml").values()
-    return {policy["action"] for policy in policies if re.search(policy["pattern"], line)}
-
-
-def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
-    policies = policies_of("distributed64.yaml")
-    for path in CONFIGS:
-        reads = load(path.name)["hyperparameters"].get("spot_notice", False)
-        expected = {k: v for k, v in policies.items() if reads or k != "Spot"}
-        assert policies_of(path.name) == expected, path.name
-    # The WebUI's table shows the first four letters. Determined has policies of its own under the
-    # first two names, which ours replace.
-    assert [name[:4].strip() for name in policies] == ["CUDA", "Inpu", "Hook", "ECC", "GPU", "Spot"]
-    assert {"CUDA OOM", "ECC Error"} < policies.keys()
-
-
-def test_log_policies_do_what_they_say() -> None:
-    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert actions(oom) == {"cancel_retries"}
-    assert actions("[rank=0] train.py: error: data.epoch: unknown key") == {"cancel_retries"}
-    assert actions("startup-hook.sh: error: torch>=2.6 is needed") == {"cancel_retries"}
-    assert actions("CUDA error: uncorrectable ECC error encountered") == {"exclude_node"}
-    assert actions("uncorrectable NVLink error detected during the execution") == {"exclude_node"}
-    assert actions("GPU is lost.  Reboot the system to recover this GPU") == {"exclude_node"}
-    # Another try may find the network up.
-    assert not actions("[rank=0] train.py: unavailable: train-v2.0.json: not here, and fetching")
-    assert not actions("+ source startup-hook.sh")
-    # All healthy machines print this when one is reclaimed.
-    assert not actions("NCCL error: remote process exited or there was a network error")
-    assert not actions("KeyError: train_py error")
-
-
-def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The lines are the watcher's own."""
-    watcher = spot.SpotWatcher(lambda notice: None, lambda: None)
-    answers = {spot.RECOMMENDATION: f"{spot.RECOMMENDATION} {{}}", spot.NOTICE: None}
-    watcher._read = answers.get
-    assert watcher._look() is None
-    answers[spot.NOTICE] = f'{spot.NOTICE} {{"action": "terminate"}}'
-    watcher.run()
-    advice, notice = (record.getMessage() for record in caplog.records)
-    assert actions(notice) == {"exclude_node"} and not actions(advice)
 
 
 def walk(spec: Any, schema: dict[str, Any], schemas: dict[str, Any], where: str):
