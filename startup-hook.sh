@@ -3,7 +3,10 @@
 # point. It installs what requirements.txt asks for and the image lacks. torch, which was built for
 # the image's CUDA, and the harness, which comes from the cluster, are never replaced. Where all is
 # there, it takes a fraction of a second and no network.
+# It ends the task with one line: "error" where another try cannot help (the configs' log policy
+# Hook then stops the retries), "unavailable" where it may.
 "${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt <<'EOF_PYTHON' || exit $?
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,8 +34,8 @@ def fits(requirement):
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def fail(text):
-    sys.exit(f"startup-hook.sh: error: {text}; use an image that has it (cluster/Dockerfile)")
+def fail(kind, text):
+    sys.exit(f"startup-hook.sh: {kind}: {text}; use an image that has it (cluster/Dockerfile)")
 
 
 lines = (line.split("#")[0].strip() for line in Path(sys.argv[1]).read_text().splitlines())
@@ -41,7 +44,8 @@ wanted = [one for one in wanted if one.marker is None or one.marker.evaluate()]
 missing = [one for one in wanted if not fits(one)]
 for one in missing:
     if one.name in KEPT:
-        fail(f"{one} is needed, {installed(one.name) or 'none'} is there and never replaced")
+        there = installed(one.name) or "none"
+        fail("error", f"{one} is needed, {there} is there and never replaced")
 if missing:
     print("startup-hook.sh: installing", *map(str, missing), flush=True)
     misfits = {one.name for one in missing}
@@ -52,7 +56,10 @@ if missing:
         # All of them, so that pip finds versions that go together.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command = [*pip, "-c", constraints.name, *map(str, wanted)]
-        status = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+        # The container is the task's own: PEP 668 protects a distribution's Python, not this one.
+        env = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, env=env).returncode
     if status:
-        fail(f"could not install {', '.join(map(str, missing))} (pip's reasons are above)")
+        names = ", ".join(map(str, missing))
+        fail("unavailable", f"could not install {names} (pip's reasons are above)")
 EOF_PYTHON

@@ -90,14 +90,22 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
 
     Args: capability: of the GPU, (7, 0) for a V100; built_for: torch.cuda.get_arch_list(), such as
     ["sm_80", "sm_90a", "compute_90"]. Machine code (sm) runs on its own and later minor versions,
-    PTX (compute) on anything later.
+    PTX (compute) on anything later; with an "a" either runs on its own version alone, with an "f"
+    on its own and later minor versions.
+    https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list
     """
     for architecture in built_for:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", architecture)
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
         if found is None:  # ROCm's names: let torch judge
             return
         built = int(found[2]), int(found[3])
-        if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
+        if found[4] == "a":
+            runs = built == capability
+        elif found[1] == "compute" and not found[4]:
+            runs = built <= capability
+        else:
+            runs = built <= capability and built[0] == capability[0]
+        if runs:
             return
     raise UserError(
         f"{name} is sm_{capability[0]}{capability[1]}, and this torch {torch.__version__} has code "

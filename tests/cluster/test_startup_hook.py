@@ -1,4 +1,4 @@
-"""startup-hook.sh in real virtual environments, with real pip and a folder of wheels for an index.
+"""startup-hook.sh in real environments, with real pip and a folder of wheels for an index.
 
 The packages are empty: what is tested is which of them pip is asked for, and what it leaves alone.
 """
@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import zipfile
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 
@@ -43,8 +45,9 @@ OFFERED: list[tuple[str, str, list[str]]] = [
     ("tokenizers", "0.23.3", []),
     ("tqdm", "4.67.1", ["numpy>=1.20"]),
     ("torch-optimizer", "0.3.0", ["torch>=1.5.0"]),
-    ("determined", "0.38.1", []),
+    ("determined", "0.38.1", ["tqdm", "psutil"]),
 ]
+OFFERED += [(name, IMAGE[name], []) for name in IMAGE.keys() - {name for name, *_ in OFFERED}]
 
 
 def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> None:
@@ -87,12 +90,41 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-class Image:
-    """A virtual environment that looks like a task image with these packages."""
+def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
+    """An installation of its own, no virtual environment, whose Python says that it is managed.
 
-    def __init__(self, folder: pathlib.Path, bare: pathlib.Path, packages: dict[str, str]) -> None:
-        self.folder = folder / "venv"
-        shutil.copytree(bare, self.folder, symlinks=True)
+    pip looks for the file EXTERNALLY-MANAGED beside the standard library, except in a virtual
+    environment (PEP 668).
+    """
+    stdlib = pathlib.Path(os.__file__).parent
+    own = folder / "lib" / stdlib.name
+    own.mkdir(parents=True)
+    for path in stdlib.iterdir():
+        if path.name not in ("site-packages", "dist-packages", "EXTERNALLY-MANAGED"):
+            (own / path.name).symlink_to(path)
+    (own / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=Use a venv.\n")
+    (folder / "bin").mkdir()
+    shutil.copy2(os.path.realpath(sys.executable), folder / "bin" / "python")
+    (site,) = bare.glob("lib/python*/site-packages")
+    shutil.copytree(site, own / "site-packages")
+
+
+class Image:
+    """A Python that looks like that of a task image with these packages."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        bare: pathlib.Path,
+        packages: dict[str, str],
+        managed: bool = False,
+    ) -> None:
+        self.folder = folder / "python"
+        if managed:
+            managed_prefix(self.folder, bare)
+        else:
+            shutil.copytree(bare, self.folder, symlinks=True)
+        self.python = self.folder / "bin" / "python"
         (self.site,) = self.folder.glob("lib/python*/site-packages")
         for name, version in packages.items():
             info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -102,29 +134,39 @@ class Image:
             (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
 
     def versions(self) -> dict[str, str]:
-        infos = (path.name for path in self.site.glob("*.dist-info"))
-        pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
-        return {name.replace("_", "-"): version for name, version in pairs}
+        return versions_in(self.site)
 
-    def hook(self, wheels: Any, *command: str) -> subprocess.CompletedProcess:
+    def hook(self, wheels: Any, *command: str, **env: str) -> subprocess.CompletedProcess:
         """Run the hook as `bash startup-hook.sh`, with `wheels` as all that pip can reach."""
         pip = {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
-        return run_hook(self.folder / "bin" / "python", *command, **pip)
+        return run_hook(self.python, *command, **pip, **env)
+
+    def pip_install(self, wheels: Any, *what: str, **env: str) -> subprocess.CompletedProcess:
+        """What a container of 0.38.1 does first, for the harness (task-setup.sh)."""
+        command = (str(self.python), "-m", "pip", "install", "--quiet", "--user", *what)
+        return self.hook(wheels, *command, **env)
 
 
-def run_hook(python: Any, *command: str, **pip: str) -> subprocess.CompletedProcess:
+def versions_in(site: pathlib.Path) -> dict[str, str]:
+    """Names and versions of the packages in this folder."""
+    infos = (path.name for path in site.glob("*.dist-info"))
+    pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
+    return {name.replace("_", "-"): version for name, version in pairs}
+
+
+def run_hook(python: Any, *command: str, **settings: str) -> subprocess.CompletedProcess:
     """Run the hook with `python` as the task's, and these settings of pip alone."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    env.update(DET_PYTHON_EXECUTABLE=str(python), PIP_NO_INDEX="1", **pip)
+    env.update(DET_PYTHON_EXECUTABLE=str(python), PIP_NO_INDEX="1", **settings)
     command = command or ("bash", "startup-hook.sh")
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture
 def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
-    def build(without: tuple[str, ...] = (), **versions: str) -> Image:
+    def build(without: Any = (), managed: bool = False, **versions: str) -> Image:
         packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
-        return Image(tmp_path, bare, packages)
+        return Image(tmp_path, bare, packages, managed)
 
     return build
 
@@ -136,8 +178,11 @@ def test_requirements_are_those_of_the_image(image: Any) -> None:
     assert names == set(IMAGE)
 
 
-def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) -> None:
-    built = image()
+@pytest.mark.parametrize("managed", [False, True])
+def test_nothing_is_done_where_all_is_there(
+    managed: bool, image: Any, tmp_path: pathlib.Path
+) -> None:
+    built = image(managed=managed)
     before = built.versions()
     shutil.rmtree(built.site / "pip")  # whoever calls pip, or its packaging, fails
     (built.site / "packaging.pth").write_text(str(packaging_folder(tmp_path)))
@@ -188,18 +233,56 @@ def test_what_cannot_be_had_is_named(image: Any, tmp_path: pathlib.Path) -> None
     built = image(without=("tqdm",))
     done = built.hook(tmp_path)
     assert done.returncode != 0
-    assert "startup-hook.sh: error: could not install tqdm>=4.66" in done.stderr
+    assert "startup-hook.sh: unavailable: could not install tqdm>=4.66" in done.stderr
+    assert not actions(done.stderr)  # another try may find the index up
 
 
-@pytest.mark.parametrize("torch", ["2.4.0", "2.14.0"])
-def test_a_torch_out_of_range_is_refused_not_replaced(
+def actions(log: str) -> list[str]:
+    """What the log policies of the configs do about these lines."""
+    policies = yaml.safe_load((ROOT / "configs" / "distributed64.yaml").read_text())["log_policies"]
+    return [
+        policy["action"]
+        for line in log.splitlines()
+        for policy in policies
+        if re.search(policy["pattern"], line)
+    ]
+
+
+# The first is that of Determined 0.38.1's own image.
+@pytest.mark.parametrize("torch", ["2.3.0a0+40ec155e58.nv24.3", "2.4.0", "2.14.0"])
+def test_a_torch_out_of_range_is_refused_once_not_replaced(
     torch: str, image: Any, wheels: pathlib.Path
 ) -> None:
     built = image(torch=torch)
     done = built.hook(wheels)
-    assert done.returncode != 0
-    assert f"{torch} is there and never replaced" in done.stderr
+    assert done.returncode != 0 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("startup-hook.sh: error: torch")
+    assert f"{torch} is there and never replaced" in line
+    assert actions(line) == ["cancel_retries"]
     assert built.versions()["torch"] == torch
+
+
+def test_an_externally_managed_python_with_torch_alone(
+    image: Any, wheels: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """The configs' variable lets the container install the harness; the hook does the rest."""
+    built = image(without=IMAGE.keys() - {"torch"}, managed=True)
+    user = {"PYTHONUSERBASE": str(tmp_path / "user")}
+    refused = built.pip_install(wheels, "determined", **user)
+    assert refused.returncode != 0 and "externally-managed-environment" in refused.stderr
+    config = yaml.safe_load((ROOT / "configs" / "smoke.yaml").read_text())
+    given = dict(one.split("=") for one in config["environment"]["environment_variables"])
+    harness = built.pip_install(wheels, "determined", **user, **given)
+    assert harness.returncode == 0, harness.stderr
+    done = built.hook(wheels, **user)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("startup-hook.sh: installing tokenizers>=0.23.3 ")
+    (site,) = (tmp_path / "user").glob("lib/python*/site-packages")
+    after = {**versions_in(site), **built.versions()}
+    assert after.keys() > IMAGE.keys() and after["torch"] == TORCH
+    again = built.hook(tmp_path / "no-such-folder", **user)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
 def test_a_failure_ends_the_container_that_sources_it(

@@ -33,7 +33,7 @@ def test_an_older_cuda_build_runs_on_gpus_since_volta(gpu: tuple[int, int]) -> N
 @pytest.mark.parametrize(
     "gpu, built_for",
     [(V100, CU128), (B200, CU126), (A100, ["sm_86"]), (A100, ["sm_70"]), (V100, ["compute_80"]),
-     (V100, [])],
+     (V100, []), ((10, 3), ["sm_100a"]), ((9, 5), ["compute_90a"]), ((12, 0), ["compute_100f"])],
 )  # fmt: skip
 def test_a_gpu_without_code_is_refused(gpu: tuple[int, int], built_for: list[str]) -> None:
     with pytest.raises(UserError, match=f"GPU 0 is sm_{gpu[0]}{gpu[1]}.*cluster/Dockerfile"):
@@ -43,7 +43,21 @@ def test_a_gpu_without_code_is_refused(gpu: tuple[int, int], built_for: list[str
 def test_ptx_and_suffixed_architectures_count() -> None:
     preflight.check_architecture("GPU 0", B200, ["sm_80", "compute_90"])
     preflight.check_architecture("GPU 0", H100, ["sm_90a"])
+    preflight.check_architecture("GPU 0", (10, 3), ["sm_100f"])
     preflight.check_architecture("GPU 0", (9, 0), ["gfx90a"])  # ROCm is not judged
+
+
+def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image of the configs on V100s, and a newer build on a machine with one V100."""
+    gpus = [T4, V100]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU126)
+    preflight.check_gpus(["GPU-a", "GPU-b"])
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU128)
+    with pytest.raises(UserError, match=r"GPU 1 \(Tesla\) is sm_70.*code for sm_75 .*CUDA 12.6"):
+        preflight.check_gpus(["GPU-a", "GPU-b"])
 
 
 def test_a_build_that_sees_no_gpu_is_refused() -> None:

@@ -1,0 +1,82 @@
+"""What the configs say of their tasks: image, variables, and policies about lines of the log."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from detalbert.training import spot
+from tests.conftest import ROOT
+
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def load(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "configs" / name).read_text())
+
+
+def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
+    """CUDA 12.6: newer builds have no code for a V100, CUDA 13 does not run on driver 535."""
+    for path in CONFIGS:
+        environment = load(path.name)["environment"]
+        assert set(environment["image"]) == {"cpu", "cuda"}, path.name
+        for image in environment["image"].values():
+            torch, cuda = re.fullmatch(
+                r"pytorch/pytorch:(.*)-cuda(.*)-cudnn9-devel", image
+            ).groups()
+            assert tuple(map(int, torch.split(".")[:2])) >= (2, 10) and cuda == "12.6"
+            assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
+        assert environment["environment_variables"] == ["PIP_BREAK_SYSTEM_PACKAGES=1"], path.name
+
+
+def policies_of(name: str) -> dict[str, dict[str, str]]:
+    return {policy["name"]: policy for policy in load(name)["log_policies"]}
+
+
+def actions(line: str) -> set[str]:
+    """What the log policies of a spot config do about a line of a log."""
+    policies = policies_of("distributed64.yaml").values()
+    return {policy["action"] for policy in policies if re.search(policy["pattern"], line)}
+
+
+def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
+    policies = policies_of("distributed64.yaml")
+    for path in CONFIGS:
+        reads = load(path.name)["hyperparameters"].get("spot_notice", False)
+        expected = {k: v for k, v in policies.items() if reads or k != "Spot"}
+        assert policies_of(path.name) == expected, path.name
+    # The WebUI's table shows the first four letters. Determined has policies of its own under the
+    # first two names, which ours replace.
+    assert [name[:4].strip() for name in policies] == ["CUDA", "Inpu", "Hook", "ECC", "GPU", "Spot"]
+    assert {"CUDA OOM", "ECC Error"} < policies.keys()
+
+
+def test_log_policies_do_what_they_say() -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert actions(oom) == {"cancel_retries"}
+    assert actions("[rank=0] train.py: error: data.epoch: unknown key") == {"cancel_retries"}
+    assert actions("startup-hook.sh: error: torch>=2.6 is needed") == {"cancel_retries"}
+    assert actions("CUDA error: uncorrectable ECC error encountered") == {"exclude_node"}
+    assert actions("uncorrectable NVLink error detected during the execution") == {"exclude_node"}
+    assert actions("GPU is lost.  Reboot the system to recover this GPU") == {"exclude_node"}
+    # Another try may find the network up.
+    assert not actions("[rank=0] train.py: unavailable: train-v2.0.json: not here, and fetching")
+    assert not actions("+ source startup-hook.sh")
+    # All healthy machines print this when one is reclaimed.
+    assert not actions("NCCL error: remote process exited or there was a network error")
+    assert not actions("KeyError: train_py error")
+
+
+def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The lines are the watcher's own."""
+    watcher = spot.SpotWatcher(lambda notice: None, lambda: None)
+    answers = {spot.RECOMMENDATION: f"{spot.RECOMMENDATION} {{}}", spot.NOTICE: None}
+    watcher._read = answers.get
+    assert watcher._look() is None
+    answers[spot.NOTICE] = f'{spot.NOTICE} {{"action": "terminate"}}'
+    watcher.run()
+    advice, notice = (record.getMessage() for record in caplog.records)
+    assert actions(notice) == {"exclude_node"} and not actions(advice)

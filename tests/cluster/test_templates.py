@@ -1,0 +1,110 @@
+"""Files of cluster/ that a tool fills in or merges (det deploy, Helm, det template), and pools."""
+
+import importlib.util
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from tests.conftest import ROOT
+
+CLUSTER = ROOT / "cluster"
+MASTERS = sorted(CLUSTER.glob("master-*.yaml"))
+TEMPLATE = (CLUSTER / "det-deploy-aws.yaml.tmpl").read_text()
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
+PARAMETER_BYTES = 4096
+
+
+def load(path: pathlib.Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def pools() -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Name, GPUs of a machine, and provider, of every GPU pool that ships."""
+    for path in MASTERS:
+        for pool in load(path)["resource_pools"]:
+            provider = pool.get("provider", {})
+            kind = provider.get("instance_type")
+            if isinstance(kind, dict):
+                slots = kind["gpu_num"]
+            else:
+                slots = EC2_GPUS.get(kind) or DETERMINED_SLOTS.get(kind)
+            if slots:
+                yield f"{path.name}: {pool['pool_name']}", slots, provider
+
+
+def test_every_pool_has_one_machine_to_spare_and_no_more() -> None:
+    """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
+    widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
+    seen = {name: (provider["max_instances"], slots) for name, slots, provider in pools()}
+    assert len(seen) >= 10
+    for name, (machines, slots) in seen.items():
+        assert machines == widest // slots + 1, name
+
+
+def test_what_is_no_trial_runs_in_determineds_own_image() -> None:
+    for path in MASTERS:
+        assert "image" not in load(path).get("task_container_defaults", {})
+        assert "tensorboard" in path.read_text().lower()
+
+
+def test_the_template_of_det_deploy_fits_its_parameter() -> None:
+    assert len(TEMPLATE.encode()) < PARAMETER_BYTES
+    assert "<<" not in TEMPLATE  # nothing to fill in
+    assert "EOF" not in TEMPLATE.split()  # ends the file on the master
+
+
+def stacks() -> list[pathlib.Path]:
+    """CloudFormation's files of the installed Determined; importing its module wants setuptools."""
+    (root,) = importlib.util.find_spec("determined").submodule_search_locations
+    return sorted(pathlib.Path(root, "deploy", "aws", "templates").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("stack", stacks(), ids=lambda path: path.stem)
+def test_the_template_uses_what_every_stack_gives(stack: pathlib.Path) -> None:
+    given = context_keys(stack.read_text())
+    actions = " ".join(re.findall(r"{{(.*?)}}", TEMPLATE.partition("*/")[2], re.DOTALL))
+    used = set(re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", actions))
+    optional = {"db.ssl_root_cert", "db.ssl_mode", "bind_mounts"}
+    assert {"db.host", "resource_pools.aws", "gpu_env_image"} < used
+    assert used - given <= optional
+
+
+def context_keys(text: str) -> set[str]:
+    """The keys of the file that the stack writes for the renderer."""
+    lines = text.partition("master.yaml.context\n")[2].partition("EOF\n")[0].splitlines()
+    keys, above = set(), []
+    for line in lines:
+        found = re.match(r"( *)([a-z_]+):", line)
+        if found:
+            depth = len(found[1])
+            above = [(d, name) for d, name in above if d < depth] + [(depth, found[2])]
+            keys.add(".".join(name for _, name in above))
+    return keys
+
+
+def test_the_template_of_det_deploy_has_the_spot_masters_pools() -> None:
+    """Rendered by hand with Determined's own determined-gotmpl, on each of its stacks."""
+    for pool in load(CLUSTER / "master-aws-spot.yaml")["resource_pools"]:
+        assert pool["pool_name"] in TEMPLATE
+        assert f"max_instances: {pool['provider']['max_instances']}\n" in TEMPLATE
+
+
+def test_spot_nodes_of_kubernetes_are_chosen_alike() -> None:
+    values = load(CLUSTER / "kubernetes-values.yaml")
+    spot = values["resourcePools"][0]["task_container_defaults"]["gpu_pod_spec"]
+    template = load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"]
+    assert template == spot
+    assert values["maxSlotsPerPod"] == 8
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CLUSTER.glob("template-*.yaml")), ids=lambda path: path.name
+)
+def test_no_template_names_what_every_config_names(path: pathlib.Path) -> None:
+    """A config's own words win, so the template's would be without effect."""
+    assert "image" not in load(path)["environment"]
