@@ -1,0 +1,94 @@
+"""YAML as the master reads it: Go's yaml.v2, by way of JSON.
+
+Against PyYAML: 5e-5 and 048 are numbers, y and n are truth values, a date is text. A key that is
+there twice is a mistake: `det` refuses it, the master takes the last one and drops the others.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from detalbert.errors import UserError
+
+_TRUTHS = re.compile(r"(?:[yYnN]|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON"
+                     r"|off|Off|OFF)$")  # fmt: skip
+_NULLS = re.compile(r"(?:~|null|Null|NULL|)$")
+_INTEGERS = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0o?[0-7_]*|[1-9][0-9_]*)$")
+_FLOATS = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
+_NO_NUMBERS = re.compile(r"[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """Python's loader with Go's words for plain values."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+            if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise UserError(f"line {key.start_mark.line + 1}: {key.value!r} is there twice")
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = node.value.replace("_", "").lower()
+    digits = text.lstrip("+-")
+    base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2], 8 if digits[:1] == "0" else 10)
+    value = int(digits, base) if digits not in ("0o", "") else 0
+    return -value if text.startswith("-") else value
+
+
+def _truth(loader: _Loader, node: yaml.ScalarNode) -> bool:
+    return node.value.lower() in ("y", "yes", "true", "on")
+
+
+for _tag, _pattern in [
+    ("bool", _TRUTHS), ("null", _NULLS), ("int", _INTEGERS), ("float", _FLOATS),
+    ("float", _NO_NUMBERS), ("merge", re.compile("<<$")),
+]:  # fmt: skip
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, None)
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _truth)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises UserError for a file that holds none, or cannot be JSON.
+
+    Every key is text, as it is in JSON.
+    """
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506  a safe one
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); give a YAML file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; give a config in YAML") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}; the master would keep the last one, take one") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UserError(f"{path}: not YAML{where}; fix it") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a config; expected keys such as hyperparameters")
+    return _as_json(path, "", value)
+
+
+def _as_json(path: Path, key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        inner = {_name(name): (name, each) for name, each in value.items()}
+        return {name: _as_json(path, f"{key}.{name}".lstrip("."), each)
+                for name, (_, each) in inner.items()}  # fmt: skip
+    if isinstance(value, list):
+        return [_as_json(path, f"{key}[{n}]", each) for n, each in enumerate(value)]
+    if isinstance(value, float) and value - value != 0:
+        raise UserError(f"{path}: {key}: {value} is no number in JSON; give a finite one")
+    return value
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
