@@ -123,6 +123,9 @@ def _pod_problem(pod: dict[str, Any]) -> str | None:
         return "a pod's name and namespace are Determined's to set; leave them out"
     if spec is not None and not isinstance(spec, dict):
         return f"spec: expected a mapping of keys, got {schema.shown(spec)}"
+    texts = {"kind": str, "apiVersion": str, "metadata": dict}
+    for key in [key for key, kind in texts.items() if not isinstance(pod.get(key, kind()), kind)]:
+        return f"{key}: got {schema.shown(pod[key])}"
     for key in spec or ():
         if key not in _POD_SPEC:
             hint = schema.nearest(str(key), _POD_SPEC)
@@ -213,7 +216,10 @@ _OPTIMIZATIONS = {
 }
 _OLD_STORAGE = Union_(
     "type",
-    {name: Map(keys(TEXT, f"type {parts.STORAGES[name][0]}")) for name in ("shared_fs", "s3", "gcs")},
+    {
+        name: Map(keys(TEXT, f"type {parts.STORAGES[name][0]}"), (parts.STORAGES[name][1],))
+        for name in ("shared_fs", "s3", "gcs")
+    },
 )
 _RETENTION = {"log_retention_days": Value((int,), minimum=-1, maximum=32767)}
 EXPERIMENT = Map(

@@ -16,7 +16,7 @@ _TRUTHS = re.compile(r"(?:[yYnN]|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False
                      r"|off|Off|OFF)$")  # fmt: skip
 _NULLS = re.compile(r"(?:~|null|Null|NULL|)$")
 _INTEGERS = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0o?[0-7_]*|[1-9][0-9_]*)$")
-_FLOATS = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
+_FLOATS = re.compile(r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$")
 _NO_NUMBERS = re.compile(r"[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
 
 

@@ -57,6 +57,7 @@ CHECKPOINT_STORAGE = Union_(
     "type",
     {name: _storage(name) for name in STORAGES},
     required=False,  # the master's own storage is merged in
+    bare=Map({"type": TEXT, **keys(schema.COUNT, " ".join(KEPT))}),
     rule=_storage_problem,
 )
 

@@ -89,7 +89,8 @@ class Union_:
     key: str
     kinds: dict[str, Map]
     required: bool = True
-    default: str = ""  # the kind of a mapping that does not say; else it has any kind's keys
+    default: str = ""  # the kind of a mapping that does not say
+    bare: Map | None = None  # the keys of one that does not; None: those of any kind
     rule: Rule | None = None
 
 
@@ -184,10 +185,10 @@ def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> It
     where = f"{key}.{spec.key}"
     kind = value.get(spec.key, spec.default or None)
     if kind is None:
-        if spec.required:
+        if spec.required or spec.key in value:
             yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
         keys = {name: inner for each in spec.kinds.values() for name, inner in each.keys.items()}
-        yield from _check_map(file, key, value, Map(keys))
+        yield from _check_map(file, key, value, spec.bare or Map(keys))
     elif not isinstance(kind, str) or kind not in spec.kinds:
         if not PLACEHOLDER.search(str(kind)):  # reported as a placeholder
             hint = nearest(str(kind), list(spec.kinds))
