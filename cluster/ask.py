@@ -1,7 +1,7 @@
 """A running master, asked: what it says of a config, and what its pools hold.
 
-Nothing is created: experiments go to it with `validateOnly`. The login is that of `det`: DET_MASTER,
-and DET_USER and DET_PASS or what `det user login` kept.
+Nothing is created: experiments go to it with `validateOnly`. The login is that of `det`:
+DET_MASTER, and DET_USER and DET_PASS or what `det user login` kept.
 """
 
 from collections import Counter

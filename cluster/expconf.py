@@ -6,15 +6,14 @@ from typing import Any
 
 from cluster import parts, schema
 from cluster.ranges import RANGES, check_hyperparameters
+from cluster.resources import ENVIRONMENT, RESOURCES
 from cluster.schema import (
     FLAG,
-    NUMBER,
     TEXT,
     WHOLE,
     Either,
     Finding,
     Map,
-    Named,
     Seq,
     Union_,
     Value,
@@ -25,16 +24,13 @@ from detalbert.settings.experiment import UNREAD
 __all__ = ["EXPERIMENT", "RANGES", "check_experiment", "runs_train_py"]
 
 
-def above(least: float) -> schema.Rule:
-    """The rule of a number that is more than `least`."""
-    return lambda value: None if value > least else f"{value} is not more than {least}; raise it"
-
-
 _LENGTH = Map(
     keys(schema.COUNT, "batches records epochs"),
-    rule=lambda length: None
-    if len(length) == len(parts.given(length)) == 1
-    else "give exactly one of batches, records and epochs",
+    rule=lambda length: (
+        None
+        if len(length) == len(parts.given(length)) == 1
+        else "give exactly one of batches, records and epochs"
+    ),
 )
 _MAX_LENGTH = Either(
     {
@@ -52,7 +48,7 @@ _LENGTHS = {"max_length": _MAX_LENGTH}
 _HALVING = {
     **keys(schema.POSITIVE, "max_trials max_time"),  # the master takes a max_time below 1, wrapped
     "time_metric": TEXT,
-    "divisor": Value((int, float), rule=above(1)),
+    "divisor": Value((int, float), rule=schema.above(1)),
     "stop_once": FLAG,
     **_CONCURRENT,
     **_LENGTHS,
@@ -91,93 +87,16 @@ SEARCHER = Union_(
     },
 )
 
-_PROXY = {"proxy_port": schema.PORT, **keys(FLAG, "proxy_tcp unauthenticated default_service_id")}
-ENVIRONMENT = Map(
-    {
-        "image": parts.IMAGE,
-        "environment_variables": parts.VARIABLES,
-        "proxy_ports": Seq(Map(_PROXY, ("proxy_port",))),
-        "force_pull_image": FLAG,
-        "ports": Named(WHOLE),
-        "registry_auth": parts.REGISTRY_AUTH,
-        "pod_spec": Value((dict,), rule=lambda pod: _pod_problem(pod)),
-        **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
-    }
-)
-_POD_SPEC = """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig
-dnsPolicy enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers
-hostname imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy priority
-priorityClassName readinessGates resourceClaims restartPolicy runtimeClassName schedulerName
-schedulingGates securityContext serviceAccount serviceAccountName setHostnameAsFQDN
-shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations topologySpreadConstraints
-volumes""".split()
-_OUR_CONTAINER = """image command args working_dir ports liveness_probe readiness_probe
-startup_probe lifecycle termination_message_path termination_message_policy image_pull_policy
-security_context""".split()
-
-
-def _pod_problem(pod: dict[str, Any]) -> str | None:
-    """What Determined does not let a pod spec set, and what Kubernetes would drop silently."""
-    spec = pod.get("spec")
-    if {"name", "name_space"} & set(pod):
-        return "a pod's name and namespace are Determined's to set; leave them out"
-    if spec is not None and not isinstance(spec, dict):
-        return f"spec: expected a mapping of keys, got {schema.shown(spec)}"
-    texts = {"kind": str, "apiVersion": str, "metadata": dict}
-    for key in [key for key, kind in texts.items() if not isinstance(pod.get(key, kind()), kind)]:
-        return f"{key}: got {schema.shown(pod[key])}"
-    for key in spec or ():
-        if key not in _POD_SPEC:
-            hint = schema.nearest(str(key), _POD_SPEC)
-            return f"spec.{key}: unknown key, dropped silently; {hint}"
-    containers = (spec or {}).get("containers")
-    if containers is not None and not isinstance(containers, list):
-        return "spec.containers: expected a list; begin lines with '-'"
-    for container in schema.mappings(containers):
-        ours = container.get("name", "determined-container") == "determined-container"
-        taken = set(_OUR_CONTAINER) & set(container)
-        if ours and taken:
-            return f"determined-container: {', '.join(sorted(taken))} is not the pod spec's to set"
-    return None
-
-
-SHM_HINT = "give a whole number of bytes, as 4294967296: 0.38.1 refuses text, whatever its form"
-RESOURCES = Map(
-    {
-        "devices": parts.DEVICES,
-        **keys(FLAG, "is_single_node native_parallel"),
-        "agent_label": TEXT,
-        "max_slots": WHOLE,
-        "slots": Value((), hint="for commands only; an experiment has slots_per_trial"),
-        "priority": schema.PRIORITY,
-        "resource_pool": TEXT,
-        "shm_size": Value((int,), minimum=0, hint=SHM_HINT),
-        "slots_per_trial": schema.COUNT,
-        "weight": Value((int, float), rule=above(0)),
-    },
-    deprecated={
-        "agent_label": "resource pools took its place; use resource_pool",
-        "native_parallel": "it does nothing; processes come from determined.launch",
-    },
-    rule=lambda resources: _slots_problem(resources),
-)
-
-
-def _slots_problem(resources: dict[str, Any]) -> str | None:
-    most, slots = resources.get("max_slots"), resources.get("slots_per_trial", 1)
-    if isinstance(most, int) and isinstance(slots, int) and most < slots:
-        return f"max_slots {most} is less than a trial's {slots} slots: it may never be scheduled"
-    return None
-
-
 _PROFILING = Map(
     {
         **keys(FLAG, "enabled sync_timings"),
         **keys(schema.COUNT, "begin_on_batch end_after_batch"),
     },
-    rule=lambda profiling: "begin_on_batch is after end_after_batch; change one"
-    if _number(profiling.get("begin_on_batch"), 0) > _number(profiling.get("end_after_batch"))
-    else None,
+    rule=lambda profiling: (
+        "begin_on_batch is after end_after_batch; change one"
+        if _number(profiling.get("begin_on_batch"), 0) > _number(profiling.get("end_after_batch"))
+        else None
+    ),
 )
 
 

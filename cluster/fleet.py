@@ -109,7 +109,9 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
         yield Finding(file, "resources.resource_pool", problem)
     elif width and slots > width and slots % width:
         fit = f"{slots // width * width} or {-(-slots // width) * width}"
-        problem = f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}"
+        problem = (
+            f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}"
+        )
         yield Finding(file, KEY, problem)
     elif width and single and slots > width:
         problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"

@@ -52,9 +52,10 @@ def _token_problem(token: dict[str, Any]) -> str | None:
     for name, days in (("max_lifespan_days", longest), ("default_lifespan_days", usual)):
         if isinstance(days, int) and (days < -1 or days > 106751):
             return f"{name} {days}: give 0 to 106751, or -1 for ever"
-    if isinstance(longest, int) and isinstance(usual, int) and longest != -1:
-        if usual > longest or usual == -1:
-            return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
+    if not isinstance(longest, int) or not isinstance(usual, int) or longest == -1:
+        return None
+    if usual > longest or usual == -1:
+        return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
     return None
 
 
@@ -180,7 +181,9 @@ def _check_managers(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         if inner.get("type") == "kubernetes" and inner.get("max_slots_per_pod") is None:
             yield Finding(file, f"{where}.max_slots_per_pod", "missing; set it")
     mine = [pool.get("pool_name") for pool in _pools(config)]
-    names = mine + [p.get("pool_name") for m in extra for p in schema.mappings(m.get("resource_pools"))]
+    names = mine + [
+        p.get("pool_name") for m in extra for p in schema.mappings(m.get("resource_pools"))
+    ]
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
         yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
     for key, old in _DEFAULTS.items() if kind == "agent" else ():

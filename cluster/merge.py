@@ -18,9 +18,9 @@ def merge(config: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
     variables = [other.get("environment_variables"), own.get("environment_variables")]
     if all(isinstance(each, list) for each in variables):
         merged["environment"]["environment_variables"] = [*variables[0], *variables[1]]
-    merged["checkpoint_storage"] = merge_storage(
-        config, template.get("checkpoint_storage")
-    ).get("checkpoint_storage")
+    merged["checkpoint_storage"] = merge_storage(config, template.get("checkpoint_storage")).get(
+        "checkpoint_storage"
+    )
     return {key: value for key, value in merged.items() if value is not None}
 
 

@@ -24,9 +24,9 @@ KEPT = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 def _storage_problem(value: dict[str, Any]) -> str | None:
     """What no run survives, though every key of the storage is right by itself."""
     has = {name for name, inner in value.items() if inner is not None}
-    if isinstance(value.get("storage_path"), str) and isinstance(value.get("host_path"), str):
-        if gotext.outside(value["storage_path"], value["host_path"]):
-            return f"storage_path {value['storage_path']!r} is not inside host_path"
+    inner, outer = value.get("storage_path"), value.get("host_path")
+    if isinstance(inner, str) and isinstance(outer, str) and gotext.outside(inner, outer):
+        return f"storage_path {inner!r} is not inside host_path"
     if len(has & {"access_key", "secret_key"}) == 1:
         return "access_key and secret_key go together; give both or neither"
     if value.get("type") == "azure":
@@ -141,9 +141,11 @@ LOG_POLICIES = Seq(POLICY, rule=_names_problem)
 NO_GPU = {"gpu": "use cuda"}
 IMAGE_NAME = Value(
     (str,),
-    rule=lambda name: "empty, and Docker starts no container without a name; name an image"
-    if not name.strip()
-    else None,
+    rule=lambda name: (
+        "empty, and Docker starts no container without a name; name an image"
+        if not name.strip()
+        else None
+    ),
 )
 
 

@@ -75,9 +75,7 @@ GCE_MACHINES = """n1-standard n1-highmem n1-highcpu n1-ultramem m2-ultramem n1-m
 a2-highgpu a2-megagpu a2-ultragpu g2-standard n2-standard custom""".split()
 GCE_GPUS = {
     "": (0,),
-    **dict.fromkeys(
-        ("nvidia-tesla-t4", "nvidia-tesla-p100", "nvidia-tesla-p4"), (0, 1, 2, 4)
-    ),
+    **dict.fromkeys(("nvidia-tesla-t4", "nvidia-tesla-p100", "nvidia-tesla-p4"), (0, 1, 2, 4)),
     **dict.fromkeys(("nvidia-tesla-v100", "nvidia-a100-80gb", "nvidia-l4"), (0, 1, 2, 4, 8)),
     "nvidia-tesla-a100": (0, 1, 2, 4, 8, 16),
 }
@@ -136,11 +134,12 @@ def check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Fi
         if not provider.get("spot"):
             yield Finding(file, f"{key}.spot_max_price", "only read with spot: true; set that too")
     region = provider.get("region")
-    if region and not provider.get("image_id") and isinstance(region, str):
-        if region not in AMI_REGIONS and not schema.PLACEHOLDER.search(region):
-            hint = schema.nearest(region, AMI_REGIONS)
-            problem = f"0.38.1 has no agent image for {region!r}, the master stops; set image_id"
-            yield Finding(file, f"{key}.region", f"{problem}, or {hint}")
+    if provider.get("image_id") or not region or not isinstance(region, str):
+        return
+    if region not in AMI_REGIONS and not schema.PLACEHOLDER.search(region):
+        hint = schema.nearest(region, AMI_REGIONS)
+        problem = f"0.38.1 has no agent image for {region!r}, the master stops; set image_id"
+        yield Finding(file, f"{key}.region", f"{problem}, or {hint}")
 
 
 def _check_slots(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:

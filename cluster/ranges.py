@@ -74,5 +74,6 @@ def _check_count(file: str, key: str, value: Any) -> Iterator[Finding]:
         for name, inner in value.items():
             yield from _check_count(file, f"{key}.{name}", inner)
     elif isinstance(value, dict) and value["type"] in ("int", "double", "log"):
-        if value.get("count") is None:
-            yield Finding(file, f"{key}.count", "missing; searcher.name grid needs it")
+        if value.get("count") is not None:
+            return
+        yield Finding(file, f"{key}.count", "missing; searcher.name grid needs it")

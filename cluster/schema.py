@@ -118,6 +118,11 @@ PRIORITY = Value((int,), minimum=1, maximum=99)
 PORT = Value((int,), minimum=1, maximum=65535)
 
 
+def above(least: float) -> Rule:
+    """The rule of a number that is more than `least`."""
+    return lambda value: None if value > least else f"{value} is not more than {least}; raise it"
+
+
 def keys(spec: Any, names: str) -> dict[str, Any]:
     """`spec` for each of the keys in `names`, which has spaces between them."""
     return dict.fromkeys(names.split(), spec)
