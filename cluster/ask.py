@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import requests
-from determined.common import api, util
+from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.machines import gpu_of
@@ -31,7 +31,7 @@ class Master:
     @classmethod
     def login(cls) -> "Master":
         """The master that `det` would talk to, without a question. Raises Unavailable."""
-        address = util.get_default_master_address()
+        address = api.get_default_master_url()
         try:
             address = api.canonicalize_master_url(address)
             session = _session(address)
@@ -40,23 +40,23 @@ class Master:
         except (errors.UnauthenticatedException, _NoLogin):
             raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
         except _FAULTS as error:
-            problem = f"no master answers at {address} ({first_line(error)}); set DET_MASTER"
-            raise Unavailable(problem) from None
+            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
+            raise Unavailable(f"no master answers at {address}{why}; set DET_MASTER") from None
         return cls(address, session)
 
     def check(self, file: str, text: str) -> Iterator[Finding]:
         """A finding where the master refuses the experiment config `text`, with its reason."""
         body = {"config": text, "validateOnly": True}
-        refused = self._ask("POST", "/api/v1/experiments", body).get("refused")
+        refused = self._ask("/api/v1/experiments", body).get("refused")
         if refused:
             reason = str(refused).replace("invalid experiment configuration: ", "")
             yield Finding(file, "master", "refuses it: " + "; ".join(reason.splitlines()))
 
     def cluster(self) -> Cluster:
         """Its pools as they are now; their images only where this user may read the config."""
-        raw = mappings(self._ask("GET", "/api/v1/resource-pools").get("resourcePools"))
-        agents = mappings(self._ask("GET", "/api/v1/agents").get("agents"))
-        config = self._ask("GET", "/api/v1/master/config").get("config")
+        raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
+        agents = mappings(self._ask("/api/v1/agents").get("agents"))
+        config = self._ask("/api/v1/master/config").get("config")
         said = cluster_of(mapping(config))
         found = {}
         for pool in raw:
@@ -64,12 +64,15 @@ class Master:
             image = said.pools[name].image if name in said.pools else None
             found[name] = _pool(pool, agents)._replace(image=image)
         default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
-        return said._replace(pools=found, default=str(default), images_known=bool(config))
+        return said._replace(
+            pools=found, default=str(default), live=True, images_known=bool(config)
+        )
 
-    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
         try:
-            answer = self.session._do_request(method, path, None, body, None, None, None, False)
-            return mapping(answer.json())
+            if body is None:
+                return mapping(self.session.get(path).json())
+            return mapping(self.session.post(path, json=body).json())
         except errors.UnauthenticatedException:
             raise Unavailable(f"{self.address} wants a login; {_LOGIN}") from None
         except (errors.APIException, errors.ForbiddenException) as error:
@@ -78,8 +81,11 @@ class Master:
                 raise Unavailable(problem) from None
             return {"refused": str(error) or type(error).__name__}
         except _FAULTS as error:
-            problem = f"{self.address} does not answer ({first_line(error)}); try again"
-            raise Unavailable(problem) from None
+            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
+            raise Unavailable(f"{self.address} does not answer{why}; try again") from None
+
+
+_UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
 
 
 class _NoLogin(Exception):

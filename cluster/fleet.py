@@ -56,8 +56,8 @@ class Start(NamedTuple):
         """How many machines, of which type, for how much an hour."""
         pool = self.pool
         if self.needed is None or not pool.instance:
-            machines = f"{self.needed} " if self.needed else ""
-            return f"pool {pool.name}: {machines}machine(s) of your own"
+            count = f"{self.needed} of " if self.needed else ""
+            return f"pool {pool.name}: {count}your own machines"
         counts = sorted({self.needed, self.launched or 0} - {0})
         count = " to ".join(map(str, counts)) or "0"
         kind = "spot" if pool.spot else "on demand"
@@ -85,6 +85,8 @@ def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator
     """Whether the pool is there, has the room, and what its machines would run."""
     name = pool_name(config, cluster)
     pool = cluster.pools.get(name)
+    if pool is None and cluster.live:
+        return  # the master says so itself
     if pool is None:
         problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
         yield Finding(file, "resources.resource_pool", problem)
@@ -140,8 +142,9 @@ def _check_spare(
             f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
             f"{machines}: once one is excluded, the trial ends or waits for ever"
         )
-        fix = f"max_instances: {machines + 1}, or launch_error: false in the master"
-        own = not pool.instance  # nothing is known of machines that may be added
+        own = not pool.instance  # more of them may be added
+        fix = "add one" if own else f"max_instances: {machines + 1}"
+        fix += ", or set launch_error: false in the master"
         yield Finding(file, "log_policies", f"{problem}; {fix}", warning=own)
     start = Start.of(config, pool)
     wanted = (start.needed or 0) + 1

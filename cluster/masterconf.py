@@ -120,6 +120,7 @@ class Cluster(NamedTuple):
     default: str  # the pool of an experiment that names none
     launch_error: bool = True  # a trial that no longer fits its pool ends in ERROR
     storage: dict[str, Any] | None = None  # its checkpoint_storage, merged into the experiment's
+    live: bool = False  # a running master, which was asked
     images_known: bool = True  # False: it did not say what its task_container_defaults name
 
 

@@ -32,7 +32,7 @@ POOL = Map(
         "max_cpu_containers_per_agent": Value((int,), minimum=-1),
         "agent_reattach_enabled": FLAG,
         "task_container_defaults": TASKS,
-        "agent_reconnect_wait": Value((str,), rule=gotext.duration_problem),
+        "agent_reconnect_wait": Value((str,), rule=gotext.duration_problem, null=False),
     },
     ("pool_name",),
     {

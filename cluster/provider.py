@@ -11,7 +11,7 @@ from cluster.schema import ANY_MAP, COUNT, FLAG, TEXT, WHOLE, Finding, Map, Seq,
 # Regions that 0.38.1 has an agent image (AMI) for; elsewhere a pool names its own.
 AMI_REGIONS = """ap-northeast-1 ap-northeast-2 ap-southeast-1 ap-southeast-2 eu-central-1 eu-west-1
 eu-west-2 us-east-1 us-east-2 us-west-2""".split()
-_PERIOD = Value((str,), rule=gotext.period_problem, hint='write it as "10m" or "1h30m"')
+_PERIOD = Value((str,), rule=gotext.period_problem, hint='write it as "10m" or "1h30m"', null=False)
 _COMMON = {
     **keys(TEXT, "type master_cert_name startup_script container_startup_script"),
     **keys(TEXT, "agent_docker_network agent_docker_runtime agent_fluent_image"),

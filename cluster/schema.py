@@ -42,7 +42,7 @@ class Value:
     choices: tuple[Any, ...] = ()
     hint: str = ""
     rule: Rule | None = None
-    null: bool = False  # whether null is one of the values, also inside a list
+    null: bool | None = None  # True: a value, in a list too; False: no value, under a key neither
 
     def name(self) -> str:
         """What is expected, in words."""
@@ -131,6 +131,8 @@ def keys(spec: Any, names: str) -> dict[str, Any]:
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
     """What of `value`, found at `key`, does not fit `spec`."""
     if value is None:
+        if isinstance(spec, Value) and spec.null is False:
+            yield Finding(file, key, "empty; fill it in or take it out")
         return
     if isinstance(spec, Either):
         spec = spec.forms.get(type(value)) or Value(tuple(spec.forms))
@@ -166,7 +168,8 @@ def _check_item(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding
     """As `check`, where null is no value."""
     if value is None and not (isinstance(spec, Value) and spec.null):
         yield Finding(file, key, "empty; fill it in or take it out")
-    yield from check(file, key, value, spec)
+    else:
+        yield from check(file, key, value, spec)
 
 
 def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterator[Finding]:
