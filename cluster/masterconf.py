@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cluster import gotext, schema
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, Gpu, gpu_of
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of
 from cluster.masterkeys import LOOSE_COUNT, LOOSE_TEXT, ROOT, SECTIONS
 from cluster.parts import given
 from cluster.provider import check_provider
@@ -252,7 +252,7 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
     found = {}
     for raw in _pools(config):
         provider = schema.mapping(raw.get("provider"))
-        kind, slots = _machine(provider)
+        kind, slots, gpu = _machine(provider)
         if slots == 0 and provider.get("cpu_slots_allowed"):
             slots = 1
         name = str(raw.get("pool_name"))
@@ -260,20 +260,24 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
         own = schema.mapping(raw.get("task_container_defaults"))
         spot = provider.get("spot") is True or _preemptible(provider)
         image = own.get("image") or tasks.get("image")
-        found[name] = Pool(name, slots, most, gpu_of(kind), spot, kind, image)
+        found[name] = Pool(name, slots, most, gpu, spot, kind, image)
     return found
 
 
-def _machine(provider: dict[str, Any]) -> tuple[str, int | None]:
-    """The type of a provider's machines and the slots of each, as far as they are known."""
+def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
+    """A provider's machines: their type, the slots of each and their GPU, as far as known."""
     if not provider:
-        return "", None
+        return "", None, None
     if provider.get("type") == "gcp":
         instance = schema.mapping(provider.get("instance_type"))
-        return str(instance.get("machine_type", "")), schema.whole(instance.get("gpu_num", 4))
+        gpu = GCE_GPUS.get(str(instance.get("gpu_type", "nvidia-tesla-t4")))
+        slots = schema.whole(instance.get("gpu_num", 4))
+        kind = str(instance.get("machine_type", "n1-standard-32"))
+        return f"{kind} with {slots} {gpu.name}" if gpu and slots else kind, slots, gpu
     kind = str(provider.get("instance_type", "g4dn.metal"))
     slots = schema.whole(provider.get("instance_slots"))
-    return kind, DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind) if slots is None else slots)
+    slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind) if slots is None else slots)
+    return kind, slots, gpu_of(kind)
 
 
 def _preemptible(provider: dict[str, Any]) -> bool:
