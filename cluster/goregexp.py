@@ -30,6 +30,8 @@ def problem(pattern: str) -> str | None:
         _Pattern(pattern).read()
     except _Fault as fault:
         return str(fault)
+    except RecursionError:
+        return "groups nested too deeply"
     return None
 
 
@@ -40,14 +42,12 @@ class _Pattern:
         self.names: set[str] = set()
 
     def read(self) -> None:
-        self._branches(depth=0)
+        self._branches()
         if self.at < len(self.text):
             raise _Fault("a ) that closes nothing")
 
-    def _branches(self, depth: int) -> int:
+    def _branches(self) -> int:
         """Read up to the group's end; returns how often its largest part is repeated."""
-        if depth > 999:
-            raise _Fault("groups nested too deeply")
         largest, last, repeated = 1, 0, False  # last: size of what a * here would repeat, 0: none
         while self.at < len(self.text) and self.text[self.at] != ")":
             char = self.text[self.at]
@@ -66,7 +66,7 @@ class _Pattern:
             if char == "|":
                 self.at, last = self.at + 1, 0
             elif char == "(":
-                last = self._group(depth) or last
+                last = self._group() or last
                 largest = max(largest, last)
             else:
                 self._one(char)
@@ -93,7 +93,7 @@ class _Pattern:
             self.at += 1
         return count
 
-    def _group(self, depth: int) -> int:
+    def _group(self) -> int:
         """Read a group; 0 for one that only sets flags."""
         self.at += 1
         if self.text[self.at : self.at + 1] == "?":
@@ -109,7 +109,7 @@ class _Pattern:
             self.at = found.end()
             if found["end"] == ")":
                 return 0
-        size = self._branches(depth + 1)
+        size = self._branches()
         if self.at >= len(self.text):
             raise _Fault("a ( that is not closed")
         self.at += 1

@@ -25,14 +25,21 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        """A mapping whose keys are all text, as they are in JSON."""
         seen = set()
         for key, _ in node.value:
-            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
-            if name in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise UserError(f"line {key.start_mark.line + 1}: {key.value!r} is there twice")
-            seen.add(name)
-        return super().construct_mapping(node, deep)
+            if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise UserError(
+                        f"line {key.start_mark.line + 1}: {key.value!r} is there twice; take one"
+                    )
+                seen.add(key.value)
+        self.flatten_mapping(node)
+        return {
+            _name(self.construct_object(key, deep=True)): self.construct_object(value, deep=deep)
+            for key, value in node.value
+        }
 
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -63,32 +70,33 @@ def load(path: Path) -> dict[str, Any]:
     """
     try:
         value = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506  a safe one
+        _check_numbers("", value)
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror}); give a YAML file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; give a config in YAML") from None
     except UserError as error:
-        raise UserError(f"{path}: {error}; the master would keep the last one, take one") from None
+        raise UserError(f"{path}: {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
         raise UserError(f"{path}: not YAML{where}; fix it") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a config; expected keys such as hyperparameters")
-    return _as_json(path, "", value)
-
-
-def _as_json(path: Path, key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        inner = {_name(name): (name, each) for name, each in value.items()}
-        return {name: _as_json(path, f"{key}.{name}".lstrip("."), each)
-                for name, (_, each) in inner.items()}  # fmt: skip
-    if isinstance(value, list):
-        return [_as_json(path, f"{key}[{n}]", each) for n, each in enumerate(value)]
-    if isinstance(value, float) and value - value != 0:
-        raise UserError(f"{path}: {key}: {value} is no number in JSON; give a finite one")
     return value
 
 
+def _check_numbers(key: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(f"{key}.{name}".lstrip("."), inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_numbers(f"{key}[{number}]", inner)
+    elif isinstance(value, float) and value - value != 0:
+        raise UserError(f"{key}: {value} is no number in JSON; give a finite one")
+
+
 def _name(key: Any) -> str:
-    return key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
+    names = {True: "true", False: "false", None: "null"}
+    return names[key] if key is None or isinstance(key, bool) else str(key)

@@ -8,7 +8,7 @@ from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of
 from cluster.masterkeys import LOOSE_COUNT, LOOSE_TEXT, ROOT, SECTIONS
 from cluster.parts import given
 from cluster.provider import check_provider
-from cluster.schema import FLAG, TEXT, WHOLE, Finding, Map, Value, keys
+from cluster.schema import FLAG, WHOLE, Finding, Map, Value, keys
 
 LEAST_PASSWORD = 8  # characters; `det` warns of shorter ones, and asks for a, A and 0 in it
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -28,7 +28,7 @@ _DB = Map(
     {
         **keys(Value((str, int, float), rule=_in_url), "user password"),
         **keys(LOOSE_TEXT, "host name ssl_root_cert"),
-        **keys(TEXT, "migrations views_and_triggers"),
+        **keys(LOOSE_TEXT, "migrations views_and_triggers"),
         "port": Value((str, int), rule=_port_problem),
         "ssl_mode": Value((str,), choices=_SSL),
     }
@@ -48,11 +48,12 @@ def _ssh_problem(ssh: dict[str, Any]) -> str | None:
 
 
 def _token_problem(token: dict[str, Any]) -> str | None:
-    longest, usual = token.get("max_lifespan_days", 30), token.get("default_lifespan_days", 30)
+    longest = schema.whole(token.get("max_lifespan_days", 30))
+    usual = schema.whole(token.get("default_lifespan_days", 30))
     for name, days in (("max_lifespan_days", longest), ("default_lifespan_days", usual)):
-        if isinstance(days, int) and (days < -1 or days > 106751):
+        if days is not None and (days < -1 or days > 106751):
             return f"{name} {days}: give 0 to 106751, or -1 for ever"
-    if not isinstance(longest, int) or not isinstance(usual, int) or longest == -1:
+    if longest is None or usual is None or longest == -1:
         return None
     if usual > longest or usual == -1:
         return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
@@ -129,6 +130,7 @@ def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
     if old and new:
         yield Finding(file, old[0], f"old schema beside {min(new)}; the master takes one of them")
+        config = {key: value for key, value in config.items() if key not in _OLD}
     elif old:
         yield Finding(file, old[0], "the schema of 0.12; use resource_pools", warning=True)
         config = _modern(config)

@@ -4,9 +4,10 @@ It refuses an unknown key and does not start; in a pool, in task_container_defau
 provider's network_interface it ignores one silently, which is as bad: all are named here.
 """
 
+import re
 from typing import Any
 
-from cluster import gotext, schema
+from cluster import gotext, parts, schema
 from cluster.managers import MANAGER, SCHEDULER, TASKS, TLS_CLIENT
 from cluster.parts import CHECKPOINT_STORAGE
 from cluster.provider import PROVIDER
@@ -22,6 +23,7 @@ from cluster.schema import (
     keys,
 )
 
+LOOSE_TEXT = Value((str, int, float, bool))  # text to sections without a decoder of their own
 POOL = Map(
     {
         "pool_name": schema.FILLED,
@@ -55,7 +57,7 @@ _LOGGING = Union_(
                     {**keys(TEXT, "username password"), "tls": TLS_CLIENT},
                     rule=lambda login: (
                         "username and password go together"
-                        if ("username" in login) != ("password" in login)
+                        if len({"username", "password"} & parts.given(login)) == 1
                         else None
                     ),
                 ),
@@ -72,7 +74,7 @@ _SAML_NEEDS = "provider idp_recipient_url idp_sso_url idp_sso_descriptor_url idp
 _SAML = Map(
     {
         **keys(FLAG, _PROVISION),
-        **keys(TEXT, f"{_ATTRIBUTES} idp_sso_descriptor_url idp_metadata_url"),
+        **keys(LOOSE_TEXT, f"{_ATTRIBUTES} idp_sso_descriptor_url idp_metadata_url"),
     },
     rule=lambda saml: (
         f"enabled needs all of {', '.join(_SAML_NEEDS.split())}"
@@ -89,8 +91,18 @@ _SCIM_AUTH = Union_(
     },
     required=False,
 )  # fmt: skip
-_PROXIED = Map(keys(schema.FILLED, "path_prefix destination"), ("path_prefix", "destination"))
-_SESSIONS = Map(keys(TEXT, "login_uri logout_uri invalidation_uri jwt_key org_id cluster_id"))
+_DESTINATION = Value(
+    (str,),
+    rule=lambda url: (
+        None
+        if re.match(r"[a-z]+://[^/]+:\d+", url)
+        else f"{url!r} has no port; write it as http://HOST:PORT"
+    ),
+)
+_PROXIED = Map(
+    {"path_prefix": schema.FILLED, "destination": _DESTINATION}, ("path_prefix", "destination")
+)
+_SESSIONS = Map(keys(LOOSE_TEXT, "login_uri logout_uri invalidation_uri jwt_key org_id cluster_id"))
 _INTERNAL = Map(
     {
         "audit_logging_enabled": FLAG,
@@ -99,9 +111,16 @@ _INTERNAL = Map(
         "preemption_timeout": TEXT,  # moved to task_container_defaults
     }
 )
-_LOGOS = schema.FILLED
+_LOGO_KINDS = "dark_horizontal dark_vertical light_horizontal light_vertical"
+_LOGOS = Map(
+    keys(TEXT, _LOGO_KINDS),
+    rule=lambda logos: (
+        f"give all of {_LOGO_KINDS}"
+        if logos and not all(logos.get(kind) for kind in _LOGO_KINDS.split())
+        else None
+    ),
+)
 _LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
-LOOSE_TEXT = Value((str, int, float, bool))  # the master makes text of these
 _TRUTHS = ("true", "True", "TRUE", "t", "T", "1", "false", "False", "FALSE", "f", "F", "0")
 LOOSE_FLAG = Value((bool, str, int), choices=(True, False, *_TRUTHS))  # and a truth value of these
 
@@ -120,7 +139,7 @@ SECTIONS: dict[str, Any] = {
         {
             **keys(LOOSE_FLAG, "enabled otel_enabled"),
             **keys(LOOSE_TEXT, "segment_master_key segment_webui_key otel_endpoint"),
-            "cluster_id": TEXT,
+            "cluster_id": LOOSE_TEXT,
         }
     ),
     "logging": _LOGGING,
@@ -131,28 +150,24 @@ SECTIONS: dict[str, Any] = {
         }
     ),
     "observability": Map({"enable_prometheus": FLAG}),
-    "cache": Map({"cache_dir": TEXT}),
+    "cache": Map({"cache_dir": LOOSE_TEXT}),
     "webhooks": Map(keys(LOOSE_TEXT, "base_url signing_key")),
-    "integrations": Map({"pachyderm": Map({"address": TEXT})}),
-    "ui_customization": Map(
-        {"logo_paths": Map(keys(TEXT, "dark_horizontal dark_vertical light_horizontal "
-                                      "light_vertical"))}
-    ),
+    "integrations": Map({"pachyderm": Map({"address": LOOSE_TEXT})}),
+    "ui_customization": Map({"logo_paths": _LOGOS}),
     "scim": Map({"enabled": FLAG, "auth": _SCIM_AUTH}),
     "saml": _SAML,
     "oidc": Map(
         {
             **keys(FLAG, f"{_PROVISION} exclude_groups_scope"),
-            **keys(TEXT, f"{_ATTRIBUTES} client_id client_secret authentication_claim"),
-            "scim_authentication_attribute": TEXT,
+            **keys(LOOSE_TEXT, f"{_ATTRIBUTES} client_id client_secret authentication_claim"),
+            "scim_authentication_attribute": LOOSE_TEXT,
         }
     ),
-    "det_cloud": Map({**keys(FLAG, "enabled always_redirect"), "login_url": TEXT}),
+    "det_cloud": Map({**keys(FLAG, "enabled always_redirect"), "login_url": LOOSE_TEXT}),
     "__internal": _INTERNAL,
 }  # fmt: skip
 ROOT: dict[str, Any] = {
-    **keys(LOOSE_TEXT, "config_file root"),
-    "cluster_name": TEXT,
+    **keys(LOOSE_TEXT, "config_file root cluster_name"),
     **keys(COUNT, "tensorboard_timeout notebook_timeout"),
     **keys(FLAG, "enable_cors launch_error"),
     "feature_switches": schema.TEXTS,

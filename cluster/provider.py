@@ -65,7 +65,7 @@ _AWS = Map(
         "root_volume_size": Value((int,), minimum=100),
         "network_interface": _NETWORK,
         "spot_max_price": Value((str,), hint='quote it, without a currency sign: "7.50"'),
-        "custom_tags": Seq(Map(keys(TEXT, "key value"), ("key", "value"))),
+        "custom_tags": Seq(Map(keys(TEXT, "key value"), ("key",))),
     },
     ("ssh_key_name",),
     _OLD,
