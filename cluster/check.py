@@ -3,8 +3,10 @@
   python -m cluster.check configs/distributed64.yaml --master cluster/master-aws-spot.yaml
   python -m cluster.check configs/*.yaml
   python -m cluster.check --master my-master.yaml --json
+  python -m cluster.check configs/smoke.yaml --ask       # the master of DET_MASTER, as `det` does
 
-One line per finding: file, key, and what to do. Exit status 0: nothing to fix; 2: findings.
+One line per finding: file, key, and what to do. Exit status 0: no finding, warnings at most;
+2: findings; 3: with --ask, the master could not be asked.
 """
 
 import argparse
@@ -18,74 +20,155 @@ from typing import Any
 
 from determined.common import constants, context
 
-from cluster.expconf import check_experiment
+from cluster import goyaml
+from cluster.ask import Master
+from cluster.expconf import check_experiment, runs_train_py
+from cluster.fleet import Start, check_fleet, image_of, pool_name
 from cluster.jobs import check_job
-from cluster.masterconf import Pool, check_master, pools
-from cluster.schema import Finding, mapping, placeholders
-from detalbert.errors import UserError
-from detalbert.settings import experiment
+from cluster.masterconf import Cluster, check_master, cluster_of
+from cluster.merge import merge, merge_storage
+from cluster.schema import Finding, placeholders
+from detalbert.errors import Unavailable, UserError
+from reports.prices import load_prices
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
+NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
+workspaces, webhooks, and trials and checkpoints to start from
+quotas of the cloud account, free machines, today's prices
+the inside of pod specs, startup scripts and agent configs""".splitlines()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the findings; returns the exit status: 0 none, 2 some."""
+    """Print the findings; returns the exit status: 0 none, 2 some, 3 the master does not answer."""
+    args = _parser().parse_args(argv)
+    if not args.configs and args.master is None:
+        _parser().error("give an experiment config, or --master")
+    if args.ask and args.master is not None:
+        _parser().error("--ask takes the pools from the master itself; leave --master out")
+    try:
+        asked = Master.login() if args.ask else None
+        check = Check(args.context, asked, args.template)
+        findings = list(check.all(args.configs, args.master))
+    except Unavailable as error:
+        print(f"cluster.check: unavailable: {error}", file=sys.stderr)
+        return 3
+    faults = [finding for finding in findings if not finding.warning]
+    left_out = NOT_CHECKED if asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
+    if args.json:
+        _print_json(findings, check.plans, left_out)
+    else:
+        for line in [*findings, *check.plans]:
+            print(line)
+        if not faults:
+            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
+        print(f"not checked: {'; '.join(left_out)}")
+    return 2 if faults else 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster.check", description=__doc__.splitlines()[0])
     parser.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
     parser.add_argument("--master", type=Path, metavar="YAML", help="master config to check with")
+    parser.add_argument("--template", type=Path, metavar="YAML", help="template of the experiments")
+    parser.add_argument(
+        "--ask",
+        action="store_true",
+        help="ask the master of DET_MASTER too, logged in as det is; nothing is created",
+    )
     parser.add_argument(
         "--context", type=Path, default=Path("."), metavar="FOLDER", help="what would be uploaded"
     )
     parser.add_argument("--json", action="store_true", help="findings as JSON")
-    args = parser.parse_args(argv)
-    if not args.configs and args.master is None:
-        parser.error("give an experiment config, or --master")
-    findings = list(check_all(args.configs, args.master, args.context))
-    if args.json:
-        print(json.dumps({"findings": [finding._asdict() for finding in findings]}, indent=2))
-    else:
-        for finding in findings:
-            print(finding)
-        if not findings:
-            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
-    return 2 if findings else 0
+    return parser
+
+
+def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
+    said: dict[str, Any] = {"findings": [], "warnings": []}
+    for finding in findings:
+        fields = finding._asdict()
+        said["warnings" if fields.pop("warning") else "findings"].append(fields)
+    print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
 
 
 def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterator[Finding]:
     """Findings of every file; experiments are held against `master` where one is given."""
-    known: dict[str, Pool] | None = None
-    default = "default"
-    if master is not None:
-        config = yield from _load(master)
-        if config is not None:
-            yield from placeholders(str(master), "", config)
-            yield from check_master(str(master), config)
-            known = pools(config)
-            manager = mapping(config.get("resource_manager"))
-            default = str(manager.get("default_compute_resource_pool", default))
-    for path in configs:
-        config = yield from _load(path)
-        if config is not None:
-            yield from check_one(str(path), config, known, default, folder)
-    if configs:
-        yield from check_context(folder)
+    yield from Check(folder).all(configs, master)
+
+
+class Check:
+    """One call of the checker; `plans` has a line for each experiment with a pool."""
+
+    def __init__(
+        self, folder: Path, asked: Master | None = None, template: Path | None = None
+    ) -> None:
+        self.folder = folder
+        self.asked = asked
+        self.template = template
+        self.plans: list[str] = []
+
+    def all(self, configs: list[Path], master: Path | None) -> Iterator[Finding]:
+        """Findings and warnings of every file. Raises Unavailable as `Master` does."""
+        cluster = self.asked.cluster() if self.asked else None
+        if master is not None:
+            config = yield from _load(master)
+            if config is not None:
+                yield from placeholders(str(master), "", config)
+                yield from check_master(str(master), config)
+                cluster = cluster_of(config)
+        template = None
+        if self.template is not None:
+            template = yield from _load(self.template)
+        for path in configs:
+            config = yield from _load(path)
+            if config is not None:
+                yield from self._one(path, config, template, cluster)
+        if configs:
+            yield from check_context(self.folder)
+
+    def _one(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        template: dict[str, Any] | None,
+        cluster: Cluster | None,
+    ) -> Iterator[Finding]:
+        text = path.read_text(encoding="utf-8-sig")
+        if template is not None:
+            config = merge(config, template)
+            text = json.dumps(config)  # is YAML too
+        yield from check_one(str(path), config, cluster, self.folder)
+        if self.asked is not None and not _is_master(config):
+            yield from self.asked.check(str(path), text)
+        pool = cluster and cluster.pools.get(pool_name(config, cluster))
+        if pool is not None and not _is_master(config):
+            image = image_of(config, pool) or "Determined's own"
+            plan = Start.of(config, pool).describe(load_prices())
+            self.plans.append(f"{path}: image {image}; {plan}")
 
 
 def check_one(
-    file: str, config: dict[str, Any], known: dict[str, Pool] | None, default: str, folder: Path
+    file: str, config: dict[str, Any], cluster: Cluster | None, folder: Path
 ) -> Iterator[Finding]:
     """Findings of one experiment config, or of a master config that was given in its place."""
     yield from placeholders(file, "", config)
-    if "resource_pools" in config or "resource_manager" in config:
+    if _is_master(config):
         yield from check_master(file, config)
         return
-    broken = list(check_experiment(file, config))
+    whole = merge_storage(config, cluster.storage if cluster else None)
+    broken = list(check_experiment(file, whole))
+    if cluster is not None:
+        broken += check_fleet(file, config, cluster)
     yield from broken
-    sections = ("hyperparameters", "data", "searcher")
-    if all(isinstance(config.get(section), dict) for section in sections):
-        found = check_job(file, config, known, default, folder)
-        named = {finding.key for finding in broken}
-        yield from (finding for finding in found if finding.key not in named)
+    if runs_train_py(config):
+        given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
+        if all(isinstance(section, dict) for section in given.values()):
+            found = check_job(file, {**config, **given}, cluster, folder)
+            named = {finding.key for finding in broken if not finding.warning}
+            yield from (finding for finding in found if finding.key not in named)
+
+
+def _is_master(config: dict[str, Any]) -> bool:
+    return bool({"db", "resource_pools", "resource_manager"} & set(config))
 
 
 def check_context(folder: Path) -> Iterator[Finding]:
@@ -104,7 +187,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
-        return experiment.load(path)
+        return goyaml.load(path)
     except UserError as error:
         yield Finding(str(path), "file", str(error).partition(": ")[2])
         return None

@@ -3,15 +3,17 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cluster.estimates import Shape, largest_token_budget, model_shape, seconds_per_step
-from cluster.expconf import RANGES
+from cluster.fleet import pool_name, slots_of
 from cluster.machines import Gpu
-from cluster.masterconf import Pool
-from cluster.schema import Finding, check, mapping, nearest
+from cluster.masterconf import Cluster, Pool
+from cluster.ranges import RANGES, is_number
+from cluster.schema import Finding, mapping, nearest
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
@@ -26,31 +28,20 @@ WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), p
 
 
 def check_job(
-    file: str, config: dict[str, Any], pools: dict[str, Pool] | None, default: str, root: Path
+    file: str, config: dict[str, Any], cluster: Cluster | None, root: Path
 ) -> Iterator[Finding]:
-    """Findings of one experiment, alone or against the pools of a master config.
+    """Findings of one of this package's experiments, alone or against a master's pools.
 
-    Args: default: the pool of an experiment that names none; root: where model folders are.
+    Args: root: where model folders are.
     """
-    yield from _check_ranges(file, config)
     workload = choose(config)
     yield from _check_searcher(file, config, workload)
     try:
         workload.parse_data(config.get("data"))
     except UserError as error:
         yield _from_error(file, error)
-    resources = mapping(config.get("resources"))
-    slots = resources.get("slots_per_trial", 1)
-    slots = slots if isinstance(slots, int) and slots > 0 else 1
-    pool = None
-    if pools is not None:
-        name = str(resources.get("resource_pool") or default)
-        pool = pools.get(name)
-        if pool is None:
-            problem = f"the master config has no pool {name!r}; {nearest(name, list(pools))}"
-            yield Finding(file, "resources.resource_pool", problem)
-        else:
-            yield from _check_width(file, slots, pool)
+    slots = max(1, slots_of(config))
+    pool = cluster and cluster.pools.get(pool_name(config, cluster))
     seen = set()
     for values in samples(mapping(config.get("hyperparameters"))):
         for finding in _check_trial(file, config, values, slots, pool, root):
@@ -71,7 +62,7 @@ def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
             choices.append(vals if isinstance(vals, list) and vals else [None])
         elif kind == "log":
             base, ends = value.get("base"), (value.get("minval"), value.get("maxval"))
-            sound = all(map(_is_number, (base, *ends))) and base > 0
+            sound = all(map(is_number, (base, *ends))) and base > 0
             sound = sound and all(abs(end * math.log(base)) < 700 for end in ends)
             choices.append([base**end for end in ends] if sound else [None])
         elif kind in RANGES:
@@ -80,29 +71,6 @@ def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
             choices.append([value])
     corners = itertools.islice(itertools.product(*choices), 1024)
     return [dict(zip(hyperparameters, corner, strict=True)) for corner in corners]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_ranges(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    searching = mapping(config.get("searcher")).get("name") not in (None, "single")
-    for name, value in mapping(config.get("hyperparameters")).items():
-        if mapping(value).get("type") is None:
-            continue
-        kind = str(value["type"])
-        key = f"hyperparameters.{name}"
-        if kind not in RANGES:
-            yield Finding(file, f"{key}.type", f"{kind!r}; {nearest(kind, list(RANGES))}")
-            continue
-        yield from check(file, key, value, RANGES[kind])
-        if kind != "const" and not searching:
-            problem = "a search range under searcher.name single; give one value"
-            yield Finding(file, key, problem)
-        low, high = value.get("minval"), value.get("maxval")
-        if _is_number(low) and _is_number(high) and low >= high:
-            yield Finding(file, f"{key}.minval", f"{low} is not below maxval {high}")
 
 
 def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
@@ -117,29 +85,9 @@ def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> It
         right = str(metric.endswith("loss")).lower()
         problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
         yield Finding(file, "searcher.smaller_is_better", problem)
-    if searcher.get("time_metric") == "epochs":
-        problem = "the trial's length is in batches; set time_metric: batches and max_time to it"
+    if searcher.get("time_metric") not in (None, "batches"):
+        problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
         yield Finding(file, "searcher.time_metric", problem)
-
-
-def _check_width(file: str, slots: int, pool: Pool) -> Iterator[Finding]:
-    width = pool.slots_per_agent
-    key = "resources.slots_per_trial"
-    if width is None:
-        return
-    if width == 0:
-        problem = f"pool {pool.name!r} has no slots; name a GPU pool in resources.resource_pool"
-        yield Finding(file, "resources.resource_pool", problem)
-    elif slots > width and slots % width:
-        fit = f"{slots // width * width} or {-(-slots // width) * width}"
-        yield Finding(
-            file,
-            key,
-            f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}",
-        )
-    elif pool.max_agents is not None and slots > width * pool.max_agents:
-        problem = f"{slots} slots, but pool {pool.name!r} has at most {width * pool.max_agents}"
-        yield Finding(file, key, f"{problem}; lower it or raise max_instances")
 
 
 def _check_trial(
@@ -151,9 +99,13 @@ def _check_trial(
     root: Path,
 ) -> Iterator[Finding]:
     try:
-        hparams = choose(config).parse(values)
+        hparams, unknown = _parse(choose(config), values)
     except UserError as error:
         yield _from_error(file, error)
+        return
+    for error in unknown:
+        yield _from_error(file, error)._replace(warning=True)
+    if hparams is None:
         return
     if hparams.global_batch_size % slots:
         yield Finding(
@@ -172,6 +124,28 @@ def _check_trial(
         )
     if pool is not None:
         yield from _check_on_pool(file, config, hparams, slots, pool, root)
+
+
+def _parse(
+    workload: Workload, values: dict[str, Any]
+) -> tuple[StepHParams | None, list[UserError]]:
+    """The hyperparameters, and what is said of those that resemble none of this package's.
+
+    train.py refuses them too, but one that was changed may read them, and the master takes them:
+    so where there are some, no hyperparameter is held against it.
+    """
+    unknown: list[UserError] = []
+    while True:
+        try:
+            return workload.parse(values), unknown
+        except UserError as error:
+            name = re.match(r"hyperparameters\.(\S+): unknown key; known keys", str(error))
+            if not name or name[1] not in values:
+                if unknown:
+                    return None, [*unknown, error]
+                raise
+            unknown.append(error)
+            values = {key: value for key, value in values.items() if key != name[1]}
 
 
 def _check_on_pool(

@@ -72,6 +72,16 @@ FAMILIES: dict[str, Gpu] = {
     "p5e": _H200,
     "p5en": _H200,
 }
+# The same GPUs on Google's machines, by its names for them.
+GCE_GPUS: dict[str, Gpu] = {
+    "nvidia-tesla-p4": Gpu("P4", 8, 6.1, 5),
+    "nvidia-tesla-p100": Gpu("P100", 16, 6.0, 19),
+    "nvidia-tesla-t4": FAMILIES["g4dn"],
+    "nvidia-tesla-v100": _V100,
+    "nvidia-tesla-a100": _A100,
+    "nvidia-a100-80gb": FAMILIES["p4de"],
+    "nvidia-l4": FAMILIES["g6"],
+}
 # GPUs per instance where Determined's map lacks the type: what `instance_slots` must say.
 EC2_GPUS: dict[str, int] = {
     "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,

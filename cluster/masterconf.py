@@ -1,113 +1,104 @@
-"""The keys of a master config (0.38.1, agents on EC2 or on machines of your own) and its pools.
+"""A master config (0.38.1): what its keys do not say by themselves, and its pools."""
 
-The master refuses unknown keys and does not start, so they are all named here. The `gcp`
-provider, Kubernetes and Slurm are not: this package brings no config for them.
-"""
-
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cluster import schema
-from cluster.expconf import BIND_MOUNTS, CHECKPOINT_STORAGE, LOG_POLICIES
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, Gpu, gpu_of
-from cluster.schema import ANY_MAP, FLAG, TEXT, WHOLE, Finding, Map, Seq, Union_, Value, keys
+from cluster import gotext, schema
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of
+from cluster.masterkeys import LOOSE_COUNT, LOOSE_TEXT, ROOT, SECTIONS
+from cluster.parts import given
+from cluster.provider import check_provider
+from cluster.schema import FLAG, WHOLE, Finding, Map, Value, keys
 
-_FITTING = {
-    "type": TEXT,
-    "fitting_policy": Value((str,), choices=("best", "worst")),
-    "allow_heterogeneous_fits": FLAG,
-}
-_PREEMPTING = {"preemption": FLAG, "default_priority": schema.PRIORITY}
-_SCHEDULER = Union_(
-    "type", {"priority": Map({**_FITTING, **_PREEMPTING}), "fair_share": Map(_FITTING)}
-)
-_TASKS = Map(
+LEAST_PASSWORD = 8  # characters; `det` warns of shorter ones, and asks for a, A and 0 in it
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+def _port_problem(port: Any) -> str | None:
+    if str(port).isdigit() and 0 < int(port) < 65536:
+        return None
+    return f"{port!r} is no port; give a number up to 65535"
+
+
+def _in_url(value: Any) -> str | None:
+    return gotext.userinfo_problem(str(value))
+
+
+_DB = Map(
     {
-        **keys(TEXT, "dtrain_network_interface nccl_port_range gloo_port_range network_mode"),
-        **keys(TEXT, "work_dir startup_hook"),
-        **keys(schema.POSITIVE, "shm_size_bytes preemption_timeout"),
-        **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
-        "image": Value((str, dict)),
-        "registry_auth": ANY_MAP,
-        "force_pull_image": FLAG,
-        "environment_variables": Value((list, dict)),
-        "devices": Seq(ANY_MAP),
-        "bind_mounts": BIND_MOUNTS,
-        "log_policies": LOG_POLICIES,
+        **keys(Value((str, int, float), rule=_in_url), "user password"),
+        **keys(LOOSE_TEXT, "host name ssl_root_cert"),
+        **keys(LOOSE_TEXT, "migrations views_and_triggers"),
+        "port": Value((str, int), rule=_port_problem),
+        "ssl_mode": Value((str,), choices=_SSL),
     }
 )
-_DURATION = Value((str,), hint='write it as "10m" or "1h30m"')
-_AWS = Map(
+
+
+def _tls_problem(tls: dict[str, Any]) -> str | None:
+    one = {"cert", "key"} & {name for name in given(tls) if tls[name] != ""}
+    return "cert and key go together; give both or neither" if len(one) == 1 else None
+
+
+def _ssh_problem(ssh: dict[str, Any]) -> str | None:
+    size = ssh.get("rsa_key_size", 0)
+    if ssh.get("key_type") == "RSA" and not (isinstance(size, int) and 1 <= size <= 16384):
+        return "key_type RSA needs rsa_key_size, 1 to 16384"
+    return None
+
+
+def _token_problem(token: dict[str, Any]) -> str | None:
+    longest = schema.whole(token.get("max_lifespan_days", 30))
+    usual = schema.whole(token.get("default_lifespan_days", 30))
+    for name, days in (("max_lifespan_days", longest), ("default_lifespan_days", usual)):
+        if days is not None and (days < -1 or days > 106751):
+            return f"{name} {days}: give 0 to 106751, or -1 for ever"
+    if longest is None or usual is None or longest == -1:
+        return None
+    if usual > longest or usual == -1:
+        return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
+    return None
+
+
+def _password_problem(password: Any) -> str | None:
+    if 0 < len(str(password)) < LEAST_PASSWORD:
+        return f"less than {LEAST_PASSWORD} characters, for an administrator; take a longer one"
+    return None
+
+
+_ROLE = Map({"enabled": FLAG, "role_id": schema.POSITIVE})
+_AUTHZ = Map(
     {
-        **keys(TEXT, "type master_url master_cert_name startup_script container_startup_script"),
-        **keys(TEXT, "agent_docker_network agent_docker_runtime agent_docker_image region"),
-        **keys(TEXT, "image_id tag_key tag_value instance_name ssh_key_name instance_type"),
-        **keys(TEXT, "iam_instance_profile_arn log_group log_stream"),
-        **keys(WHOLE, "agent_reconnect_attempts agent_reconnect_backoff"),
-        **keys(_DURATION, "max_idle_agent_period max_agent_starting_period launch_error_timeout"),
-        **keys(schema.COUNT, "min_instances launch_error_retries instance_slots"),
-        **keys(FLAG, "spot cpu_slots_allowed"),
-        "agent_config_file_contents": ANY_MAP,
-        "max_instances": schema.POSITIVE,
-        "root_volume_size": Value((int,), minimum=100),
-        "network_interface": Map({"public_ip": FLAG, **keys(TEXT, "subnet_id security_group_id")}),
-        "spot_max_price": Value((str,), hint='quote it, without a currency sign: "7.50"'),
-        "custom_tags": Seq(Map(keys(TEXT, "key value"), ("key", "value"))),
+        **keys(Value((str,), choices=("basic", "rbac", "permissive")), "type fallback"),
+        **keys(FLAG, "rbac_ui_enabled _strict_ntsc_enabled strict_job_queue_control"),
+        "workspace_creator_assign_role": _ROLE,
     },
-    ("ssh_key_name", "instance_type", "max_instances"),
-    {"agent_fluent_image": "no longer read; leave it out"},
+    deprecated={"_strict_ntsc_enabled": "removed; leave it out"},
 )
-_POOL = Map(
+_SECURITY = Map(
     {
-        **keys(TEXT, "pool_name description"),
-        "provider": Union_("type", {"aws": _AWS}),
-        "scheduler": _SCHEDULER,
-        "max_aux_containers_per_agent": schema.COUNT,
-        "task_container_defaults": _TASKS,
-        "agent_reconnect_wait": _DURATION,
-    },
-    ("pool_name",),
-    {
-        "agent_reattach_enabled": "always on since 0.21; leave it out",
-        "max_cpu_containers_per_agent": "use max_aux_containers_per_agent",
-    },
-)
-_MANAGER = Map(
-    {
-        "type": Value((str,), choices=("agent",), hint="only agent clusters are checked here"),
-        **keys(TEXT, "cluster_name client_ca"),
-        **keys(TEXT, "default_aux_resource_pool default_compute_resource_pool"),
-        **keys(FLAG, "no_default_resource_pools require_authentication"),
-        "scheduler": _SCHEDULER,
-        "metadata": ANY_MAP,
-    },
-    ("type",),
-    {
-        "name": "use cluster_name",
-        "default_cpu_resource_pool": "use default_aux_resource_pool",
-        "default_gpu_resource_pool": "use default_compute_resource_pool",
-    },
-)
-MASTER = Map(
-    {
-        **keys(ANY_MAP, "db security log telemetry logging retention_policy observability"),
-        **keys(ANY_MAP, "ui_customization webhooks integrations cache scim saml oidc det_cloud"),
-        "__internal": ANY_MAP,
-        **keys(TEXT, "config_file root cluster_name"),
-        **keys(schema.COUNT, "tensorboard_timeout notebook_timeout"),
-        **keys(FLAG, "enable_cors launch_error"),
-        "feature_switches": schema.TEXTS,
-        "reserved_ports": Seq(WHOLE),
-        "additional_resource_managers": Seq(schema.ANY),
-        "port": Value((int,), minimum=0, maximum=65535),
-        "checkpoint_storage": CHECKPOINT_STORAGE,
-        "task_container_defaults": _TASKS,
-        "resource_manager": _MANAGER,
-        "resource_pools": Seq(_POOL),
-    },
-    ("resource_manager", "resource_pools", "checkpoint_storage"),
-)
+        "default_task": Map(
+            {
+                **keys(WHOLE, "id user_id"),
+                **keys(LOOSE_COUNT, "uid gid"),
+                **keys(Value((str, int), rule=lambda name: None if str(name) else "empty"),
+                       "user group"),
+            }
+        ),
+        "tls": Map(keys(LOOSE_TEXT, "cert key"), rule=_tls_problem),
+        "ssh": Map(
+            {
+                "rsa_key_size": WHOLE,
+                "key_type": Value((str,), choices=("RSA", "ECDSA", "ED25519")),
+            },
+            rule=_ssh_problem,
+        ),
+        "authz": _AUTHZ,
+        "token": Map(keys(WHOLE, "max_lifespan_days default_lifespan_days"), rule=_token_problem),
+        "initial_user_password": Value((str, int, float), rule=_password_problem),
+    }
+)  # fmt: skip
+MASTER = Map({**ROOT, **SECTIONS, "db": _DB, "security": _SECURITY})
 
 
 class Pool(NamedTuple):
@@ -118,65 +109,178 @@ class Pool(NamedTuple):
     max_agents: int | None
     gpu: Gpu | None
     spot: bool
+    instance: str = ""  # the cloud's name of its machines
+    image: Any = None  # what task_container_defaults name, of the pool or of the master
+    slots: int | None = None  # of all agents there now, where the master was asked
+
+
+class Cluster(NamedTuple):
+    """A master's pools, and what else of it an experiment meets."""
+
+    pools: dict[str, Pool]
+    default: str  # the pool of an experiment that names none
+    launch_error: bool = True  # a trial that no longer fits its pool ends in ERROR
+    storage: dict[str, Any] | None = None  # its checkpoint_storage, merged into the experiment's
+    live: bool = False  # a running master, which was asked
+    images_known: bool = True  # False: it did not say what its task_container_defaults name
 
 
 def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types, instance types, prices and pool names of a master config."""
+    old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
+    if old and new:
+        yield Finding(file, old[0], f"old schema beside {min(new)}; the master takes one of them")
+        config = {key: value for key, value in config.items() if key not in _OLD}
+    elif old:
+        yield Finding(file, old[0], "the schema of 0.12; use resource_pools", warning=True)
+        config = _modern(config)
     yield from schema.check(file, "", config, MASTER)
-    raw_pools = schema.mappings(config.get("resource_pools"))
-    names = [pool.get("pool_name") for pool in raw_pools]
-    for name in sorted({str(name) for name in names if names.count(name) > 1}):
-        yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
-    manager = schema.mapping(config.get("resource_manager"))
-    for key in ("default_aux_resource_pool", "default_compute_resource_pool"):
-        name = manager.get(key, "default")
-        if name not in names and not manager.get("no_default_resource_pools"):
-            hint = schema.nearest(str(name), [str(n) for n in names])
-            yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
-    for number, pool in enumerate(raw_pools):
+    yield from _check_managers(file, config)
+    yield from _check_defaults(file, config)
+    for number, pool in enumerate(schema.mappings(config.get("resource_pools"))):
         provider = pool.get("provider")
         if isinstance(provider, dict):
-            yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
+            yield from check_provider(file, f"resource_pools[{number}].provider", provider)
 
 
-def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
-    kind, slots = provider.get("instance_type"), provider.get("instance_slots")
-    known = DETERMINED_SLOTS.get(str(kind))
-    named = isinstance(kind, str) and not schema.PLACEHOLDER.search(kind)
-    if named and known is None and slots is None:
-        near, count = f" ({schema.nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
-        if kind in EC2_GPUS:
-            near, count = "", f", {EC2_GPUS[kind]}"
-        problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
-        yield Finding(file, f"{key}.instance_slots", problem + count)
-    right = EC2_GPUS.get(str(kind), known)
-    if slots is not None and right is not None and slots != right:
-        problem = f"{slots}, but a {kind} has {right}; set {right}"
-        yield Finding(file, f"{key}.instance_slots", problem)
-    price = provider.get("spot_max_price")
-    if isinstance(price, str) and not re.fullmatch(r"\d+(\.\d*)?|<<.*>>", price):
-        problem = f'{price!r} is not digits with at most one point; write it as "7.50"'
-        yield Finding(file, f"{key}.spot_max_price", problem)
-    if price is not None and not provider.get("spot"):
-        yield Finding(file, f"{key}.spot_max_price", "only read with spot: true; set that too")
-    least, most = provider.get("min_instances"), provider.get("max_instances")
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")
+_OLD = {"scheduler", "provisioner"}
+
+
+def _modern(config: dict[str, Any]) -> dict[str, Any]:
+    """A config of the schema before 0.13 as the master reads it."""
+    modern = {key: value for key, value in config.items() if key not in _OLD}
+    old = schema.mapping(config.get("scheduler"))
+    kind = old.get("type", "priority")
+    scheduler = {"type": kind, "fitting_policy": old.get("fit", "best")}
+    resources = schema.mapping(old.get("resource_provider"))
+    manager = {"type": "agent", "scheduler": scheduler}
+    if resources.get("type") == "kubernetes":
+        manager = dict(resources)
+    modern["resource_manager"] = manager
+    machines = config.get("provisioner")
+    if isinstance(machines, dict) and manager["type"] == "agent":
+        machines = {("type" if key == "provider" else key): v for key, v in machines.items()}
+        modern["resource_pools"] = [{"pool_name": "default", "provider": machines}]
+    return modern
+
+
+def _check_managers(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    """Resource managers and the names of their pools: unique, and the default ones there."""
+    manager = schema.mapping(config.get("resource_manager"))
+    yield from _check_kubernetes(file, config, manager)
+    kind, pools = manager.get("type", "agent"), config.get("resource_pools")
+    if pools == [] and kind in ("agent", "kubernetes"):
+        yield Finding(file, "resource_pools", "empty; name a pool, or leave the key out")
+    extra = schema.mappings(config.get("additional_resource_managers"))
+    for number, one in enumerate(extra):
+        where = f"additional_resource_managers[{number}].resource_manager"
+        inner = schema.mapping(one.get("resource_manager"))
+        if inner.get("type", "agent") != "kubernetes":
+            yield Finding(file, f"{where}.type", "only kubernetes is taken here")
+        if not one.get("resource_pools"):
+            yield Finding(file, f"additional_resource_managers[{number}]", "names no pool")
+        if not inner.get("cluster_name"):
+            yield Finding(file, f"{where}.cluster_name", "missing; set it")
+        if inner.get("type") == "kubernetes" and inner.get("max_slots_per_pod") is None:
+            yield Finding(file, f"{where}.max_slots_per_pod", "missing; set it")
+    mine = [pool.get("pool_name") for pool in _pools(config)]
+    names = mine + [
+        p.get("pool_name") for m in extra for p in schema.mappings(m.get("resource_pools"))
+    ]
+    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+        yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
+    for key, old in _DEFAULTS.items() if kind == "agent" else ():
+        name = manager.get(key) or manager.get(old) or "default"
+        if name not in mine and not manager.get("no_default_resource_pools"):
+            hint = schema.nearest(str(name), [str(n) for n in mine])
+            yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
+
+
+_DEFAULTS = {
+    "default_aux_resource_pool": "default_cpu_resource_pool",
+    "default_compute_resource_pool": "default_gpu_resource_pool",
+}
+
+
+def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pools of the first manager; it makes one itself where the config has none."""
+    if config.get("resource_pools") is None:
+        return [{"pool_name": "default"}]
+    return schema.mappings(config["resource_pools"])
+
+
+def _check_kubernetes(
+    file: str, config: dict[str, Any], manager: dict[str, Any]
+) -> Iterator[Finding]:
+    tasks = schema.mapping(config.get("task_container_defaults"))
+    there = [manager, schema.mapping(tasks.get("kubernetes"))]
+    given_times = sum(one.get("max_slots_per_pod") is not None for one in there)
+    if config.get("additional_resource_managers"):
+        given_times = int(manager.get("max_slots_per_pod") is not None)
+    if manager.get("type") == "kubernetes" and given_times != 1:
+        problem = "give it here or in task_container_defaults.kubernetes, exactly once"
+        yield Finding(file, "resource_manager.max_slots_per_pod", problem)
+
+
+def _check_defaults(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    """What a master takes and does without, to somebody's surprise."""
+    if config.get("checkpoint_storage") is None:
+        problem = "missing: every experiment has to name its own, or is refused"
+        yield Finding(file, "checkpoint_storage", problem, warning=True)
+    security = schema.mapping(config.get("security"))
+    if not security.get("initial_user_password"):
+        problem = "missing: a new cluster's users have blank passwords, which 0.38's det refuses"
+        yield Finding(file, "security.initial_user_password", problem, warning=True)
+    if schema.mapping(security.get("authz")).get("type") == "rbac":
+        problem = "the open-source master starts with it, and has no roles"
+        yield Finding(file, "security.authz.type", problem, warning=True)
+
+
+def cluster_of(config: dict[str, Any]) -> Cluster:
+    """What an experiment meets of the master with this config."""
+    if _OLD & set(config):
+        config = _modern(config)
+    manager = schema.mapping(config.get("resource_manager"))
+    key = "default_compute_resource_pool"
+    default = manager.get(key) or manager.get(_DEFAULTS[key]) or "default"
+    storage = config.get("checkpoint_storage")
+    kept = storage if isinstance(storage, dict) else None
+    return Cluster(pools(config), str(default), config.get("launch_error") is not False, kept)
 
 
 def pools(config: dict[str, Any]) -> dict[str, Pool]:
     """The pools of a master config by name."""
+    tasks = schema.mapping(config.get("task_container_defaults"))
     found = {}
-    for raw in schema.mappings(config.get("resource_pools")):
+    for raw in _pools(config):
         provider = schema.mapping(raw.get("provider"))
-        kind = str(provider.get("instance_type"))
-        slots = provider.get("instance_slots")
-        if not isinstance(slots, int):
-            slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind))
+        kind, slots, gpu = _machine(provider)
         if slots == 0 and provider.get("cpu_slots_allowed"):
             slots = 1
         name = str(raw.get("pool_name"))
-        most = provider.get("max_instances", 5) if provider else None
-        most = most if isinstance(most, int) else None
-        found[name] = Pool(name, slots, most, gpu_of(kind), provider.get("spot") is True)
+        most = schema.whole(provider.get("max_instances", 5)) if provider else None
+        own = schema.mapping(raw.get("task_container_defaults"))
+        spot = provider.get("spot") is True or _preemptible(provider)
+        image = own.get("image") or tasks.get("image")
+        found[name] = Pool(name, slots, most, gpu, spot, kind, image)
     return found
+
+
+def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
+    """A provider's machines: their type, the slots of each and their GPU, as far as known."""
+    if not provider:
+        return "", None, None
+    if provider.get("type") == "gcp":
+        instance = schema.mapping(provider.get("instance_type"))
+        gpu = GCE_GPUS.get(str(instance.get("gpu_type", "nvidia-tesla-t4")))
+        slots = schema.whole(instance.get("gpu_num", 4))
+        kind = str(instance.get("machine_type", "n1-standard-32"))
+        return f"{kind} with {slots} {gpu.name}" if gpu and slots else kind, slots, gpu
+    kind = str(provider.get("instance_type", "g4dn.metal"))
+    slots = schema.whole(provider.get("instance_slots"))
+    slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind) if slots is None else slots)
+    return kind, slots, gpu_of(kind)
+
+
+def _preemptible(provider: dict[str, Any]) -> bool:
+    return schema.mapping(provider.get("instance_type")).get("preemptible") is True

@@ -1,12 +1,12 @@
 """A small description language for YAML, and a check that names the nearest right key.
 
 `determined` ships no schemas, so the keys of experiment and master configs stand in expconf.py and
-masterconf.py in this form; a test compares the first with Determined's own JSON schemas.
+masterkeys.py in this form; a test compares the first with Determined's own JSON schemas.
 """
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,14 +14,22 @@ PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 
 
 class Finding(NamedTuple):
-    """One thing to fix: where it is, what is wrong and what to do about it."""
+    """One thing to fix: where it is, what is wrong and what to do about it.
+
+    A finding is what the master refuses or what harms. A warning is what it takes and no run
+    suffers from: an old key, or a custom of this package.
+    """
 
     file: str
     key: str
     problem: str
+    warning: bool = False
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.key}: {self.problem}"
+        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
+
+
+Rule = Callable[[Any], str | None]  # what is wrong with a value, None where nothing is
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Value:
     maximum: float | None = None
     choices: tuple[Any, ...] = ()
     hint: str = ""
+    rule: Rule | None = None
+    null: bool | None = None  # True: a value, in a list too; False: no value, under a key neither
 
     def name(self) -> str:
         """What is expected, in words."""
@@ -44,16 +54,24 @@ class Value:
         if float in kinds:
             kinds.pop(int, None)
         least = "" if self.minimum is None else f" of at least {self.minimum}"
-        return " or ".join(kinds.values()) + least
+        return (" or ".join(kinds.values()) or "nothing") + least
 
 
 @dataclass(frozen=True)
 class Map:
-    """A mapping whose keys are all known."""
+    """A mapping whose keys are all known. A deprecated key is checked too, if `keys` has it."""
 
     keys: dict[str, "Spec"]
     required: tuple[str, ...] = ()
     deprecated: dict[str, str] = field(default_factory=dict)
+    rule: Rule | None = None
+
+
+@dataclass(frozen=True)
+class Named:
+    """A mapping of any keys to one kind of thing."""
+
+    item: "Spec"
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,7 @@ class Seq:
     """A list of one kind of thing."""
 
     item: "Spec"
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True)
@@ -70,20 +89,38 @@ class Union_:
     key: str
     kinds: dict[str, Map]
     required: bool = True
+    default: str = ""  # the kind of a mapping that does not say
+    bare: Map | None = None  # the keys of one that does not; None: those of any kind
+    rule: Rule | None = None
 
 
-Spec = Value | Map | Seq | Union_
+@dataclass(frozen=True)
+class Either:
+    """One of several forms, told apart by their YAML type."""
+
+    forms: dict[type, "Spec"]
+
+
+Spec = Value | Map | Named | Seq | Union_ | Either
 
 TEXT = Value((str,))
+FILLED = Value((str,), rule=lambda text: None if text else "empty; fill it in")
 WHOLE = Value((int,))
 COUNT = Value((int,), minimum=0)
 POSITIVE = Value((int,), minimum=1)
 NUMBER = Value((int, float))
 FLAG = Value((bool,))
-ANY = Value((str, int, float, bool, dict, list))
+ANY = Value((str, int, float, bool, dict, list), null=True)
 ANY_MAP = Value((dict,))
+NOTHING = Value((), hint="leave it out")
 TEXTS = Seq(TEXT)
 PRIORITY = Value((int,), minimum=1, maximum=99)
+PORT = Value((int,), minimum=1, maximum=65535)
+
+
+def above(least: float) -> Rule:
+    """The rule of a number that is more than `least`."""
+    return lambda value: None if value > least else f"{value} is not more than {least}; raise it"
 
 
 def keys(spec: Any, names: str) -> dict[str, Any]:
@@ -94,52 +131,81 @@ def keys(spec: Any, names: str) -> dict[str, Any]:
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
     """What of `value`, found at `key`, does not fit `spec`."""
     if value is None:
+        if isinstance(spec, Value) and spec.null is False:
+            yield Finding(file, key, "empty; fill it in or take it out")
         return
+    if isinstance(spec, Either):
+        spec = spec.forms.get(type(value)) or Value(tuple(spec.forms))
     if isinstance(spec, Value):
         problem = _value_problem(value, spec)
         if problem:
             yield Finding(file, key, problem)
     elif isinstance(spec, Seq):
-        if not isinstance(value, list):
-            yield Finding(file, key, f"expected a list, got {_shown(value)}; begin lines with '-'")
-            return
-        for number, item in enumerate(value):
-            yield from check(file, f"{key}[{number}]", item, spec.item)
+        yield from _check_seq(file, key, value, spec)
     elif not isinstance(value, dict):
-        yield Finding(file, key, f"expected a mapping of keys, got {_shown(value)}")
+        yield Finding(file, key, f"expected a mapping of keys, got {shown(value)}")
     elif isinstance(spec, Map):
         yield from _check_map(file, key, value, spec)
+    elif isinstance(spec, Named):
+        for name, inner in value.items():
+            yield from _check_item(file, f"{key}.{name}", inner, spec.item)
     else:
         yield from _check_union(file, key, value, spec)
+
+
+def _check_seq(file: str, key: str, value: Any, spec: Seq) -> Iterator[Finding]:
+    if not isinstance(value, list):
+        yield Finding(file, key, f"expected a list, got {shown(value)}; begin lines with '-'")
+        return
+    for number, item in enumerate(value):
+        yield from _check_item(file, f"{key}[{number}]", item, spec.item)
+    problem = spec.rule(value) if spec.rule else None
+    if problem:
+        yield Finding(file, key, problem)
+
+
+def _check_item(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
+    """As `check`, where null is no value."""
+    if value is None and not (isinstance(spec, Value) and spec.null):
+        yield Finding(file, key, "empty; fill it in or take it out")
+    else:
+        yield from check(file, key, value, spec)
 
 
 def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterator[Finding]:
     for name, inner in value.items():
         where = f"{key}.{name}" if key else str(name)
         if name in spec.deprecated:
-            yield Finding(file, where, f"deprecated: {spec.deprecated[name]}")
-        elif name in spec.keys:
+            yield Finding(file, where, f"deprecated: {spec.deprecated[name]}", warning=True)
+        if name in spec.keys:
             yield from check(file, where, inner, spec.keys[name])
-        else:
+        elif name not in spec.deprecated:
             yield Finding(file, where, f"unknown key; {nearest(str(name), list(spec.keys))}")
     for name in spec.required:
         if value.get(name) is None:
             yield Finding(file, f"{key}.{name}" if key else name, "missing; set it")
+    problem = spec.rule(value) if spec.rule else None
+    if problem:
+        yield Finding(file, key, problem)
 
 
 def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> Iterator[Finding]:
     where = f"{key}.{spec.key}"
-    kind = value.get(spec.key)
+    kind = value.get(spec.key, spec.default or None)
     if kind is None:
-        if spec.required:
+        if spec.required or spec.key in value:
             yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
         keys = {name: inner for each in spec.kinds.values() for name, inner in each.keys.items()}
-        yield from _check_map(file, key, value, Map(keys))
-    elif str(kind) not in spec.kinds:
-        hint = nearest(str(kind), list(spec.kinds))
-        yield Finding(file, where, f"{kind!r} is not known here; {hint}")
+        yield from _check_map(file, key, value, spec.bare or Map(keys))
+    elif not isinstance(kind, str) or kind not in spec.kinds:
+        if not PLACEHOLDER.search(str(kind)):  # reported as a placeholder
+            hint = nearest(str(kind), list(spec.kinds))
+            yield Finding(file, where, f"{kind!r} is not known here; {hint}")
     else:
-        yield from _check_map(file, key, value, spec.kinds[str(kind)])
+        yield from _check_map(file, key, value, spec.kinds[kind])
+    problem = spec.rule(value) if spec.rule else None
+    if problem:
+        yield Finding(file, key, problem)
 
 
 def _value_problem(value: Any, spec: Value) -> str | None:
@@ -151,14 +217,14 @@ def _value_problem(value: Any, spec: Value) -> str | None:
     if isinstance(value, str) and PLACEHOLDER.search(value):
         return None  # reported as a placeholder, whatever it stands for
     if not right_type and not whole:
-        return f"expected {spec.name()}, got {_shown(value)}{hint}"
+        return f"expected {spec.name()}, got {shown(value)}{hint}"
     if spec.choices and value not in spec.choices:
         return f"{value!r} is not {spec.name()}{hint}"
-    if spec.minimum is not None and value < spec.minimum:
+    if isinstance(value, (int, float)) and spec.minimum is not None and value < spec.minimum:
         return f"{value} is less than {spec.minimum}; raise it{hint}"
-    if spec.maximum is not None and value > spec.maximum:
+    if isinstance(value, (int, float)) and spec.maximum is not None and value > spec.maximum:
         return f"{value} is more than {spec.maximum}; lower it{hint}"
-    return None
+    return spec.rule(value) if spec.rule else None
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -190,6 +256,14 @@ def mappings(value: Any) -> list[dict[str, Any]]:
     return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
 
 
-def _shown(value: Any) -> str:
+def whole(value: Any) -> int | None:
+    """`value` where it is a whole number, 8.0 too, as the master reads it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if value == value // 1 else None
+
+
+def shown(value: Any) -> str:
+    """`value` as a message has it, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import pathlib
 import re
 from typing import Any
@@ -14,11 +15,27 @@ from tests.conftest import ROOT
 
 POOL = "resource_pools[0].provider"
 V100_SPOT = "aws-spot-p3-16xlarge"
+IMAGE = "registry/albert:1"
+
+# What stands for a placeholder that has one of these words in it.
+_FILLINGS = {
+    "region": "us-west-2",
+    "subnet": "subnet-0123456789abcdef0",
+    "security group": "sg-0123456789abcdef0",
+    "profile": "arn:aws:iam::123456789012:instance-profile/agents",
+    "folder": "/mnt/filled-in",
+    "password": "Filled-in-1",
+}
+
+
+def _filling(placeholder: re.Match[str]) -> str:
+    words = placeholder[0].lower()
+    return next((text for word, text in _FILLINGS.items() if word in words), "filled-in")
 
 
 @functools.lru_cache
 def parsed(path: pathlib.Path) -> dict[str, Any]:
-    return yaml.safe_load(PLACEHOLDER.sub("filled-in", path.read_text()))
+    return yaml.safe_load(PLACEHOLDER.sub(_filling, path.read_text()))
 
 
 def filled(path: pathlib.Path) -> dict[str, Any]:
@@ -35,10 +52,12 @@ def experiment(name: str) -> dict[str, Any]:
 
 
 def put(config: dict[str, Any], path: str, value: Any) -> None:
-    """Set `a.b[0].c`; a value of None takes the key out."""
+    """Set `a.b[0].c`, with mappings on the way; a value of None takes the key out."""
     *parents, last = re.findall(r"[^.\[\]]+", path)
     node: Any = config
     for name in parents:
+        if isinstance(node, dict):
+            node.setdefault(name, {})
         node = node[int(name)] if name.isdigit() else node[name]
     if value is None:
         del node[last]
@@ -51,11 +70,16 @@ def findings(
     config: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """What the checker says of configs as files of their own, the package as model folder."""
+    """What the checker says of configs as files of their own, the package as model folder.
+
+    An experiment that names no image gets one.
+    """
     paths = {}
+    if config is not None:
+        config = {"environment": {"image": IMAGE}, **config}
     for name, content in (("job.yaml", config), ("master.yaml", cluster)):
         if content is not None:
             paths[name] = tmp_path / name
-            paths[name].write_text(yaml.safe_dump(content))
+            paths[name].write_text(json.dumps(content))
     jobs = [paths["job.yaml"]] if config is not None else []
     return list(check.check_all(jobs, paths.get("master.yaml"), ROOT))

@@ -32,6 +32,31 @@ MASTER_MISTAKES = [
      "resource_manager.scheduler.type", "did you mean 'priority'?"),
     ("master-aws-spot.yaml", "resource_pool", [], "resource_pool", "'resource_pools'"),
     ("master-local.yaml", "checkpoint_storage.bucket", "b", "checkpoint_storage.bucket", "unknown"),
+    ("master-aws-spot.yaml", f"{POOL}.max_idle_agent_period", "1d",
+     f"{POOL}.max_idle_agent_period", "no duration"),
+    ("master-aws-spot.yaml", f"{POOL}.max_idle_agent_period", "0s",
+     f"{POOL}.max_idle_agent_period", "not more than 0"),
+    ("master-aws-spot.yaml", f"{POOL}.region", "sa-east-1", f"{POOL}.region", "set image_id"),
+    ("master-aws-spot.yaml", f"{POOL}.master_url", "http://10.0.0.5/det", f"{POOL}.master_url",
+     "HOST:PORT"),
+    ("master-aws-spot.yaml", f"{POOL}.network_interface.security_group_id", "default",
+     f"{POOL}.network_interface.security_group_id", "sg-"),
+    ("master-aws-spot.yaml", "db.password", "a/b", "db.password", "which '/' breaks"),
+    ("master-aws-spot.yaml", "db.username", "x", "db.username", "unknown key"),
+    ("master-aws-spot.yaml", "db.ssl_mode", "required", "db.ssl_mode", "one of"),
+    ("master-aws-spot.yaml", "security.tls", {"key": "k"}, "security.tls", "go together"),
+    ("master-aws-spot.yaml", "security.initial_user_password", "x",
+     "security.initial_user_password", "less than 8"),
+    ("master-aws-spot.yaml", "retention_policy.schedule", "daily", "retention_policy.schedule",
+     "cron"),
+    ("master-aws-spot.yaml", "task_container_defaults.network_mode", "hosts",
+     "task_container_defaults.network_mode", "did you mean 'host'?"),
+    ("master-aws-spot.yaml", "resource_manager.no_default_resource_pools", True,
+     "resource_manager.no_default_resource_pools", "leave it out"),
+    ("master-local.yaml", "scheduler", {"fit": "best"}, "scheduler", "old schema"),
+    ("master-local.yaml", "additional_resource_managers",
+     [{"resource_manager": {"cluster_name": "b"}, "resource_pools": [{"pool_name": "b"}]}],
+     "additional_resource_managers[0].resource_manager.type", "only kubernetes"),
 ]  # fmt: skip
 
 
@@ -52,8 +77,14 @@ def test_slot_map_and_pools() -> None:
     assert not set(slots) & set(machines.EC2_GPUS)
     pools = masterconf.pools(master())
     spot = pools[V100_SPOT]
-    assert (spot.slots_per_agent, spot.max_agents, spot.spot) == (8, 64, True)
+    most = master()["resource_pools"][0]["provider"]["max_instances"]
+    assert (spot.slots_per_agent, spot.max_agents, spot.spot) == (8, most, True)
     assert (spot.gpu.gigabytes, spot.gpu.has_bf16) == (16, False)
     assert (pools["aws-p3-16xlarge"].spot, pools["aux-cpu"].slots_per_agent) == (False, 0)
+    gcp = {"type": "gcp", "instance_type": {"gpu_type": "nvidia-l4", "gpu_num": 8,
+           "machine_type": "g2-standard-96", "preemptible": True}, "max_instances": 3}  # fmt: skip
+    pool = masterconf.pools({"resource_pools": [{"pool_name": "p", "provider": gcp}]})["p"]
+    assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
+    assert pool.instance == "g2-standard-96 with 8 L4"
     modern = masterconf.pools(master("master-aws-modern.yaml"))
     assert modern["aws-p5-48xlarge"].slots_per_agent == 8

@@ -1,0 +1,137 @@
+"""A running master, asked: what it says of a config, and what its pools hold.
+
+Nothing is created: experiments go to it with `validateOnly`. The login is that of `det`:
+DET_MASTER, and DET_USER and DET_PASS or what `det user login` kept.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+from determined.common import api
+from determined.common.api import authentication, certs, errors
+
+from cluster.machines import gpu_of
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.schema import Finding, mapping, mappings
+from detalbert.errors import Unavailable, first_line
+
+_LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
+_AWAY = (502, 503, 504)
+
+
+class Master:
+    """A master that the user is logged in to. Its methods raise Unavailable."""
+
+    def __init__(self, address: str, session: api.Session) -> None:
+        self.address = address
+        self.session = session
+
+    @classmethod
+    def login(cls) -> "Master":
+        """The master that `det` would talk to, without a question. Raises Unavailable."""
+        address = api.get_default_master_url()
+        try:
+            address = api.canonicalize_master_url(address)
+            session = _session(address)
+        except errors.ForbiddenException:
+            raise Unavailable(f"{address} does not know this user and password; {_LOGIN}") from None
+        except (errors.UnauthenticatedException, _NoLogin):
+            raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
+        except _FAULTS as error:
+            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
+            raise Unavailable(f"no master answers at {address}{why}; set DET_MASTER") from None
+        return cls(address, session)
+
+    def check(self, file: str, text: str) -> Iterator[Finding]:
+        """A finding where the master refuses the experiment config `text`, with its reason."""
+        body = {"config": text, "validateOnly": True}
+        refused = self._ask("/api/v1/experiments", body).get("refused")
+        if refused:
+            reason = str(refused).replace("invalid experiment configuration: ", "")
+            yield Finding(file, "master", "refuses it: " + "; ".join(reason.splitlines()))
+
+    def cluster(self) -> Cluster:
+        """Its pools as they are now; their images only where this user may read the config."""
+        raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
+        agents = mappings(self._ask("/api/v1/agents").get("agents"))
+        config = self._ask("/api/v1/master/config").get("config")
+        said = cluster_of(mapping(config))
+        found = {}
+        for pool in raw:
+            name = str(pool.get("name"))
+            image = said.pools[name].image if name in said.pools else None
+            found[name] = _pool(pool, agents)._replace(image=image)
+        default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
+        return said._replace(
+            pools=found, default=str(default), live=True, images_known=bool(config)
+        )
+
+    def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
+        try:
+            if body is None:
+                return mapping(self.session.get(path).json())
+            return mapping(self.session.post(path, json=body).json())
+        except errors.UnauthenticatedException:
+            raise Unavailable(f"{self.address} wants a login; {_LOGIN}") from None
+        except (errors.APIException, errors.ForbiddenException) as error:
+            if getattr(error, "status_code", 0) in _AWAY:
+                problem = f"{self.address} is not ready ({first_line(error)}); try again"
+                raise Unavailable(problem) from None
+            return {"refused": str(error) or type(error).__name__}
+        except _FAULTS as error:
+            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
+            raise Unavailable(f"{self.address} does not answer{why}; try again") from None
+
+
+_UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
+
+
+class _NoLogin(Exception):
+    """Neither a token nor a password."""
+
+
+_FAULTS = (
+    errors.BadRequestException,
+    errors.BadResponseException,
+    requests.exceptions.RequestException,
+    OSError,
+    ValueError,
+)
+
+
+def _session(address: str) -> api.Session:
+    """A session as `det` has it, where that needs no question."""
+    cert = certs.default_load(address)
+    store = authentication.TokenStore(address)
+    user, password, _ = authentication.default_load_user_password(None, None, store)
+    env_user = authentication.get_det_username_from_env()
+    tokens = [(user, store.get_token(user))]
+    tokens.append((env_user, authentication.get_det_user_token_from_env()))
+    for name, token in tokens:
+        if name and token:
+            session = api.Session(address, name, token, cert, max_retries=0)
+            try:
+                session.get("/api/v1/me")
+                return session
+            except errors.UnauthenticatedException:
+                continue
+    if password is None:
+        raise _NoLogin
+    token = authentication.login(address, user, password, cert).token
+    return api.Session(address, user, token, cert, max_retries=0)
+
+
+def _pool(raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
+    """A pool as `/api/v1/resource-pools` has it; one of a provider has no agents to count."""
+    name, instance = str(raw.get("name")), str(raw.get("instanceType") or "")
+    spot = bool(mapping(mapping(raw.get("details")).get("aws")).get("spotEnabled"))
+    if raw.get("type") != "RESOURCE_POOL_TYPE_STATIC":
+        width = raw.get("slotsPerAgent")
+        width = width if isinstance(width, int) and width >= 0 else None
+        return Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
+    mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
+    widths = Counter(len(mapping(agent.get("slots"))) for agent in mine)
+    width = next(iter(widths)) if len(widths) == 1 else None
+    return Pool(name, width, len(mine), None, spot, slots=raw.get("slotsAvailable"))

@@ -1,0 +1,156 @@
+"""The machines that an experiment's trials need of a pool, how many start, and what an hour is."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from cluster.masterconf import Cluster, Pool
+from cluster.schema import Finding, mapping, mappings, nearest, whole
+from reports.prices import Price
+
+KEY = "resources.slots_per_trial"
+
+
+def slots_of(config: dict[str, Any]) -> int:
+    """Slots of each trial, 1 where the config says none or no number."""
+    slots = whole(mapping(config.get("resources")).get("slots_per_trial"))
+    return 1 if slots is None or slots < 0 else slots
+
+
+def pool_name(config: dict[str, Any], cluster: Cluster) -> str:
+    """The pool that the experiment asks for, by name or not."""
+    return str(mapping(config.get("resources")).get("resource_pool") or cluster.default)
+
+
+def trials_at_once(config: dict[str, Any]) -> int:
+    """How many trials a searcher has at one time."""
+    searcher = mapping(config.get("searcher"))
+    if searcher.get("name") in (None, "single"):
+        return 1
+    numbers = [whole(searcher.get("max_concurrent_trials", 16)), whole(searcher.get("max_trials"))]
+    return min(number for number in [*numbers, 16 * 64] if number)
+
+
+class Start(NamedTuple):
+    """What a pool starts for an experiment that finds it empty."""
+
+    pool: Pool
+    needed: int | None  # machines for the trials at once; None: not known
+    launched: int | None  # at most; the provisioner counts machines that are up as missing
+
+    @classmethod
+    def of(cls, config: dict[str, Any], pool: Pool) -> "Start":
+        """The start of `config`'s trials in `pool`.
+
+        Machines that are up, and wait for the trial's others, are not subtracted from what the
+        trial lacks (agentrm/scaledecider of 0.38.1): seven of eight up start eight more.
+        """
+        slots, width = slots_of(config), pool.slots_per_agent
+        if not width:
+            return cls(pool, None, None)
+        each, trials = -(-slots // width), trials_at_once(config)
+        needed = each * trials if slots >= width else -(-slots * trials // width)
+        most = needed if pool.max_agents is None else pool.max_agents
+        return cls(pool, min(needed, most), min(2 * needed - 1 if each > 1 else needed, most))
+
+    def describe(self, prices: dict[str, Price]) -> str:
+        """How many machines, of which type, for how much an hour."""
+        pool = self.pool
+        if self.needed is None or not pool.instance:
+            count = f"{self.needed} of " if self.needed else ""
+            return f"pool {pool.name}: {count}your own machines"
+        counts = sorted({self.needed, self.launched or 0} - {0})
+        count = " to ".join(map(str, counts)) or "0"
+        kind = "spot" if pool.spot else "on demand"
+        text = f"pool {pool.name}: {count} {pool.instance} ({kind}) at the start"
+        if pool.instance not in prices:
+            return f"{text}, no price in cluster/prices.yaml"
+        hour = prices[pool.instance].hourly(pool.spot)
+        dollars = " to ".join(f"${n * hour:,.2f}" for n in counts) or "$0"
+        return f"{text}, {dollars} an hour"
+
+
+def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
+    """The image of the experiment's container: its own, or that of task_container_defaults."""
+    for image in (mapping(config.get("environment")).get("image"), pool and pool.image):
+        if isinstance(image, dict):
+            kinds = ["cpu"] if pool and pool.slots_per_agent is not None else ["cuda", "gpu", "cpu"]
+            kinds = ["cuda", "gpu"] if pool and pool.gpu else kinds
+            image = next((image[kind] for kind in kinds if image.get(kind)), None)
+        if image:
+            return str(image)
+    return None
+
+
+def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
+    """Whether the pool is there, has the room, and what its machines would run."""
+    name = pool_name(config, cluster)
+    pool = cluster.pools.get(name)
+    if pool is None and cluster.live:
+        return  # the master says so itself
+    if pool is None:
+        problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
+        yield Finding(file, "resources.resource_pool", problem)
+        return
+    width = list(_check_width(file, config, pool))
+    yield from width
+    if image_of(config, pool) is None and cluster.images_known:
+        problem = "neither the experiment nor the master names one, and 0.38.1's own has torch 2.3"
+        yield Finding(file, "environment.image", f"{problem}; name one with torch 2.6 or later")
+    if not width:
+        yield from _check_spare(file, config, cluster, pool)
+
+
+def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
+    slots, width = slots_of(config), pool.slots_per_agent
+    single = mapping(config.get("resources")).get("is_single_node") is True
+    most = pool.slots
+    if most is None and width and pool.max_agents is not None:
+        most = width * pool.max_agents
+    if width == 0 and slots:
+        problem = f"pool {pool.name!r} has no slots; name a GPU pool in resources.resource_pool"
+        yield Finding(file, "resources.resource_pool", problem)
+    elif width and slots > width and slots % width:
+        fit = f"{slots // width * width} or {-(-slots // width) * width}"
+        problem = (
+            f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}"
+        )
+        yield Finding(file, KEY, problem)
+    elif width and single and slots > width:
+        problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"
+        yield Finding(file, "resources.is_single_node", problem)
+    elif most is not None and slots > most:
+        problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
+        yield Finding(file, KEY, f"{problem}; lower it or raise max_instances")
+
+
+def excludes_nodes(config: dict[str, Any]) -> bool:
+    """Whether a log policy keeps the trial from a machine."""
+    actions = [policy.get("action") for policy in mappings(config.get("log_policies"))]
+    return any(mapping(a).get("type", a) == "exclude_node" for a in actions)
+
+
+def _check_spare(
+    file: str, config: dict[str, Any], cluster: Cluster, pool: Pool
+) -> Iterator[Finding]:
+    """A trial that excludes a machine needs another; far more than that start for nothing."""
+    slots, width, most = slots_of(config), pool.slots_per_agent, pool.max_agents
+    if not width or not most:
+        return
+    machines = -(-slots // width)
+    if excludes_nodes(config) and machines + 1 > most and cluster.launch_error and slots:
+        problem = (
+            f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
+            f"{machines}: once one is excluded, the trial ends or waits for ever"
+        )
+        own = not pool.instance  # more of them may be added
+        fix = "add one" if own else f"max_instances: {machines + 1}"
+        fix += ", or set launch_error: false in the master"
+        yield Finding(file, "log_policies", f"{problem}; {fix}", warning=own)
+    start = Start.of(config, pool)
+    wanted = (start.needed or 0) + 1
+    if machines > 1 and (start.launched or 0) > wanted:
+        problem = (
+            f"pool {pool.name!r} starts up to {start.launched} machines for {start.needed}, and "
+            f"too many again after every reclaim; max_instances: {wanted} is enough for it"
+        )
+        yield Finding(file, KEY, problem, warning=True)

@@ -1,0 +1,130 @@
+"""Texts as the master's Go libraries read them: durations, schedules, URLs, paths."""
+
+import posixpath
+import re
+import string
+import urllib.parse
+from decimal import Decimal
+
+# Nanoseconds, as https://pkg.go.dev/time#ParseDuration has them.
+_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_LONGEST = 2**63 - 1
+
+
+def duration(text: str) -> int | None:
+    """Nanoseconds of "1h30m"; None for what Go does not read ("10", "1d", "20 minutes")."""
+    sign = -1 if text.startswith("-") else 1
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    if rest == "0":
+        return 0
+    total, at = Decimal(0), 0
+    while at < len(rest):
+        part = _PART.match(rest, at)
+        if not part:
+            return None
+        total += Decimal(part[1]) * _UNITS[part[2]]
+        at = part.end()
+    return sign * int(total) if at and total <= _LONGEST else None
+
+
+def duration_problem(text: str) -> str | None:
+    """Why the master does not take `text` as a duration."""
+    if duration(text) is None:
+        return f'{text!r} is no duration; write it as "10m", "90s" or "1h30m"'
+    return None
+
+
+def period_problem(text: str) -> str | None:
+    """As `duration_problem`, for one that must be more than nothing."""
+    if (duration(text) or 1) < 1 or duration(text) == 0:
+        return f"{text!r} is not more than 0; raise it"
+    return duration_problem(text)
+
+
+_CRON_FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""),
+                (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
+                (0, 6, "sun mon tue wed thu fri sat")]  # fmt: skip
+_CRON_NAMES = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"]
+
+
+def schedule_problem(text: str) -> str | None:
+    """Why `text` is neither a duration nor a cron expression of five fields.
+
+    See https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
+    """
+    if duration(text) is not None or text in [f"@{name}" for name in _CRON_NAMES]:
+        return None
+    if text.startswith("@every ") and duration(text[7:]) is not None:
+        return None
+    zone = re.match(r"(?:CRON_)?TZ=\S+ +", text)
+    fields = text[zone.end() if zone else 0 :].split()
+    if len(fields) == 5 and all(map(_cron_field, fields, _CRON_FIELDS)):
+        return None
+    return f'{text!r} is neither a duration ("24h") nor a cron expression ("0 5 * * *")'
+
+
+def _cron_field(text: str, field: tuple[int, int, str]) -> bool:
+    return all(_cron_range(part, *field) for part in text.split(","))
+
+
+def _cron_range(text: str, low: int, high: int, names: str) -> bool:
+    """Whether `text` is *, a value or a range, each with a step or without."""
+    words = names.split()
+    span, slash, step = text.partition("/")
+    if slash and not (step.isdigit() and int(step) > 0):
+        return False
+    if span in ("*", "?"):
+        return True
+    ends = []
+    for end in span.split("-"):
+        named = end.lower() in words
+        ends.append(low + words.index(end.lower()) if named else int(end) if end.isdigit() else -1)
+    return len(ends) < 3 and low <= ends[0] <= ends[-1] <= high
+
+
+_USERINFO = string.ascii_letters + string.digits + "-._~!$&'()*+,;=:@"
+
+
+def userinfo_problem(text: str) -> str | None:
+    """Why `text` cannot stand as a user or a password in a URL that nobody escapes."""
+    wrong = sorted({char for char in text if char not in _USERINFO})
+    if wrong:
+        return (
+            f"the master writes it into a URL as it is, which {' '.join(wrong)!r} breaks; use "
+            "letters, digits and -._~!$&'()*+,;=:@"
+        )
+    return None
+
+
+def master_url_problem(text: str) -> str | None:
+    """Why the agents' `master_url` is not taken: it is scheme://host:port, without a path."""
+    if not text:
+        return None
+    try:
+        url = urllib.parse.urlsplit(text)
+        url.port  # noqa: B018  it raises
+    except ValueError:
+        return f"{text!r} is no URL; write it as http://10.0.0.5:8080"
+    if url.scheme not in ("http", "https") or url.path or not text.isprintable() or " " in text:
+        return f"{text!r}: write it as http://HOST:PORT or https://HOST:PORT, nothing after it"
+    return None
+
+
+def absolute_problem(path: str) -> str | None:
+    """Why `path` is no absolute path."""
+    return None if path.startswith("/") else f"{path!r} is not absolute; begin it with /"
+
+
+def prefix_problem(path: str) -> str | None:
+    """Why the master does not take `path` as the prefix in a bucket."""
+    return f"{path!r} has .. in it; leave that out" if ".." in path.split("/") else None
+
+
+def outside(inner: str, outer: str) -> bool:
+    """Whether `inner`, relative to the folder `outer` or absolute, leads out of it."""
+    if not inner.startswith("/"):
+        return posixpath.normpath(inner).startswith("..")
+    outer = posixpath.normpath(outer)
+    return outer != "/" and f"{posixpath.normpath(inner)}/".find(f"{outer}/") != 0

@@ -1,0 +1,79 @@
+"""Hyperparameters: single values, search ranges, and mappings of more of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cluster import schema
+from cluster.schema import NUMBER, TEXT, WHOLE, Finding, Map, Seq, Value, check, keys, nearest
+
+_COUNTED = {"type": TEXT, "count": schema.POSITIVE}
+_BASE = Value((int, float), rule=lambda base: None if base > 0 else f"{base} is not more than 0")
+
+
+def _ends_problem(value: dict[str, Any]) -> str | None:
+    low, high = value.get("minval"), value.get("maxval")
+    if is_number(low) and is_number(high) and low >= high:
+        return f"minval {low} is not below maxval {high}"
+    return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a number, and no truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_VALS = Seq(schema.ANY, rule=lambda vals: None if vals else "empty; give at least one value")
+# A search range, by `type`; every other mapping is a nested value.
+RANGES = {
+    "const": Map({"type": TEXT, "val": schema.ANY}, ("val",)),
+    "categorical": Map({"type": TEXT, "vals": _VALS}, ("vals",)),
+    "int": Map({**_COUNTED, **keys(WHOLE, "minval maxval")}, ("minval", "maxval"), {},
+               _ends_problem),
+    "double": Map({**_COUNTED, **keys(NUMBER, "minval maxval")}, ("minval", "maxval"), {},
+                  _ends_problem),
+    "log": Map({**_COUNTED, "base": _BASE, **keys(NUMBER, "minval maxval")},
+               ("base", "minval", "maxval"), {}, _ends_problem),
+}  # fmt: skip
+
+
+def check_hyperparameters(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    """Every range in `hyperparameters:`, nested ones too, against the searcher that draws it."""
+    searcher = schema.mapping(config.get("searcher")).get("name")
+    for name, value in schema.mapping(config.get("hyperparameters")).items():
+        yield from _check_one(file, f"hyperparameters.{name}", value, searcher)
+
+
+def _check_one(file: str, key: str, value: Any, searcher: Any) -> Iterator[Finding]:
+    if isinstance(value, list) and searcher == "grid":  # in a list, the master looks for counts
+        for number, inner in enumerate(value):
+            yield from _check_count(file, f"{key}[{number}]", inner)
+    if not isinstance(value, dict):
+        return
+    if "type" not in value:
+        for name, inner in value.items():
+            yield from _check_one(file, f"{key}.{name}", inner, searcher)
+        return
+    kind = value["type"]
+    if not isinstance(kind, str) or kind not in RANGES:
+        yield Finding(file, f"{key}.type", f"{kind!r}; {nearest(str(kind), list(RANGES))}")
+        return
+    nulls = {} if kind != "const" or "val" not in value else {"val": value["val"] or 0}
+    yield from check(file, key, {**value, **nulls}, RANGES[kind])
+    if searcher == "grid":
+        yield from _check_count(file, key, value)
+    elif kind != "const" and searcher in (None, "single"):
+        yield Finding(file, key, "a search range under searcher.name single; give one value")
+
+
+def _check_count(file: str, key: str, value: Any) -> Iterator[Finding]:
+    """A grid needs the number of points in every range that has no values of its own."""
+    if isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _check_count(file, f"{key}[{number}]", inner)
+    elif isinstance(value, dict) and "type" not in value:
+        for name, inner in value.items():
+            yield from _check_count(file, f"{key}.{name}", inner)
+    elif isinstance(value, dict) and value["type"] in ("int", "double", "log"):
+        if value.get("count") is not None:
+            return
+        yield Finding(file, f"{key}.count", "missing; searcher.name grid needs it")

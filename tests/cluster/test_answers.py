@@ -1,0 +1,85 @@
+"""The checker against what a real 0.38.1 master answered: refused or harmful is exit status 2."""
+
+import copy
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from cluster import check
+from tests.conftest import ROOT
+
+# Where the two disagree, and why that is right or cannot be otherwise.
+ACCEPTED = {  # the master takes them and the recording calls them clean; the checker does not
+    "upstream/searcher/partially-filled searcher is allowed and merges correctly": "metric 'sae' "
+    "is none of this package's: the trial would end at its first checkpoint",
+    "valid/without-data": "train.py has nothing to train on and ends",
+}
+MISSED = {
+    "searcher/source-trial-nonexistent": "only the master knows which trials there are",
+    "workspace/nonexistent": "only the master knows its workspaces",
+    "integrations/webhook-id-nonexistent": "only the master knows its webhooks",
+    "resources/slots-odd-of-machines": "needs the pool: found with --master and with --ask",
+    "resources/single-node-too-wide": "needs the pool: found with --master and with --ask",
+    "master/authz-rbac-open-source": "upstream's own samples have it: a warning",
+    "master/initial-password-missing": "upstream's own samples have none: a warning",
+    "master/tasks-image-gpu-legacy": "the master does take gpu as cuda here: its log shows it",
+    "master/tls": "whether the files are there is known on the master's machine alone",
+}
+
+
+@pytest.fixture(scope="module")
+def answers(shared: pathlib.Path) -> dict[str, Any]:
+    return json.loads((shared / "golden" / "determined-answers.json").read_text())
+
+
+def text_of(case: dict[str, Any], bases: dict[str, Any]) -> str:
+    """The file of a recorded case; JSON is YAML, and quotes what Go would read otherwise."""
+    if "text" in case:
+        return case["text"]
+    config = copy.deepcopy(case["config"] if "config" in case else bases[case["base"]])
+    for path in case.get("unset", []):
+        node: Any = config
+        for key in path[:-1]:
+            node = node[key]
+        del node[path[-1]]
+    for path, value in case.get("set", []):
+        node = config
+        for key in path[:-1]:
+            node = node.setdefault(key, {}) if isinstance(node, dict) else node[key]
+        node[path[-1]] = value
+    return json.dumps(config)
+
+
+@pytest.mark.parametrize("part", ["experiment_cases", "master_cases"])
+def test_the_real_masters_answers(
+    part: str, answers: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "check_context", lambda folder: iter(()))
+    wrong = {}
+    for case in answers[part]:
+        path = tmp_path / "config.yaml"
+        path.write_text(text_of(case, answers["bases"]), encoding="utf-8")
+        configs, master = ([path], None) if part == "experiment_cases" else ([], path)
+        faults = [f for f in check.check_all(configs, master, ROOT) if not f.warning]
+        bad = not case["accepted"] or "accepted_but" in case
+        if bool(faults) != bad:
+            wrong[case["id"]] = faults or case.get("message") or case.get("accepted_but")
+    listed = {name for name in ACCEPTED | MISSED if name.startswith("master/") == (part[0] == "m")}
+    assert set(wrong) == listed, wrong
+    assert len(wrong) <= 0.03 * len(answers[part])
+
+
+def test_upstreams_schema_cases_are_among_them(answers: dict[str, Any], shared: Any) -> None:
+    """A case of determined-cases.json has the master's own answer in determined-answers.json."""
+    cases = json.loads((shared / "golden" / "determined-cases.json").read_text())["cases"]
+    asked = {case["id"]: case for case in answers["experiment_cases"]}
+    found = 0
+    for case in cases:
+        if case["schema"].startswith("test-"):
+            continue  # a schema of the schemas' own tests
+        answer = asked[f"upstream/{case['schema'].removesuffix('.json')}/{case['name']}"]
+        assert answer["schema_valid"] == case["valid"] or answer["accepted"] is False
+        found += 1
+    assert found > 100

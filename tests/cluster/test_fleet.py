@@ -1,0 +1,123 @@
+"""The machines of an experiment: how many start, one to spare, and templates merged into it."""
+
+from typing import Any
+
+import pytest
+
+from cluster.fleet import Start, check_fleet, image_of
+from cluster.machines import FAMILIES
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.merge import merge, merge_storage
+from reports.prices import load_prices
+
+EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
+
+
+def pool(most: int = 9, **more: Any) -> Pool:
+    return Pool("p", 8, most, FAMILIES["p3"], True, "p3.16xlarge", "image:1")._replace(**more)
+
+
+def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
+    config = {"resources": {"slots_per_trial": 64}, **config}
+    return list(check_fleet("f", config, Cluster({"p": machines}, "p", **more)))
+
+
+@pytest.mark.parametrize(
+    ("most", "action", "launch_error", "faults"),
+    [(8, True, True, 1), (9, True, True, 0), (8, True, False, 0), (8, False, True, 0)],
+)
+def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults: int) -> None:
+    """Once one of exactly as many machines is excluded, the trial ends at the next failure."""
+    policies = EXCLUDES if action else [{"name": "CUDA OOM"}]
+    found = said({"log_policies": policies}, pool(most), launch_error=launch_error)
+    assert [f.key for f in found] == ["log_policies"] * faults
+    assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
+
+
+def test_the_older_form_of_an_action_and_machines_of_ones_own() -> None:
+    older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
+    own = pool(8, instance="", gpu=None)
+    (warning,) = said({"log_policies": older}, own)
+    assert warning.warning and "add one, or set" in warning.problem
+
+
+def test_far_more_machines_than_needed() -> None:
+    (warning,) = said({}, pool(64))
+    assert warning.warning and "up to 15 machines for 8" in warning.problem
+    assert said({}, pool(9)) == []
+    one = {"resources": {"slots_per_trial": 8}}
+    assert list(check_fleet("f", one, Cluster({"p": pool(64)}, "p"))) == []
+
+
+def test_start_and_price() -> None:
+    prices = load_prices()
+    wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
+    search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
+    assert Start.of(wide, pool(64))[1:] == (8, 15)
+    assert (
+        Start.of(wide, pool(9))
+        .describe(prices)
+        .endswith("8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour")
+    )
+    assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
+    assert Start.of({}, pool(spot=False)).describe(prices).endswith("(on demand) at the start, "
+                                                                    "$24.48 an hour")  # fmt: skip
+    assert (
+        Start.of({}, pool(instance="x9.large"))
+        .describe(prices)
+        .endswith("no price in cluster/prices.yaml")
+    )
+    own = pool(slots_per_agent=None, instance="")
+    assert Start.of(wide, own).describe(prices) == "pool p: your own machines"
+
+
+def test_image() -> None:
+    cpu = pool(slots_per_agent=0, gpu=None)
+    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
+    assert (image_of(both, pool()), image_of(both, cpu)) == ("g", "c")
+    assert image_of({"environment": {"image": "all"}}, pool()) == "all"
+    assert image_of({"environment": {"image": {"gpu": "old"}}}, pool()) == "old"
+    assert image_of({}, pool()) == "image:1"
+    assert image_of({"environment": {"image": {"cpu": "c"}}}, pool(image=None)) is None
+    (finding,) = said({}, pool(image=None))
+    assert finding.key == "environment.image" and "torch 2.3" in finding.problem
+    assert said({}, pool(image=None), images_known=False) == []
+
+
+def test_image_of_the_masters_defaults() -> None:
+    pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
+    config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
+    found = cluster_of({**config, "launch_error": False})
+    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
+    assert not found.launch_error and found.default == "default"
+
+
+def test_templates() -> None:
+    config = {
+        "name": "n",
+        "environment": {"environment_variables": ["A=1"]},
+        "bind_mounts": [{"host_path": "/a", "container_path": "x"}],
+        "checkpoint_storage": {"save_trial_best": 2},
+        "hyperparameters": {"lr": {"type": "const", "val": 1}},
+    }
+    template = {
+        "name": "other",
+        "environment": {"image": "i", "environment_variables": ["B=1"]},
+        "bind_mounts": [
+            {"host_path": "/b", "container_path": "x"},
+            {"host_path": "/b", "container_path": "y"},
+        ],
+        "log_policies": [{"name": "p"}],
+        "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 1},
+        "hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2}, "more": 1},
+    }
+    merged = merge(config, template)
+    assert merged["name"] == "n"
+    assert merged["environment"] == {"image": "i", "environment_variables": ["B=1", "A=1"]}
+    assert [mount["host_path"] for mount in merged["bind_mounts"]] == ["/a", "/b"]
+    assert merged["log_policies"] == [{"name": "p"}]
+    assert merged["checkpoint_storage"] == {"type": "s3", "bucket": "b", "save_trial_best": 2}
+    assert merged["hyperparameters"] == {"lr": {"type": "const", "val": 1}, "more": 1}
+    other = merge_storage({"checkpoint_storage": {"type": "gcs"}}, template["checkpoint_storage"])
+    assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
+    assert merge_storage({}, None) == {}

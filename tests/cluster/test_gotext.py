@@ -1,0 +1,139 @@
+"""What Go's libraries read of a text: patterns, durations, schedules, URLs, YAML."""
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from cluster import goregexp, gotext, goyaml
+from detalbert.errors import UserError
+
+# As Go's regexp.Compile (1.22) says: compiles, or does not.
+COMPILES = r"""
+.*CUDA|a{2}?|[]a]|[^]]|(?i)x|(?P<n>a)(?<m>b)|(?:a|b)+|a{,3}|\pL\p{Greek}\P{Lu}|\12|\x{41}|\x41
+[[:alpha:]]|[[:^digit:]x-]|\Qa*b\E+|^*|(?i:a)b|(?-s)a|é+|\_\.\-|[\d-z]|err\z|\Aab\b|()|x|}|]|(?s-i:.)
+""".replace("\n", "").split("|")  # fmt: skip
+FAILS = {
+    "*CUDA": "nothing to repeat",
+    "a|+": "nothing to repeat",
+    "(?i)*": "nothing to repeat",
+    "(a": "not closed",
+    "a)": "closes nothing",
+    "[a": "not closed",
+    "[]": "not closed",
+    "[z-a]": "range",
+    r"[a-\d]": "range",
+    "[[:foo:]]": "no class",
+    "^(?!.*INFO)x": "no look-around",
+    "(?<=a)b": "no look-around",
+    "(?>a)": "no look-around",
+    "(?x)a": "flags imsU",
+    r"(rank) \1": "no back references",
+    r"error\Z": "Go has",
+    r"\8": "no back references",
+    "\\": "backslash at the end",
+    "a++b": "on top of another",
+    "a**": "on top of another",
+    "a{2}{3}": "on top of another",
+    "a{1001}": "repeat count",
+    "a{3,2}": "repeat count",
+    "(a{500}){500}": "repeats more than",
+    "(?P<n>a)(?P<n>b)": "group name",
+    "(?P<n-m>a)": "group name",
+    r"\x{110000}": "no character",
+    r"\pQ": "no class",
+    "(" * 1001: "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("pattern", [p for p in COMPILES if p not in ("b)+", "(?:a")])
+def test_pattern_that_go_compiles(pattern: str) -> None:
+    assert goregexp.problem(pattern) is None
+
+
+@pytest.mark.parametrize(("pattern", "words"), FAILS.items())
+def test_pattern_that_go_does_not_compile(pattern: str, words: str) -> None:
+    assert words in (goregexp.problem(pattern) or "")
+
+
+def test_durations() -> None:
+    seconds = {"20m": 1200, "1h30m": 5400, "1.5h": 5400, ".5m": 30, "1.s": 1, "+3s": 3, "0": 0}
+    seconds |= {"-5m": -300, "1500ms": 1.5, "2h45m0s": 9900, "1us": 1e-6, "1µs": 1e-6}
+    for text, value in seconds.items():
+        assert gotext.duration(text) == value * 10**9, text
+    for text in ("", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s", "9999999h"):
+        assert gotext.duration(text) is None, text
+    assert gotext.period_problem("20m") is None
+    assert "not more than 0" in gotext.period_problem("0s")
+    assert "not more than 0" in gotext.period_problem("-5m")
+    assert "no duration" in gotext.period_problem("1d")
+
+
+def test_schedules() -> None:
+    good = ["60m", "0 5 * * *", "*/5 * * * *", "@daily", "@every 1h", "0 5 * * MON-FRI"]
+    for text in [*good, "TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0"]:
+        assert gotext.schedule_problem(text) is None, text
+    bad = ["daily", "61 * * * *", "0 5 * * 7", "0 5 * *", "@every 1d", "5-1 * * * *", "*/0 * * * *"]
+    for text in bad:
+        assert gotext.schedule_problem(text), text
+
+
+def test_urls_and_paths() -> None:
+    for text in ("http://10.0.0.5:8080", "https://local-ipv4:8443", "http://10.0.0.5", ""):
+        assert gotext.master_url_problem(text) is None, text
+    for text in ("10.0.0.5:8080", "ftp://a", "http://a/", "http://a:8080/det", "http://a:b"):
+        assert gotext.master_url_problem(text), text
+    assert gotext.userinfo_problem("Aa0-._~!$&'()*+,;=:@") is None
+    for char in '/#%?{}[]<>"\\^`| é':
+        assert gotext.userinfo_problem(f"pass{char}word"), char
+    assert not gotext.outside("a/b/../c", "/mnt") and gotext.outside("a/../../c", "/mnt")
+    assert not gotext.outside("/mnt/a", "/mnt") and gotext.outside("/mnt/../a", "/mnt")
+    assert gotext.outside("/mntx", "/mnt") and not gotext.outside("/x", "/")
+    assert gotext.prefix_problem("a/../b") and gotext.prefix_problem("..")
+    assert gotext.prefix_problem("a/.../b") is None
+
+
+# As a real 0.38.1 master takes them under a key that wants text.
+PLAIN = {
+    "5e-5": 5e-5, "048": 48.0, "010": 8, "0x1F": 31, "0b11": 3, "0o17": 15, "1_000": 1000, "+1": 1,
+    ".5": 0.5, "-012": -10, "685_230.15": 685230.15, "y": True, "Off": False, "no": False,
+    "2024-01-01": "2024-01-01", "1:30": "1:30", "0x": "0x", "1e": "1e", "nUll": "nUll",
+    "~": None, "NULL": None, "tRue": "tRue", ".": ".", "'5'": "5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), PLAIN.items())
+def test_plain_values(text: str, value: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
+    loaded = goyaml.load(path)
+    assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
+    assert type(loaded["key"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}\n", "line 2: 'c' is there twice"),
+        ("a: .inf\n", "no number in JSON"),
+        ("a:\n\tb: 1\n", "not YAML (line 2)"),
+        ("a: *b\n", "not YAML (line 1)"),
+        ("a: !!python/object/apply:int [2]\n", "not YAML (line 1)"),
+        ("- a\n", "not a config"),
+        ("", "not a config"),
+    ],
+)
+def test_files_that_are_no_config(text: str, words: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        goyaml.load(path)
+    assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)
+
+
+def test_merge_keys_and_anchors(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("a: &a {x: 1, z: 2}\nb:\n  <<: *a\n  x: 3\n")
+    assert goyaml.load(path)["b"] == {"x": 3, "z": 2}
+    with pytest.raises(UserError, match="cannot read it"):
+        goyaml.load(tmp_path / "none.yaml")
