@@ -1,6 +1,6 @@
 """`threads: auto` against torch's default, a thread for every core: idle, and with one core busy.
 
-Whole runs of train.py with configs/local.yaml, cut to 100 steps; validation and checkpoints do not
+Whole runs of train.py with configs/local.yaml, cut to 200 steps; validation and checkpoints do not
 count. The busy process multiplies matrices on one thread. Both runs train the same windows; their
 losses agree to rounding, for another number of threads adds up in another order.
 """
@@ -21,7 +21,7 @@ from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.scaling import throughput_of
 from detalbert.processes import count_cores
 
-STEPS = 100
+STEPS = 200
 APART = 0.02  # of the loss, at most
 BUSY = "import torch; torch.set_num_threads(1); a = torch.rand(500, 500)\nwhile True: a @ a"
 
