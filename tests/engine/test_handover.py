@@ -118,7 +118,9 @@ def trained(tiny_config: Path, out: Path) -> dict[str, Any]:
     return torch.load(newest(out) / "state_dict.pth", weights_only=True)
 
 
-def test_of_another_trial_only_the_weights_are_taken(tiny_config: Path, tmp_path: Path) -> None:
+def test_of_another_trial_only_the_weights_are_taken(
+    tiny_config: Path, tmp_path: Path, capsys: Any
+) -> None:
     state = trained(tiny_config, tmp_path / "source")
     state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
     assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
@@ -131,9 +133,19 @@ def test_of_another_trial_only_the_weights_are_taken(tiny_config: Path, tmp_path
         trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
         assert chaos.same(before, (trial.optimizer.state_dict(), trial.schedule.state_dict()))
         assert trial.handover.threads == 1
+        assert "warm start    another trial's weights" in capsys.readouterr().out
         trial.meter.reset()
         one_step(trial)
         assert len(trial.optimizer.state) > 0  # it moves
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_gpu_keeps_this_machines_threads(cpu: bool, tiny_config: Path) -> None:
+    with trial_of(tiny_config) as trial:
+        trial.handover.cpu = cpu
+        kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
+        trial.handover.on_checkpoint_load_start(kept)
+        assert trial.handover.threads == (2 if cpu else 1)
 
 
 def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, tmp_path: Path) -> None:
