@@ -98,6 +98,8 @@ _FAULTS = (
     requests.exceptions.RequestException,
     OSError,
     ValueError,
+    KeyError,  # an answer, of something else than a master
+    TypeError,
 )
 
 

@@ -22,7 +22,7 @@ from determined.common import constants, context
 
 from cluster import goyaml
 from cluster.ask import Master
-from cluster.expconf import check_experiment, runs_train_py
+from cluster.expconf import check_experiment, is_ours
 from cluster.fleet import Start, check_fleet, image_of, pool_name
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
@@ -159,7 +159,7 @@ def check_one(
     if cluster is not None:
         broken += check_fleet(file, config, cluster)
     yield from broken
-    if runs_train_py(config):
+    if is_ours(config):
         given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
         if all(isinstance(section, dict) for section in given.values()):
             found = check_job(file, {**config, **given}, cluster, folder)

@@ -21,7 +21,7 @@ from cluster.schema import (
 )
 from detalbert.settings.experiment import UNREAD
 
-__all__ = ["EXPERIMENT", "RANGES", "check_experiment", "runs_train_py"]
+__all__ = ["EXPERIMENT", "RANGES", "check_experiment", "is_ours"]
 
 
 _LENGTH = Map(
@@ -185,7 +185,7 @@ EXPERIMENT = Map(
 def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Keys, types and limits of an experiment config, and what a run would not survive."""
     yield from schema.check(file, "", config, EXPERIMENT)
-    yield from check_hyperparameters(file, config)
+    yield from check_hyperparameters(file, config, is_ours(config))
     if (config.get("workspace") or "") == "" != (config.get("project") or ""):
         yield Finding(file, "workspace", "missing, and project is there; set both or neither")
     elif (config.get("project") or "") == "" != (config.get("workspace") or ""):
@@ -214,8 +214,15 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(file, "entrypoint", f"{problem} before the rest")
 
 
+def is_ours(config: dict[str, Any]) -> bool:
+    """Whether the experiment is one of this package's: other people have a train.py too."""
+    data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
+    told = {"train", "text", "shards"} & set(data) or {"model", "model_config"} & set(hparams)
+    return runs_train_py(config) and bool(told)
+
+
 def runs_train_py(config: dict[str, Any]) -> bool:
-    """Whether the experiment is one of this package's: its entrypoint runs train.py."""
+    """Whether the entrypoint runs a train.py."""
     entrypoint = config.get("entrypoint")
     words = entrypoint if isinstance(entrypoint, list) else str(entrypoint).split()
     return any(str(word).rsplit("/", 1)[-1] == "train.py" for word in words)

@@ -36,11 +36,19 @@ RANGES = {
 }  # fmt: skip
 
 
-def check_hyperparameters(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """Every range in `hyperparameters:`, nested ones too, against the searcher that draws it."""
+RANDOM = "a search range under searcher.name single; give one value"
+
+
+def check_hyperparameters(file: str, config: dict[str, Any], ours: bool) -> Iterator[Finding]:
+    """Every range in `hyperparameters:`, nested ones too, against the searcher that draws it.
+
+    A range without a search is one random value: not what a run of ours (`ours`) means.
+    """
     searcher = schema.mapping(config.get("searcher")).get("name")
     for name, value in schema.mapping(config.get("hyperparameters")).items():
-        yield from _check_one(file, f"hyperparameters.{name}", value, searcher)
+        for finding in _check_one(file, f"hyperparameters.{name}", value, searcher):
+            random = finding.problem == RANDOM
+            yield finding._replace(warning=True) if random and not ours else finding
 
 
 def _check_one(file: str, key: str, value: Any, searcher: Any) -> Iterator[Finding]:
@@ -62,7 +70,7 @@ def _check_one(file: str, key: str, value: Any, searcher: Any) -> Iterator[Findi
     if searcher == "grid":
         yield from _check_count(file, key, value)
     elif kind != "const" and searcher in (None, "single"):
-        yield Finding(file, key, "a search range under searcher.name single; give one value")
+        yield Finding(file, key, RANDOM)
 
 
 def _check_count(file: str, key: str, value: Any) -> Iterator[Finding]:
