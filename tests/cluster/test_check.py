@@ -27,6 +27,23 @@ def test_what_ships_is_clean(capsys: Any, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
+def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A config that names a pool takes the widest one of a master that has none of that name."""
+    cluster = filled(path)
+    pools = {pool["pool_name"]: pool for pool in cluster["resource_pools"]}
+    widest = max(pools, key=lambda name: pools[name].get("provider", {}).get("max_instances", 0))
+    problems = []
+    for config in CONFIGS:
+        content = yaml.safe_load(config.read_text())
+        resources = content.setdefault("resources", {})
+        if resources.get("resource_pool", widest) not in pools:
+            resources["resource_pool"] = widest
+        found = findings(tmp_path, content, cluster)
+        problems += [f"{config.name}: {finding}" for finding in found]
+    assert problems == []
+
+
+@pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
 def test_master_is_refused_until_filled_in(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     left = list(check.check_all([], path, ROOT))
     text = re.sub(r"#.*", "", path.read_text())
