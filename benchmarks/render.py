@@ -52,7 +52,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
         found.append(result)
     if not found:
         raise UserError(f"--results {folder}: no results in it; run python -m benchmarks all")
-    return sorted(found, key=lambda result: ORDER.index(result["stage"]))
+    return sorted(found, key=lambda x: (ORDER.index(x["stage"]), x["device"]["type"]))
 
 
 def table_of(results: list[dict[str, Any]]) -> str:
