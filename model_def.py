@@ -20,7 +20,7 @@ from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
-from detalbert.settings.hparams import HParams, parse_data_config, parse_hparams
+from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import METRICS, score
@@ -28,7 +28,9 @@ from detalbert.training import preflight
 from detalbert.training.folder import SCORES, write_predictions
 from detalbert.training.workload import Workload
 
-# What a run prints of a validation.
+# What a run reports of a validation; all of it is in SCORES beside the checkpoint.
+CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
+# What it prints.
 SHOWN = (
     "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1", "loss",
 )  # fmt: skip
@@ -43,14 +45,14 @@ class SquadTrial(StepTrial):
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
         model = build_model(hparams, self.data.tokenizer)
-        super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN)
+        super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         self.answers = context.wrap_reducer(
             AnswerReducer(hparams, self.data.validation, self.rank), for_training=False
         )
 
-    def predictions(self) -> Answers | None:
-        """The answers of the last validation, while the weights are still those; chief only."""
-        return self.answers.latest
+    def validated(self) -> tuple[Answers | None, dict[str, float]]:
+        """The answers while the weights are still those, and the scores; chief only."""
+        return self.answers.latest, self.answers.metrics
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
@@ -141,8 +143,7 @@ class AnswersBesideCheckpoint(ModelBesideCheckpoint):
 
 
 FINE_TUNING = Workload(
-    parse_data=parse_data_config,
-    parse=parse_hparams,
+    parsers=PARSERS,
     load=SquadData.load,
     trial=SquadTrial,
     check=preflight.check,

@@ -27,6 +27,7 @@ from detalbert.errors import UserError
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, table
 from detalbert.inference.reply import ask, describe
+from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
 
@@ -36,6 +37,7 @@ MODES = ("data", "question", "interactive", "export", "serve")
 def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
+    start_logging()
     quiet_libraries()
     try:
         run(args)

@@ -3,6 +3,7 @@
 # point. It installs what requirements.txt asks for and the image lacks. torch, which was built for
 # the image's CUDA, and the harness, which comes from the cluster, are never replaced. Where all is
 # there, it takes a fraction of a second and no network.
+# Then it checks the config, and says how many threads multi-slot runs begin with.
 # It ends the task with one line: "error" where another try cannot help (the configs' log policy
 # Hook then stops the retries), "unavailable" where it may.
 "${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt <<'EOF_PYTHON' || exit $?
@@ -63,3 +64,12 @@ if missing:
         names = ", ".join(map(str, missing))
         fail("unavailable", f"could not install {names} (pip's reasons are above)")
 EOF_PYTHON
+
+# The shell prints each command here: one that has the config in it would set off the log policies,
+# whose patterns are in the config.
+if [ -f workloads.py ]; then
+  "${DET_PYTHON_EXECUTABLE:-python3}" workloads.py || exit $?
+fi
+# Slots share the machine's cores. It is what torchrun sets, with four lines about it, where nobody
+# did; how many threads compute says hyperparameters.threads.
+case "${DET_SLOT_IDS:-}" in *,*) export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" ;; esac

@@ -14,6 +14,7 @@ import os
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+from detalbert.log import start_logging
 from detalbert.processes import end_with_parent
 
 # torchrun waits for its ranks; killed, it would leave them behind, training.
@@ -23,26 +24,30 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
 import argparse
 import contextlib
 import functools
+import logging
 import sys
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("detalbert.train")
+if __name__ == "__main__":
+    start_logging()
+    if os.environ.get("RANK", "0") == "0":
+        log.info("loading data and model")  # the imports alone take seconds
 
 import determined
 import torch
 from determined import core, pytorch
 
 from detalbert.engine import determinism
-from detalbert.engine.progress import format_scores
 from detalbert.errors import UserError
 from detalbert.settings import experiment
-from detalbert.settings.hparams import StepHParams
-from detalbert.training import folder, preflight, resume, search, spot
+from detalbert.training import display, folder, preflight, resume, run_record, search, spot
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.display import describe, quiet_libraries
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import EveryOrStop, StopRequest
+from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -63,7 +68,8 @@ def leave(status: int) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
     args = parse_arguments(argv)
-    quiet_libraries()
+    start_logging()
+    display.quiet_libraries()
     determinism.choose_exact_kernels()
     try:
         info = determined.get_cluster_info()
@@ -72,8 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         else:
             run_locally(args)
     except UserError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"train.py: {error.kind}: {error}", file=sys.stderr)
+        log.error("train.py: %s: %s", error.kind, error)
         return 2
     return 0
 
@@ -106,7 +111,7 @@ def run_locally(args: argparse.Namespace) -> None:
         if chief:
             folder.create_folder(args.output_dir)
             stack.enter_context(folder.claim_folder(args.output_dir))
-        training = Training.load(workload, config, hparams)
+        training = Training.load(workload, config, hparams, experiment.trial_seed(config))
         checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
         checkpoint = distributed.broadcast(checkpoint)
         train_locally(training, distributed, args.output_dir, checkpoint)
@@ -119,14 +124,6 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
         folder.set_aside(output)
     else:
         checkpoint = resume.find_checkpoint(resume_from, output, training.identity())
-    if checkpoint is not None:
-        steps = resume.read_manifest(checkpoint)["steps"]
-        print(
-            f"going on from step {steps} ({checkpoint})"
-            + (": the run is complete, --resume never starts over"
-               if steps == training.hparams.max_steps else ""),
-            flush=True,
-        )  # fmt: skip
     folder.write_config(output, training.config)
     return checkpoint and str(checkpoint)
 
@@ -142,7 +139,7 @@ def train_locally(
     config, hparams = training.config, training.hparams
     # `trial` is made below: its context wants to know first where reports go.
     metrics = RunMetrics(
-        output, config["searcher"], hparams.global_batch_size, lambda: trial.predictions()
+        output, config["searcher"], lambda: trial.validated(), lambda: trial.meter.throughput
     )
     done = 0
     if checkpoint is not None:
@@ -160,9 +157,11 @@ def train_locally(
     ):  # fmt: skip
         trial = training.trial(context)
         if chief:
-            print(describe(trial), flush=True)
-        early = spot.EarlyCheckpoint(hparams, distributed)
-        fit = fit_arguments(training, reports(hparams, stop), early)
+            display.say_start(training, trial, done, checkpoint)
+        early = spot.EarlyCheckpoint(hparams, distributed, done)
+        told = Told(stop.should_preempt, lambda: stop.reason, chief)
+        reports = EveryOrStop(Every(hparams.reporting_period, done), told)
+        fit = fit_arguments(training, reports, early)
         controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
@@ -175,18 +174,12 @@ def train_locally(
 def conclude(training: Training, metrics: RunMetrics, stop: StopRequest, done: int) -> None:
     """The chief's part after `done` steps: say how the run ended, and how well."""
     if done < training.hparams.max_steps:
-        print(
-            f"stopped by {stop.reason} after step {done}; checkpoint written, "
-            "run the same command again to go on",
-            flush=True,
-        )
+        log.info("stopped after step %d; run the same command again to go on", done)
         return
-    if metrics.windows:  # this process trained: its last checkpoint's seconds belong in there
+    if metrics.sums["windows"]:  # it trained: its last checkpoint's seconds belong in there
         metrics.write_metrics()
-    best = metrics.best()
-    scores = format_scores(best, training.workload.shown)
-    print(f"best validation (step {best['steps']}):  {scores}")
-    print(f"{training.workload.leaves} are in {metrics.path}", flush=True)
+    display.say_end(metrics.best(), training.workload.shown)
+    log.info("%s are in %s", training.workload.leaves, metrics.path)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
@@ -196,31 +189,35 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     hparams = workload.read(config, info.trial.hparams)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         workload.check(config, hparams, info.gpu_uuids)
-    training = Training.load(workload, config, hparams)
+    training = Training.load(workload, config, hparams, info.trial.trial_seed)
     config, hparams = training.config, training.hparams
     with pytorch.init(hparams=config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
         trial = training.trial(context)
-        if context.distributed.rank == 0:
-            print(describe(trial), flush=True)
-        steps = reports(hparams, context._core.preempt)  # private: init() hands out no core context
+        chief, done = context.distributed.rank == 0, context.get_initial_batch()
+        if chief:
+            display.say_start(training, trial, done, info.latest_checkpoint)
+            run_record.keep_resolved(display.resolved(training, trial))
+        stop = spot.ThroughTheMaster()
+        # Private: init() hands out no core context.
+        asked = functools.partial(context._core.preempt.should_preempt, auto_ack=False)
+        steps = EveryOrStop(Every(hparams.reporting_period, done), Told(asked, stop.by, chief))
         if config["searcher"]["name"] != "single":
             steps = search.UntilDropped(steps, hparams, context)
         watch = hparams.spot_notice and context.distributed.local_rank == 0
-        early = spot.EarlyCheckpoint(hparams, context.distributed)
-        with spot.watching(watch, spot.preempt_allocation, early.request):
+        early = spot.EarlyCheckpoint(hparams, context.distributed, done)
+        with spot.watching(watch, stop.request, early.request):
             pytorch.Trainer(trial, context).fit(
                 max_length=pytorch.Batch(trial.steps),
                 latest_checkpoint=info.latest_checkpoint,
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
                 **fit_arguments(training, steps, early),
             )
-
-
-def reports(hparams: StepHParams, preempt: core.PreemptContext) -> EveryOrStop:
-    """The steps that end in a report."""
-    should_stop = functools.partial(preempt.should_preempt, auto_ack=False)
-    return EveryOrStop(hparams.reporting_period, should_stop)
+        if chief:
+            if trial.progress.done < trial.steps:
+                log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
+            if best := run_record.best_validation():
+                display.say_end(best, workload.shown)
 
 
 def fit_arguments(

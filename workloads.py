@@ -1,20 +1,74 @@
 """What train.py drives: one `Workload` for each kind of training, chosen by the config's `data:`.
 
 A config whose data has `text` or `shards` pretrains; any other fine-tunes on SQuAD.
+
+On a cluster startup-hook.sh runs this file first: a mistake in the config's own sections ends the
+task there with one line. After train.py's, torchrun adds thirty lines of its own.
 """
 
+import json
+import logging
+import os
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detalbert.training.workload import Workload
-from model_def import FINE_TUNING
+from detalbert.errors import UserError
+from detalbert.log import start_logging
+from detalbert.settings.sections import Parsers
+
+if TYPE_CHECKING:
+    from detalbert.training.workload import Workload
+
+log = logging.getLogger("detalbert.workloads")
 
 
-def choose(config: Mapping[str, Any]) -> Workload:
+def choose(config: Mapping[str, Any]) -> "Workload":
     """The workload that an experiment config means."""
-    data = config.get("data")
-    if isinstance(data, Mapping) and ("text" in data or "shards" in data):
+    if _pretrains(config):
         from pretrain.workload import PRETRAINING  # only here: fine-tuning does without
 
         return PRETRAINING
+    from model_def import FINE_TUNING
+
     return FINE_TUNING
+
+
+def parsers(config: Mapping[str, Any]) -> Parsers:
+    """What reads the sections of that workload. Loads no torch, so it takes a moment."""
+    if _pretrains(config):
+        from pretrain.hparams import PARSERS as pretraining
+
+        return pretraining
+    from detalbert.settings.hparams import PARSERS as fine_tuning
+
+    return fine_tuning
+
+
+def _pretrains(config: Mapping[str, Any]) -> bool:
+    data = config.get("data")
+    return isinstance(data, Mapping) and ("text" in data or "shards" in data)
+
+
+def main() -> int:
+    """Check the config of the task that this process is in; returns the exit status, 0 or 2.
+
+    Its environment (`DET_EXPERIMENT_CONFIG`, `DET_HPARAMS`) is Determined's own, what
+    `TrialInfo._from_env` of 0.38.1 reads; the files of `get_cluster_info` are not there yet.
+    """
+    if "DET_EXPERIMENT_CONFIG" not in os.environ:  # a notebook, a shell
+        return 0
+    start_logging()
+    config = json.loads(os.environ["DET_EXPERIMENT_CONFIG"])
+    found = parsers(config)
+    try:
+        found.data(config.get("data"))
+        found.hyperparameters(json.loads(os.environ["DET_HPARAMS"]))
+    except UserError as error:
+        log.error("train.py: %s: %s", error.kind, error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -83,8 +83,7 @@ def context_of(config: dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorch
     """Determined's context for one process, as a run makes it; it writes into `folder`."""
     choose_exact_kernels()
     alone = core.DummyDistributedContext()
-    windows = config["hyperparameters"]["global_batch_size"]
-    metrics = RunMetrics(folder, config["searcher"], windows)
+    metrics = RunMetrics(folder, config["searcher"])
     checkpoints = LocalCheckpoints(alone, metrics, {}, {})
     with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
         context._current_batch_idx = 0  # the trial loop counts it

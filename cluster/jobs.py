@@ -37,7 +37,7 @@ def check_job(
     workload = choose(config)
     yield from _check_searcher(file, config, workload)
     try:
-        workload.parse_data(config.get("data"))
+        workload.parsers.data(config.get("data"))
     except UserError as error:
         yield _from_error(file, error)
     slots = max(1, slots_of(config))
@@ -137,7 +137,7 @@ def _parse(
     unknown: list[UserError] = []
     while True:
         try:
-            return workload.parse(values), unknown
+            return workload.parsers.hyperparameters(values), unknown
         except UserError as error:
             name = re.match(r"hyperparameters\.(\S+): unknown key; known keys", str(error))
             if not name or name[1] not in values:

@@ -10,7 +10,8 @@ from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import limited, parse_section
+from detalbert.settings.sections import Parsers, limited, parse_section
+from detalbert.settings.text import parse_text_config
 
 SIZE_KEYS = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "embedding_size",
@@ -86,3 +87,6 @@ class PretrainHParams(StepHParams):
 def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
     """`hyperparameters:` of a pretraining experiment. Raises UserError as `parse_section` does."""
     return parse_section(PretrainHParams, "hyperparameters", values)
+
+
+PARSERS = Parsers(parse_text_config, parse_pretrain_hparams)

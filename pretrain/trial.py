@@ -35,6 +35,7 @@ METRICS = (
     "mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy", "span_loss",
     "span_accuracy",
 )  # fmt: skip
+CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy")
 
 
@@ -50,7 +51,7 @@ class PretrainTrial(StepTrial):
         )
         model = build_model(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
-        super().__init__(context, hparams, model, examples, SHOWN, read_pretraining)
+        super().__init__(context, hparams, model, examples, SHOWN, CHARTED, read_pretraining)
         self.scores = context.wrap_reducer(
             ScoreReducer(self.model.config.vocab_size), for_training=False
         )
@@ -65,6 +66,9 @@ class PretrainTrial(StepTrial):
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         held_out = self.data.validation, self.data.held_out
         return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
+
+    def validated(self) -> tuple[None, dict[str, float]]:
+        return None, self.scores.metrics
 
     def begin_step(self, batch: list[PretrainRow]) -> None:
         labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
@@ -116,6 +120,7 @@ class ScoreReducer(pytorch.MetricReducer):
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+        self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
         self.rows: list[tuple[int, dict[str, torch.Tensor]]] = []
@@ -148,7 +153,8 @@ class ScoreReducer(pytorch.MetricReducer):
                 metrics[f"{name}_loss"] = total[f"{name}_loss"] / count
                 metrics[f"{name}_accuracy"] = 100.0 * total[f"{name}_hits"] / count
                 metrics["loss"] += metrics[f"{name}_loss"]
-        return metrics
+        self.metrics = metrics
+        return dict(metrics)  # what is reported is less
 
 
 def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:

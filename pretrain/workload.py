@@ -11,7 +11,7 @@ from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
 from detalbert.training.workload import Workload
 from pretrain.data import PretrainText
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import PARSERS, PretrainHParams
 from pretrain.trial import METRICS, SHOWN, PretrainTrial
 
 
@@ -31,8 +31,7 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
 
 
 PRETRAINING = Workload(
-    parse_data=parse_text_config,
-    parse=parse_pretrain_hparams,
+    parsers=PARSERS,
     load=PretrainText.load,
     trial=PretrainTrial,
     check=check,

@@ -22,7 +22,7 @@ def switch_off(part: str) -> None:
     if part in ("rng", "all"):  # Determined's own restore gives every rank the chief's generator
         determinism.seed_step = lambda *_: None
         if part == "all":
-            train.EveryOrStop = lambda period, should_stop: period
+            train.EveryOrStop = lambda every, should_stop: every
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))

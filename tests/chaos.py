@@ -95,9 +95,9 @@ class Soak:
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if line.startswith("periods"):
+            if line.startswith("INFO: periods"):
                 opened = time.monotonic()
-            elif line.startswith("step ") and first is None:
+            elif line.startswith("INFO: step ") and first is None:
                 first = time.monotonic()
         if process.wait() != 0 or opened is None:
             raise SystemExit(f"the run failed ({process.returncode}):\n{''.join(lines)}")
@@ -120,7 +120,7 @@ class Soak:
         def read() -> None:
             for line in process.stdout:
                 lines.append(line)
-                if line.startswith("periods"):
+                if line.startswith("INFO: periods"):
                     opened.set()
             opened.set()
 
@@ -145,7 +145,7 @@ class Soak:
             truncate_newest(output / "checkpoints")
         clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
         if self.processes == 1 and not ended and kind in clean:
-            done = any(line.startswith("best validation") for line in lines)
+            done = any(line.startswith("INFO: best validation") for line in lines)
             if process.returncode != clean[kind] and not done:
                 raise SystemExit(f"{kind}: exit {process.returncode}:\n{''.join(lines)}")
         return None if ended else (lines[-1].strip() if lines else "")

@@ -136,11 +136,11 @@ def validated(trial: SquadTrial) -> list[tuple[list, list]]:
 def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: Path) -> None:
     with trial_of(tiny_config, null_score_diff_threshold=-1.0) as trial:
         parts, reducer, split = validated(trial), trial.answers, trial.data.validation
-        assert len(parts) > 2 and trial.predictions() is None
+        assert len(parts) > 2 and trial.validated()[0] is None
         metrics = reducer.cross_slot_reduce(parts)
         spans = [span for part in parts for span in part[0]]
         wanted = merge_answers(split.examples, split.windows, spans, -1.0)
-        assert trial.predictions() == wanted
+        assert trial.validated() == (wanted, reducer.metrics)
         loss = metrics.pop("loss")
         assert metrics == score(split.examples, *wanted, -1.0)
         assert metrics != score(
@@ -157,7 +157,7 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         answers = json.loads((tmp_path / "scored" / "predictions.json").read_text())
         assert answers == wanted.predictions and (tmp_path / "scored" / PRETRAINED).is_dir()
         trial.begin_step(first_batch(trial))  # the weights move on
-        assert trial.predictions() is None
+        assert trial.validated()[0] is None
         beside.on_checkpoint_write_end(str(tmp_path / "later"))
         assert [path.name for path in (tmp_path / "later").iterdir()] == [PRETRAINED]
 
@@ -179,7 +179,7 @@ def test_without_a_given_config_determineds_is_read(monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_come_from_the_folder() -> None:
-    hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
+    hparams = HParams(model="embedded/albert-tiny", max_seq_length=192, seed=0)
     tokenizer = SquadData.load(
         {"train": "generated", "validation": "generated", "max_train_examples": 4,
          "max_validation_examples": 4}, hparams
@@ -199,15 +199,15 @@ def test_a_model_folder_without(missing: str, tmp_path: Path) -> None:
     shutil.copytree(shipped, folder)
     (folder / missing).unlink()
     with pytest.raises(UserError, match="hyperparameters.model: .* does not load"):
-        build_model(HParams(model=str(folder)), tokenizer)
+        build_model(HParams(model=str(folder), seed=0), tokenizer)
 
 
 def test_a_model_too_short_or_of_another_kind() -> None:
-    hparams = HParams(model="embedded/albert-tiny", max_seq_length=512)
+    hparams = HParams(model="embedded/albert-tiny", max_seq_length=512, seed=0)
     tokenizer = load_tokenizer(DataConfig("g", "g"), hparams)
     with pytest.raises(UserError, match="hyperparameters.max_seq_length: 512 tokens"):
         build_model(hparams, tokenizer)
     mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2,
              "num_hidden_layers": 1, "intermediate_size": 32}  # fmt: skip
     with pytest.raises(UserError, match="cannot run packed rows"):
-        build_model(HParams(model_config=mpnet, max_seq_length=128), tokenizer)
+        build_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)

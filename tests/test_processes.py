@@ -121,6 +121,6 @@ def run_until_it_trains(
              *settings(reporting_period=2, num_workers=num_workers)],
             cwd=ROOT, env=left.env, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    wait_for(lambda: "\nstep " in log.read_text() or process.poll() is not None, 600)
+    wait_for(lambda: "\nINFO: step " in log.read_text() or process.poll() is not None, 600)
     assert process.poll() is None, log.read_text()
     return process

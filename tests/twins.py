@@ -67,8 +67,8 @@ def twin(config: Path, output: Path, processes: int, changes: list[str]) -> str:
     )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"a run failed ({done.returncode}):\n{done.stderr}")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("threads ")]
-    return lines[0].split(maxsplit=1)[1]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("INFO: threads ")]
+    return lines[0].split(maxsplit=2)[2]
 
 
 def hash_of(output: Path) -> str:

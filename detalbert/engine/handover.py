@@ -1,5 +1,6 @@
 """What a checkpoint hands over: all of a run to its restart, the weights alone to another trial."""
 
+import logging
 from typing import Any
 
 import determined
@@ -9,6 +10,8 @@ from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
 from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
+
+log = logging.getLogger(__name__)
 
 
 class Handover(pytorch.PyTorchCallback):
@@ -32,6 +35,7 @@ class Handover(pytorch.PyTorchCallback):
         fresh = context.get_initial_batch() == 0
         self.threads = set_threads(hparams.threads, context.distributed, fresh)
         self.notes = f"hyperparameters.threads: {hparams.threads}"
+        self.odd = False  # whether the notes tell of something that a restart should not bring
 
     def state_dict(self) -> dict[str, Any]:
         return {"threads": self.threads, "trial": self.trial}
@@ -71,17 +75,20 @@ class Handover(pytorch.PyTorchCallback):
             self.notes = "as the run began"
         elif self.hparams.threads != began_with:
             self.notes += f"; the run began with {began_with}, so it is rounded otherwise now"
+            self.odd = True
 
     def on_training_start(self) -> None:
         slots, cores = self.context.distributed.local_size, count_cores()
         text = f"{self.threads} a slot ({self.notes})"
-        if self.threads * slots > cores:
+        slow = self.threads * slots > cores
+        if slow:
             text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
-        self._say("threads", text)
+        if self.first_step == 0 or slow or self.odd:
+            self._say("threads", text, logging.WARNING if slow or self.odd else logging.INFO)
 
-    def _say(self, name: str, text: str) -> None:
+    def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
         if self.chief:
-            print(f"{name:<14}{text}", flush=True)
+            log.log(level, "%-14s%s", name, text)
 
 
 def _misfit(name: str) -> UserError:

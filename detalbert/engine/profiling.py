@@ -7,6 +7,7 @@ to the end of another. The trace is among TensorBoard's files, so a cluster uplo
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import time
@@ -21,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from detalbert.errors import UserError
 
+log = logging.getLogger(__name__)
 WARM_UP = 3  # steps before it: loaders start, buffers are made
 _LOADER = "enumerate(DataLoader)"  # torch's own mark
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -39,7 +41,7 @@ class StepProfile(pytorch.PyTorchCallback):
         self.running: Any = None
         if steps and left < WARM_UP + steps:
             self.steps = 0
-            print(f"no profile: {left} steps are left, {WARM_UP + steps} are needed", flush=True)
+            log.info("no profile: %d steps are left, %d are needed", left, WARM_UP + steps)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -91,7 +93,7 @@ class StepProfile(pytorch.PyTorchCallback):
                 "space there, or set it to 0"
             ) from None
         self.running = None
-        print(f"{describe(summarize(events))}; trace: {path}", flush=True)
+        log.info("%s; trace: %s", describe(summarize(events)), path)
 
 
 def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """What the chief prints while a run trains: a progress bar or periodic lines, and the scores."""
 
+import contextlib
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -7,10 +9,18 @@ from typing import Any
 
 from determined import pytorch
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+log = logging.getLogger(__name__)
+SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
 class Progress(pytorch.PyTorchCallback):
-    """Loss, learning rate, examples/s and time left, at every report of the chief.
+    """Loss, learning rate, examples/s and time left, at every report of the chief; validations and
+    checkpoints.
+
+    The time left comes from this start's own steps, its first report left out: they compile, warm
+    caches, and wait for the loaders.
 
     Args:
         steps: optimizer steps of the whole run.
@@ -25,13 +35,16 @@ class Progress(pytorch.PyTorchCallback):
         self.chief = chief
         self.shown = shown
         self.bar: tqdm | None = None
-        self.seconds = 0.0  # spent training, validation and checkpoints left out
+        self.reports = 0  # of this start
+        self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
         self.trained = 0  # steps in those seconds
+        self._shown = contextlib.ExitStack()
         self.resumed_at = time.monotonic()
 
     def on_training_start(self) -> None:
         if self.chief and sys.stderr.isatty():
             self.bar = tqdm(total=self.steps, initial=self.done, unit="step", dynamic_ncols=True)
+            self._shown.enter_context(logging_redirect_tqdm())  # lines go above the bar
         self.resumed_at = time.monotonic()
 
     def on_training_workload_end(
@@ -39,8 +52,10 @@ class Progress(pytorch.PyTorchCallback):
     ) -> None:
         new = len(batch_metrics)
         self.done += new
-        self.trained += new
-        self.seconds += time.monotonic() - self.resumed_at
+        if self.reports:
+            self.trained += new
+            self.seconds += time.monotonic() - self.resumed_at
+        self.reports += 1
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
             "lr": f"{avg_metrics['learning_rate']:.2e}",
@@ -50,9 +65,10 @@ class Progress(pytorch.PyTorchCallback):
             self.bar.update(new)
             self.bar.set_postfix(facts)
         else:
-            left = self.seconds / self.trained * (self.steps - self.done)
+            if self.trained >= SETTLED:
+                facts["left"] = _clock(self.seconds / self.trained * (self.steps - self.done))
             text = "  ".join(f"{name} {value}" for name, value in facts.items())
-            self.say(f"step {self.done}/{self.steps}  {text}  left {_clock(left)}")
+            self.say(f"step {self.done}/{self.steps}  {text}")
         self.resumed_at = time.monotonic()
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
@@ -60,18 +76,17 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
+        self.say(f"checkpoint at step {self.done}: {uuid}")
         self.resumed_at = time.monotonic()
 
     def on_trial_shutdown(self) -> None:
         if self.bar is not None:
             self.bar.close()
+            self._shown.close()
 
     def say(self, line: str) -> None:
-        """One line on standard error, above the bar where there is one."""
-        if self.bar is not None:
-            self.bar.write(line, file=sys.stderr)
-        elif self.chief:
-            print(line, file=sys.stderr, flush=True)
+        if self.chief:
+            log.info("%s", line)
 
 
 def _clock(seconds: float) -> str:

@@ -4,8 +4,9 @@ One batch is one optimizer step: `train_batch` runs the slot's packed rows one b
 their gradients, all-reduces them once and steps. A trial says what a row's loss is.
 """
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def read_context(
 ) -> Given:
     """What a trial trains with, from the experiment config alone, as Determined makes trials."""
     hparams = parse(context.get_hparams())
+    if hparams.seed is None:
+        hparams = dataclasses.replace(hparams, seed=context.get_trial_seed())
     return hparams, load(context.get_data_config(), hparams)
 
 
@@ -51,6 +54,7 @@ class StepTrial(pytorch.PyTorchTrial):
         model: float32, made with `attn_implementation=PACKED`.
         examples: windows that an epoch trains on.
         shown: the metrics of a validation that the progress prints.
+        charted: those that are reported, beside the searcher's: a chart of the WebUI each.
         read: what a forward gives, see `Forward`.
     """
 
@@ -61,6 +65,7 @@ class StepTrial(pytorch.PyTorchTrial):
         model: nn.Module,
         examples: int,
         shown: Sequence[str],
+        charted: Iterable[str],
         read: Read = read_answers,
     ) -> None:
         self.context, self.hparams = context, hparams
@@ -80,15 +85,24 @@ class StepTrial(pytorch.PyTorchTrial):
         self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
         self.max_tokens = self._prepare_device()
         self._prepare_optimizer(examples)
-        self.meter = context.wrap_reducer(TrainingMeter(), for_validation=False)
-        self.progress = Progress(self.steps, context.get_initial_batch(), self.rank == 0, shown)
+        epoch = examples / hparams.global_batch_size  # steps
+        self.meter = context.wrap_reducer(TrainingMeter(epoch), for_validation=False)
+        first = context.get_initial_batch()
+        self.progress = Progress(self.steps, first, self.rank == 0, shown)
+        metric = context.get_experiment_config()["searcher"]["metric"]
+        self.charts = Charts({*charted, metric}, self.meter, first)
         self.profile = self._prepare_profile()
         # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {"handover": self.handover, "progress": self.progress, "profile": self.profile}
+        return {
+            "handover": self.handover,
+            "progress": self.progress,
+            "charts": self.charts,  # after the progress, which shows more
+            "profile": self.profile,
+        }
 
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
@@ -102,8 +116,9 @@ class StepTrial(pytorch.PyTorchTrial):
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
 
-    def predictions(self) -> Any:
-        """What the last validation said, to be kept beside its scores; None where nothing is."""
+    def validated(self) -> tuple[Any, dict[str, float] | None]:
+        """The last validation's answers, None where it leaves none, and all its scores."""
+        raise NotImplementedError
 
     def workers(self) -> int:
         """Loader processes of this slot."""
@@ -145,6 +160,7 @@ class StepTrial(pytorch.PyTorchTrial):
         for row in batch:
             loss = self.row_loss(to_device(row, self.context.device))
             self.context.backward(self.scaler.scale(loss))
+        self.meter.step = batch_idx + 1
         if self.slots > 1:
             with self.profile.mark("all_reduce"):
                 self.gradients.average()
@@ -178,7 +194,19 @@ class StepTrial(pytorch.PyTorchTrial):
 
 
 class TrainingMeter(pytorch.MetricReducer):
-    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device."""
+    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device.
+
+    Args: epoch: steps of an epoch, with the fraction.
+    """
+
+    def __init__(self, epoch: float) -> None:
+        self.epoch = epoch
+        self.step = 0  # of the whole run
+        self.throughput = {"windows": 0, "tokens": 0, "seconds": 0.0}  # of all slots, last report
+
+    def epochs(self, step: int) -> float:
+        """How often the data was gone through: 100 steps of 256 of 132,198 windows are 0.1937."""
+        return step / self.epoch
 
     def reset(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -197,11 +225,32 @@ class TrainingMeter(pytorch.MetricReducer):
     def cross_slot_reduce(self, per_slot: list[tuple[float, int, int, float]]) -> dict[str, float]:
         loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
         seconds = max(slot[3] for slot in per_slot)
+        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
         return {
             "loss": loss / max(windows, 1),
             "examples_per_second": windows / seconds,
-            "tokens_per_second": tokens / seconds,
+            "epochs": self.epochs(self.step),
         }
+
+
+class Charts(pytorch.PyTorchCallback):
+    """What is reported of a validation. Each name is a chart of the WebUI, which shows all of them
+    at once, so what never moves or says the same twice stays out.
+
+    The harness takes `epochs` from the trial where the trial gives it; its own counts whole epochs.
+
+    Args: charted: names; meter: counts the steps; done: steps behind a run that goes on.
+    """
+
+    def __init__(self, charted: set[str], meter: TrainingMeter, done: int) -> None:
+        self.charted, self.meter = charted, meter
+        meter.step = done
+
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+        """Determined reports `metrics` after this, as it is then."""
+        for name in metrics.keys() - self.charted:
+            del metrics[name]
+        metrics["epochs"] = self.meter.epochs(self.meter.step)
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):

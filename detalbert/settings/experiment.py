@@ -1,6 +1,6 @@
 """A Determined experiment config: read, changed by `--set`, its sections checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,21 @@ def check_sections(config: dict[str, Any]) -> None:
     for section in ("hyperparameters", "data", "searcher"):
         if not isinstance(config.get(section), dict):
             raise UserError(f"config.{section}: missing; an experiment config needs this section")
+
+
+def trial_seed(config: Mapping[str, Any]) -> int:
+    """The seed of a run off the cluster whose hyperparameters name none:
+    `reproducibility.experiment_seed`, or 42. A cluster draws each trial's seed from the same key,
+    another number: two runs of one file are equal there, and equal here, but not across.
+
+    Raises UserError for what a master would refuse.
+    """
+    seed = (config.get("reproducibility") or {}).get("experiment_seed", 42)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise UserError(
+            f"config.reproducibility.experiment_seed: {seed!r}; give a whole number below 2^32"
+        )
+    return seed
 
 
 def single_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:

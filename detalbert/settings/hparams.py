@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from detalbert.errors import UserError
-from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class StepHParams(Section):
     compile: bool | None = None  # the layers, with torch.compile; default: on a GPU
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
-    seed: int = limited(42, least=0)
+    seed: int | None = limited(None, least=0)  # default: the trial's, see experiment.trial_seed
     # Of one slot; auto: the cores that are idle when a run begins. It makes bits on a CPU.
     threads: int | Literal["auto"] = limited("auto", above=0)
     # Loader processes of one slot; default: by the machine's cores.
@@ -117,3 +117,6 @@ def parse_hparams(values: Mapping[str, Any]) -> HParams:
 def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
     """`data:` as a frozen dataclass. Raises UserError as `parse_section` does."""
     return parse_section(DataConfig, "data", values)
+
+
+PARSERS = Parsers(parse_data_config, parse_hparams)

@@ -6,8 +6,8 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, TypeVar, Union
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, Union
 
 from detalbert.errors import UserError, unknown_key
 
@@ -34,6 +34,13 @@ class Section:
 
     def check(self) -> None:
         """Raise UserError for values that do not go together."""
+
+
+class Parsers(NamedTuple):
+    """What reads the sections of a workload's config, checked; no library is loaded for it."""
+
+    data: Callable[[Any], Any]  # `data:`
+    hyperparameters: Callable[[Mapping[str, Any]], Any]
 
 
 T = TypeVar("T", bound=Section)

@@ -1,26 +1,47 @@
-"""What opens a run: libraries kept quiet, and the lines that say what was resolved."""
+"""What a run says of itself at its start and at its end."""
 
+import json
 import logging
 import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import transformers
 
 from detalbert.engine.models import starts_from_scratch
+from detalbert.engine.progress import format_scores
+from detalbert.engine.trial import StepTrial
+from detalbert.training.workload import Training
+
+log = logging.getLogger(__name__)
 
 
 def quiet_libraries() -> None:
     """Keep what others log out of the way of the progress lines; their warnings stay."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     transformers.utils.logging.disable_progress_bar()
     for name in ("determined", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
 
 
-def describe(trial: Any) -> str:
-    """The lines that open a run: all that was read, counted and computed from the config."""
+def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str | None) -> None:
+    """The lines that open a run, or the one that opens its start after `done` steps."""
+    if done:
+        log.info(
+            "resumed at step %d of %d from %s, on %s%s",
+            done, trial.steps, checkpoint, _hardware(trial),
+            ": the run is complete, nothing is trained" if done == trial.steps else "",
+        )  # fmt: skip
+        return
+    for name, text in describe(trial).items():
+        log.info("%-14s%s", name, text)
+    log.info("hyperparameters: %s", json.dumps(training.config["hyperparameters"]))
+
+
+def describe(trial: StepTrial) -> dict[str, str]:
+    """All that was read, counted and computed from the config."""
     hparams, data = trial.hparams, trial.data
     summary = data.summary()
     windows, batch = summary.windows, hparams.global_batch_size
@@ -28,23 +49,56 @@ def describe(trial: Any) -> str:
     scratch = " from random weights" if starts_from_scratch(hparams, data.tokenizer) else ""
     named = f"a {trial.model.config.model_type} of hyperparameters.model_config"
     named = hparams.model or getattr(hparams, "size", None) or named
-    device = trial.context.device
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     rate = (
         f"{hparams.learning_rate():.3g} at the peak = {hparams.base_learning_rate:g} x {batch} / "
-        f"{hparams.base_batch_size} x lr_scale {hparams.lr_scale:g}, {hparams.optimizer}"
+        f"{hparams.base_batch_size} x lr_scale {hparams.lr_scale:g}, {hparams.optimizer}, "
+        f"weight decay {hparams.weight_decay:g}"
     )
     tokens = batch * summary.tokens / windows
-    lines = {
+    return {
         **summary.lines,
         "model": f"{named}{scratch}, {parameters:,} parameters",
-        "device": f"{where}, {trial.slots} slot(s), {str(trial.dtype).split('.')[1]}",
+        "device": f"{_hardware(trial)}, {_precision(trial)}",
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
         f"{trial.max_tokens:,} at most in one forward",
-        "steps": f"{trial.steps:,} ({trial.steps * batch / windows:.2f} epochs), "
+        "steps": f"{trial.steps:,} ({trial.meter.epochs(trial.steps):.2f} epochs), "
         f"{trial.warmup:,} of them warm-up",
         "learning rate": rate,
+        "seed": str(hparams.seed),
         "periods": f"validation {hparams.validation_period}, checkpoint "
         f"{hparams.checkpoint_period}, report {hparams.reporting_period} steps",
     }
-    return "\n".join(f"{name:<14}{text}" for name, text in lines.items())
+
+
+def _hardware(trial: StepTrial) -> str:
+    device = trial.context.device
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return f"{where}, {trial.slots} slot(s)"
+
+
+def _precision(trial: StepTrial) -> str:
+    return str(trial.dtype).split(".")[1]
+
+
+def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
+    """Every value that the run uses, defaults included, and what was computed from them."""
+    hparams = training.hparams
+    return {
+        "resolved": {
+            "seed": hparams.seed,
+            "peak_learning_rate": hparams.learning_rate(),
+            "steps": trial.steps,
+            "warmup_steps": trial.warmup,
+            "epochs": trial.meter.epochs(trial.steps),
+            "precision": _precision(trial),
+            "max_tokens_per_forward": trial.max_tokens,
+            "slots": trial.slots,
+        },
+        "hyperparameters": asdict(hparams),
+        "data": asdict(training.workload.parsers.data(training.config["data"])),
+    }
+
+
+def say_end(best: Mapping[str, float], shown: Sequence[str]) -> None:
+    """The run is done: its best validation."""
+    log.info("best validation (step %d):  %s", best["steps"], format_scores(best, shown))

@@ -24,24 +24,23 @@ class RunMetrics(core.DummyTrainContext):
     Args:
         path: the output directory.
         searcher: `searcher:` of the experiment config.
-        global_batch_size: windows per step, for the throughput.
-        predictions: the answers of the validation that is being reported, if it has any.
+        validated: answers and all scores of the validation that is being reported, if it has any.
+        throughput: windows and tokens of all slots, and seconds, of what is being reported.
     """
 
     def __init__(
         self,
         path: Path,
         searcher: Mapping[str, Any],
-        global_batch_size: int,
-        predictions: Callable[[], Answers | None] = lambda: None,
+        validated: Callable[[], tuple[Answers | None, dict[str, float]]] = lambda: (None, {}),
+        throughput: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self.path = path
         self.metric = searcher["metric"]
         self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
-        self.global_batch_size = global_batch_size
-        self.predictions = predictions
+        self.validated, self.throughput = validated, throughput
         self.validations: list[dict[str, float]] = []
-        self.windows = self.tokens = self.seconds = 0.0
+        self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.checkpoint_seconds: list[float] = []
         self._writer: SummaryWriter | None = None
 
@@ -87,18 +86,17 @@ class RunMetrics(core.DummyTrainContext):
         metrics: dict[str, Any],
         batch_metrics: list[dict[str, Any]] | None = None,
     ) -> None:
-        windows = self.global_batch_size * len(batch_metrics or ())
-        seconds = windows / metrics["examples_per_second"]
-        self.windows += windows
-        self.seconds += seconds
-        self.tokens += metrics["tokens_per_second"] * seconds
+        for name, value in self.throughput().items():
+            self.sums[name] += value
         self._events("training", steps_completed, metrics)
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
         entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
-        self.validations.append({"steps": steps_completed, **entry})
         self._events("validation", steps_completed, entry)
-        answers = self.predictions()
+        answers, scores = self.validated()
+        # One at step 0 comes again where a run goes on from its checkpoint.
+        self.validations = [one for one in self.validations if one["steps"] < steps_completed]
+        self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
             write_predictions(self.path, answers)
         self.write_metrics()
@@ -107,11 +105,12 @@ class RunMetrics(core.DummyTrainContext):
         """`metrics.json`: the best and the last validation, and how fast this process went."""
         if not self.validations:
             return
+        windows, tokens, seconds = (self.sums[k] for k in ("windows", "tokens", "seconds"))
         throughput = {
-            "examples_per_second": self.windows / self.seconds if self.seconds else None,
-            "tokens_per_second": self.tokens / self.seconds if self.seconds else None,
-            "training_seconds": self.seconds,
-            "training_windows": int(self.windows),
+            "examples_per_second": windows / seconds if seconds else None,
+            "tokens_per_second": tokens / seconds if seconds else None,
+            "training_seconds": seconds,
+            "training_windows": windows,
             "checkpoint_seconds": self.checkpoint_seconds,
         }
         write_json(

@@ -15,7 +15,6 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
 
 log = logging.getLogger(__name__)
-log.setLevel(logging.INFO)  # each line comes once, and the root logger shows warnings only
 
 
 class UntilDropped(abc.Container):

@@ -20,6 +20,7 @@ from detalbert.errors import first_line
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
 from detalbert.training.metadata import Metadata, TokenWanted
+from detalbert.training.stopping import Every
 
 NOTICE = "spot/instance-action"
 RECOMMENDATION = "events/recommendations/rebalance"
@@ -31,7 +32,6 @@ REMEDY = (
     "in the master's task_container_defaults"
 )
 log = logging.getLogger(__name__)
-log.setLevel(logging.INFO)  # each line comes once, and the root logger shows warnings only
 
 
 class SpotWatcher(threading.Thread):
@@ -144,10 +144,15 @@ class EarlyCheckpoint(abc.Container):
 
     Each machine has its own watcher, so any rank may be asked, and all must save at the same step.
     They agree at reports only: a collective call at every step would cost more than it is worth.
+
+    Args: first: the steps that are done when this process begins.
     """
 
-    def __init__(self, hparams: StepHParams, distributed: core.DistributedContext) -> None:
+    def __init__(
+        self, hparams: StepHParams, distributed: core.DistributedContext, first: int = 0
+    ) -> None:
         self.hparams = hparams
+        self.every = Every(hparams.checkpoint_period, first)
         self.distributed = distributed
         self._asked = threading.Event()
 
@@ -158,7 +163,7 @@ class EarlyCheckpoint(abc.Container):
     def __contains__(self, step: object) -> bool:
         """Every rank must ask this at the same steps."""
         early = self.hparams.spot_notice and int(step) % self.hparams.reporting_period == 0
-        return (early and self._agreed()) or int(step) % self.hparams.checkpoint_period == 0
+        return (early and self._agreed()) or step in self.every
 
     def _agreed(self) -> bool:
         asked = self._asked.is_set()
@@ -181,12 +186,25 @@ def watching(
         watcher.stopped.set()
 
 
-def preempt_allocation(notice: str) -> None:
-    """Have the Determined master preempt this allocation: the trial checkpoints and is put back
-    into the queue, and `max_restarts` is not spent. A second call changes nothing.
+class ThroughTheMaster:
+    """Requests to stop on a cluster: all of them come from the master, EC2's by way of it."""
 
-    Raises: Exception: the master did not take it (`master.call`).
-    """
-    allocation = determined.get_cluster_info().allocation_id
-    path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
-    master.call("post", path, json={"allocationId": allocation})
+    def __init__(self) -> None:
+        self._noticed = False  # on this machine
+
+    def request(self, notice: str) -> None:
+        """Have the Determined master preempt this allocation: the trial checkpoints and is put
+        back into the queue, and `max_restarts` is not spent. A second call changes nothing.
+
+        Raises: Exception: the master did not take it (`master.call`).
+        """
+        self._noticed = True
+        allocation = determined.get_cluster_info().allocation_id
+        path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
+        master.call("post", path, json={"allocationId": allocation})
+
+    def by(self) -> str:
+        """Who asked, as far as this machine knows."""
+        if self._noticed:
+            return "EC2, which takes this machine back"
+        return "the master (a pause, a job of higher priority, a machine that is taken back)"

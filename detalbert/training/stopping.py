@@ -1,6 +1,7 @@
 """Asking a run to stop: signals, agreed on by all ranks, acted on after the step in hand."""
 
 import contextlib
+import logging
 import os
 import signal
 from collections import abc
@@ -9,6 +10,9 @@ from types import FrameType
 
 import torch
 from determined import core
+
+log = logging.getLogger(__name__)
+SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
 
 
 class StopRequest(core.DummyPreemptContext):
@@ -60,17 +64,50 @@ class StopRequest(core.DummyPreemptContext):
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class Told:
+    """`should_stop`, which says once, on the chief, that the run was asked to stop and by whom."""
+
+    def __init__(
+        self, should_stop: Callable[[], bool], by: Callable[[], str | None], chief: bool
+    ) -> None:
+        self.should_stop, self.by = should_stop, by
+        self.silent = not chief
+
+    def __call__(self) -> bool:
+        asked = self.should_stop()
+        if asked and not self.silent:
+            log.info("asked to stop by %s; a checkpoint follows", self.by())
+            self.silent = True
+        return asked
+
+
+class Every(abc.Container):
+    """Every `period`-th step, less those that come at once after this start.
+
+    A run that goes on from step 88 has its first report at 100, not at 90: over two steps the
+    throughput is a spike in the chart, and a checkpoint keeps hardly more than the one before.
+
+    Args: first: the steps that are done when this process begins.
+    """
+
+    def __init__(self, period: int, first: int = 0) -> None:
+        self.period = period
+        self.after = first + min(SHORTEST, period) if first else 0
+
+    def __contains__(self, step: object) -> bool:
+        return int(step) % self.period == 0 and int(step) >= self.after
+
+
 class EveryOrStop(abc.Container):
-    """The steps at which Determined's loop comes up for air: every `period`-th, and the next one
+    """The steps at which Determined's loop comes up for air: those of `every`, and the next one
     after a request to stop.
 
     Determined polls for preemption at reports only, so a plain period of 10 steps would make
     10 steps the latency of a stop.
     """
 
-    def __init__(self, period: int, should_stop: Callable[[], bool]) -> None:
-        self.period = period
-        self.should_stop = should_stop
+    def __init__(self, every: Every, should_stop: Callable[[], bool]) -> None:
+        self.every, self.should_stop = every, should_stop
 
     def __contains__(self, step: object) -> bool:
-        return self.should_stop() or int(step) % self.period == 0
+        return self.should_stop() or step in self.every

@@ -11,6 +11,7 @@ from detalbert.engine.optim import plan_steps
 from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.sections import Parsers
 
 # These change how a run is carried out, or at most its rounding, not what it computes.
 FREE = {
@@ -43,8 +44,7 @@ class Workload(NamedTuple):
     `summary()`, a `DataSummary`. `trial` takes the context and (hparams, data).
     """
 
-    parse_data: Callable[[Any], Any]  # `data:`, checked
-    parse: Callable[[Mapping[str, Any]], StepHParams]  # `hyperparameters:`, checked
+    parsers: Parsers
     load: Callable[[dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
     trial: Callable[[pytorch.PyTorchTrialContext, Given], StepTrial]
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
@@ -65,7 +65,7 @@ class Workload(NamedTuple):
             raise UserError(
                 f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
             )
-        return self.parse(values)
+        return self.parsers.hyperparameters(values)
 
 
 class Training(NamedTuple):
@@ -77,8 +77,15 @@ class Training(NamedTuple):
     data: Any
 
     @classmethod
-    def load(cls, workload: Workload, config: dict[str, Any], hparams: StepHParams) -> "Training":
-        """Load the data; the number of steps and the periods follow from its size."""
+    def load(
+        cls, workload: Workload, config: dict[str, Any], hparams: StepHParams, seed: int
+    ) -> "Training":
+        """Load the data; the number of steps and the periods follow from its size.
+
+        Args: seed: of the trial, for hyperparameters that name none.
+        """
+        if hparams.seed is None:
+            hparams = dataclasses.replace(hparams, seed=seed)
         data = workload.load(config["data"], hparams)
         windows = data.summary().windows
         steps, _ = plan_steps(hparams, windows)

@@ -124,7 +124,6 @@ class Trial:
             **{f"DET_{name}": value for name, value in given.items()},
             **{name: str(free_port()) for name in PORTS},
             "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
             "NO_PROXY": "127.0.0.1",
         }
 

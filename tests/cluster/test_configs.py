@@ -138,12 +138,12 @@ def test_loads_into_the_dataclasses(path: pathlib.Path) -> None:
     config = yaml.safe_load(path.read_text())
     check_sections(config)
     workload = choose(config)
-    workload.parse_data(config["data"])
+    workload.parsers.data(config["data"])
     trials = samples(config["hyperparameters"])
     assert len(trials) == (10 if path.name == "lr_search.yaml" else 1)
     slots = config["resources"]["slots_per_trial"]
     for values in trials:
-        hparams = workload.parse(values)
+        hparams = workload.parsers.hyperparameters(values)
         TrainOrder([384] * 1024, hparams.global_batch_size, slots, seed=0)  # refuses a remainder
         assert hparams.checkpoint_period and hparams.reporting_period
     pretrains = path.name.startswith("pretrain_")

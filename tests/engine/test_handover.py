@@ -72,7 +72,11 @@ def test_slots_share_their_machine_and_the_smallest_machine_counts(
 
 
 def said(shown: str) -> str:
-    return [line for line in shown.splitlines() if line.startswith("threads ")][-1]
+    return [
+        line
+        for line in shown.splitlines()
+        if line.startswith(("INFO: threads ", "WARNING: threads "))
+    ][-1]
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
@@ -92,12 +96,16 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
         with monkeypatch.context() as patch:
             stop_after(patch, 4)
             assert run(config, cut, *more) == 0
-        assert f"threads       {began} a slot" in said(capsys.readouterr().out)
+        assert f"INFO: threads       {began} a slot" in said(capsys.readouterr().err)
         machine(monkeypatch, now, float(now))
         assert run(config, cut, *more) == 0
-        line = said(capsys.readouterr().out)
-        assert line.startswith(f"threads       {began} a slot (as the run began)")
-        assert ("this machine has 1 core(s)" in line) == (now < began)
+        shown = capsys.readouterr().err
+        if now < began:  # else it is as it was, and says nothing
+            assert said(shown).startswith(
+                "WARNING: threads       2 a slot (as the run began); this "
+            )
+            assert "this machine has 1 core(s)" in said(shown)
+        assert ("threads   " in shown) == (now < began)
         assert chaos.differences(outs[began], cut) == []
 
 
@@ -107,9 +115,9 @@ def test_another_number_that_the_config_names_is_taken_and_told(
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
         assert run(tiny_config, tmp_path / "out", *settings(threads=1)) == 0
-    assert "threads       1 a slot (hyperparameters.threads: 1)" in capsys.readouterr().out
+    assert "threads       1 a slot (hyperparameters.threads: 1)" in capsys.readouterr().err
     assert run(tiny_config, tmp_path / "out", *settings(threads=2)) == 0
-    assert "the run began with 1, so it is rounded otherwise now" in said(capsys.readouterr().out)
+    assert "the run began with 1, so it is rounded otherwise now" in said(capsys.readouterr().err)
 
 
 def trained(tiny_config: Path, out: Path) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def test_of_another_trial_only_the_weights_are_taken(
         trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
         assert chaos.same(before, (trial.optimizer.state_dict(), trial.schedule.state_dict()))
         assert trial.handover.threads == 1
-        assert "warm start    another trial's weights" in capsys.readouterr().out
+        assert "warm start    another trial's weights" in capsys.readouterr().err
         trial.meter.reset()
         one_step(trial)
         assert len(trial.optimizer.state) > 0  # it moves

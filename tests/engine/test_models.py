@@ -89,26 +89,26 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
 def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
     """RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62."""
     keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
-    build_model(HParams(model_config=keys, max_seq_length=62), tokenizer)
+    build_model(HParams(model_config=keys, max_seq_length=62, seed=0), tokenizer)
     with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
-        build_model(HParams(model_config=keys, max_seq_length=63), tokenizer)
+        build_model(HParams(model_config=keys, max_seq_length=63, seed=0), tokenizer)
 
 
 def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         shutil.copy(Path(SHIPPED, name), tmp_path / name)
-    hparams = HParams(model=str(tmp_path), max_seq_length=192)
+    hparams = HParams(model=str(tmp_path), max_seq_length=192, seed=0)
     assert not starts_from_scratch(hparams, tokenizer)
     word = "albert.embeddings.word_embeddings.weight"
-    shipped = HParams(model=SHIPPED, max_seq_length=192)
+    shipped = HParams(model=SHIPPED, max_seq_length=192, seed=0)
     weights = [build_model(keys, tokenizer).state_dict()[word] for keys in (hparams, shipped)]
     assert torch.equal(*weights)
 
 
 def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) -> None:
     model = bert(tmp_path, tokenizer)
-    plain = HParams(model=str(tmp_path), max_seq_length=64)
-    assert starts_from_scratch(HParams(model_config={}), tokenizer)
+    plain = HParams(model=str(tmp_path), max_seq_length=64, seed=0)
+    assert starts_from_scratch(HParams(model_config={}, seed=0), tokenizer)
     tokenizer.save_pretrained(tmp_path)
     assert not starts_from_scratch(plain, tokenizer)
     larger = AutoTokenizer.from_pretrained(tmp_path)
@@ -128,7 +128,7 @@ def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) ->
     kept = {k: v for k, v in model.state_dict().items() if "layer.0.output.dense" not in k}
     model.save_pretrained(tmp_path, state_dict={k: v.clone() for k, v in kept.items()})
     with pytest.raises(UserError, match=r"lack 'bert\.\S+dense\.bias' and 1 more"):
-        build_model(HParams(model=str(tmp_path), max_seq_length=64), tokenizer)
+        build_model(HParams(model=str(tmp_path), max_seq_length=64, seed=0), tokenizer)
 
 
 def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:

@@ -44,16 +44,16 @@ def test_a_profile_is_written_and_changes_no_bit(config: Path, tmp_path: Path, c
     """Five steps with a report, a checkpoint and a validation among them, and one loader worker."""
     common = settings(max_tokens_per_forward=256, num_workers=1)
     assert run(config, tmp_path / "without", *common) == 0
-    assert "profile of" not in capsys.readouterr().out
+    assert "profile of" not in capsys.readouterr().err
     assert run(config, tmp_path / "with", *common, *settings(profile_steps=5)) == 0
-    shown = capsys.readouterr()
-    (steps, wall, busy, loader, exchange), path = read(shown.out)
+    shown = capsys.readouterr().err
+    (steps, wall, busy, loader, exchange), path = read(shown)
     assert steps == 5 and 0 < busy < wall and 0 < loader < wall and exchange == 0
     assert busy + loader < 1.01 * wall
-    assert "USDT" not in shown.err
+    assert "USDT" not in shown
     assert path.parent == tmp_path / "with" / "tensorboard" and path.name.endswith(".pt.trace.json")
     events = json.loads(path.read_text())["traceEvents"]
-    assert describe(summarize(events)) in shown.out
+    assert describe(summarize(events)) in shown
     assert sum(event["name"] == "step" for event in events) == 5
     assert chaos.differences(tmp_path / "without", tmp_path / "with") == []
 
@@ -64,7 +64,7 @@ def test_compiled_layers_are_seen(
     compile_with("aot_eager", monkeypatch)
     arguments = settings(profile_steps=2, max_steps=6, compile=True)
     assert run(tiny_config, tmp_path / "out", *arguments) == 0
-    (steps, wall, busy, *_), path = read(capsys.readouterr().out)
+    (steps, wall, busy, *_), path = read(capsys.readouterr().err)
     assert steps == 2 and 0 < busy < wall
     names = {event["name"] for event in json.loads(path.read_text())["traceEvents"]}
     assert any("Compiled" in name for name in names)
@@ -78,7 +78,7 @@ def test_two_slots_leave_one_trace_and_their_exchange_is_seen(
         processes=2,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (steps, wall, busy, _, exchange), path = read(done.stdout)
+    (steps, wall, busy, _, exchange), path = read(done.stderr)
     assert steps == 4 and 0 < exchange < wall and busy + exchange < 1.01 * wall
     assert list(path.parent.glob("*.json")) == [path]
 
@@ -102,9 +102,9 @@ def test_a_run_stopped_in_its_profile_goes_on_without(
     with monkeypatch.context() as patch:
         stop_after(patch, 6)
         assert run(*arguments) == 0
-    assert "profile of" not in capsys.readouterr().out
+    assert "profile of" not in capsys.readouterr().err
     assert run(*arguments) == 0
-    assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().out
+    assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().err
 
 
 def event(cat: str, name: str, begin: float, end: float) -> dict[str, Any]:
@@ -195,8 +195,9 @@ def take(profile: StepProfile, steps: int) -> None:
 
 
 def test_the_steps_after_the_warm_up_are_recorded(
-    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, capsys: Any
+    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, caplog: Any
 ) -> None:
+    caplog.set_level("INFO", "detalbert")
     made, marks = recorded
     (tmp_path / "new").mkdir()
     folder = tmp_path / "new" / "tensorboard" / "traces"
@@ -207,27 +208,28 @@ def test_the_steps_after_the_warm_up_are_recorded(
     assert made[0].calls == [[ProfilerActivity.CPU], "start"] and not marks
     take(profile, 1)
     profile.on_training_workload_end()
-    assert marks == ["step", "report"] and capsys.readouterr().out == ""
+    assert marks == ["step", "report"] and caplog.messages == []
     take(profile, 3)
     profile.on_trial_shutdown()
     assert made[0].calls[2:] == ["stop"] and len(made) == 1
     assert marks == ["step", "report", "step", "device"]
     (path,) = folder.iterdir()
-    assert capsys.readouterr().out == f"{describe(summarize(MARKS))}; trace: {path}\n"
+    assert caplog.messages == [f"{describe(summarize(MARKS))}; trace: {path}"]
 
 
 def test_a_run_that_ends_in_its_profile_stops_it(
-    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, capsys: Any
+    recorded: tuple[list[Recorder], list[str]], tmp_path: Path, caplog: Any
 ) -> None:
+    caplog.set_level("INFO", "detalbert")
     profile = StepProfile(2, 5, tmp_path, CPU)
     profile.on_trial_shutdown()  # before it began: nothing to stop
     take(profile, 4)
     profile.on_trial_shutdown()
     assert recorded[0][0].calls[1:] == ["start", "stop"] and not list(tmp_path.iterdir())
-    for steps, left, said in ((0, 4, ""), (2, 4, "no profile: 4 steps are left, 5 are needed\n")):
+    for steps, left, said in ((0, 4, []), (2, 4, ["no profile: 4 steps are left, 5 are needed"])):
         profile = StepProfile(steps, left, tmp_path, CPU)
         take(profile, 9)
-        assert len(recorded[0]) == 1 and capsys.readouterr().out == said
+        assert len(recorded[0]) == 1 and caplog.messages == said
 
 
 def test_a_trace_that_cannot_be_written_is_one_line(

@@ -1,12 +1,14 @@
-"""What the chief prints: exact lines on a clock of the test's own."""
+"""What the chief says: exact lines on a clock of the test's own."""
 
 import sys
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from detalbert.engine import progress
 from detalbert.engine.progress import Progress, format_scores
+from detalbert.log import start_logging
 
 METRICS = {"loss": 1.23456, "learning_rate": 0.00123, "examples_per_second": 12.34}
 
@@ -19,6 +21,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    start_logging()
     return Clock(monkeypatch)
 
 
@@ -27,7 +30,7 @@ def report(shown: Progress, steps: int, **metrics: float) -> None:
 
 
 def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
-    """A run that goes on from step 40: two seconds a step, whatever else takes its time."""
+    """A run that goes on from step 40; its first report does not count, for it began slowly."""
     shown = Progress(100, done=40, chief=True, shown=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()
@@ -36,7 +39,7 @@ def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
     clock.now += 300
     shown.on_validation_end({"f1": 81.256})
     clock.now += 300
-    shown.on_checkpoint_upload_end("uuid")
+    shown.on_checkpoint_upload_end("some uuid")
     clock.now += 60
     report(shown, 20)
     clock.now += 10
@@ -44,11 +47,22 @@ def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
     shown.on_trial_shutdown()
     facts = "loss 1.2346  lr 1.23e-03  examples/s 12.3"
     assert capsys.readouterr().err.splitlines() == [
-        f"step 50/100  {facts}  left 1m40s",
-        "validation at step 50:  f1 81.26",
-        f"step 70/100  {facts}  left 1m20s",  # 80 s for 30 steps, 30 are left
-        f"step 80/100  {facts}  left 45s",  # 90 s for 40, 20 are left
+        f"INFO: step 50/100  {facts}",
+        "INFO: validation at step 50:  f1 81.26",
+        "INFO: checkpoint at step 50: some uuid",
+        f"INFO: step 70/100  {facts}  left 1m30s",  # 60 s for 20 steps, 30 are left
+        f"INFO: step 80/100  {facts}  left 47s",  # 70 s for 30, 20 are left
     ]
+
+
+def test_no_time_is_left_to_tell_after_a_few_steps(clock: Clock, capsys: Any) -> None:
+    shown = Progress(100, done=0, chief=True, shown=[])
+    for steps in (1, 2, 2, 1):
+        clock.now += 1
+        report(shown, steps)
+    assert [" left " in line for line in capsys.readouterr().err.splitlines()] == [
+        False, False, False, True,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -56,9 +70,10 @@ def test_the_time_left_counts_training_alone(clock: Clock, capsys: Any) -> None:
     [(0, "0s"), (59.4, "59s"), (60, "1m00s"), (133, "2m13s"), (3599.6, "1h00m"), (7380, "2h03m")],
 )
 def test_times_are_short(seconds: float, text: str, clock: Clock, capsys: Any) -> None:
-    shown = Progress(2, done=0, chief=True, shown=[])  # its clock runs from here
-    clock.now += seconds
+    shown = Progress(13, done=0, chief=True, shown=[])
     report(shown, 1)
+    clock.now += seconds
+    report(shown, 6)
     assert capsys.readouterr().err.endswith(f"  left {text}\n")
 
 
@@ -86,6 +101,8 @@ def test_a_terminal_has_a_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> 
             return lambda *args, **how: calls.append((name, *args, *how.values()))
 
     monkeypatch.setattr(progress, "tqdm", Bar)
+    above: list[str] = []
+    monkeypatch.setattr(tqdm, "write", lambda line, **_: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     shown = Progress(100, done=40, chief=True, shown=["f1"])
     shown.on_training_start()
@@ -97,9 +114,9 @@ def test_a_terminal_has_a_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> 
         {"total": 100, "initial": 40, "unit": "step", "dynamic_ncols": True},
         ("update", 5),
         ("set_postfix", {"loss": "1.2346", "lr": "1.23e-03", "examples/s": "12.3"}),
-        ("write", "validation at step 45:  f1 2.00", sys.stderr),
         ("close",),
     ]
+    assert above == ["INFO: validation at step 45:  f1 2.00"]
 
 
 def test_scores_come_in_the_order_asked_for() -> None:

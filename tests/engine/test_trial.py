@@ -16,6 +16,7 @@ from detalbert.engine.forward import Forward
 from detalbert.engine.trial import ModelBesideCheckpoint, TrainingMeter, read_context
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
+from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import NO_DROPOUT
 from tests.engine.trials import first_batch, one_step, trial_of
@@ -103,7 +104,7 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         model = nn.Linear(1, 1)
         assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
-        names = {"handover", "progress", "profile", "answers"}
+        names = {"handover", "progress", "charts", "profile", "answers"}
         assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         assert trial.get_batch_length(first_batch(trial)) == 8
@@ -166,7 +167,8 @@ def test_frozen_parameters_stay_out_of_the_buffer(
 def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(trial_module.time, "monotonic", lambda: now[0])
-    meter = TrainingMeter()
+    meter = TrainingMeter(epoch=12.5)
+    meter.step = 5
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
         assert meter.per_slot_reduce() == (0.0, 0, 0, 0.0)
@@ -177,9 +179,10 @@ def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) 
         assert not any(loss.requires_grad for loss in meter.losses)
         assert meter.per_slot_reduce() == (4.5, 3, 42, 4.0)
     both = meter.cross_slot_reduce([(4.5, 3, 42, 4.0), (1.5, 1, 8, 2.0)])
-    assert both == {"loss": 1.5, "examples_per_second": 1.0, "tokens_per_second": 12.5}
+    assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
+    assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
     nothing = meter.cross_slot_reduce([(0.0, 0, 0, 2.0)])
-    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "tokens_per_second": 0.0}
+    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "epochs": 0.4}
 
 
 def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
@@ -196,6 +199,12 @@ def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_trial_reads_its_config_from_determined() -> None:
-    context = SimpleNamespace(get_hparams=lambda: {"a": 1}, get_data_config=lambda: {"train": "x"})
-    found = read_context(context, lambda h: ("parsed", h), lambda data, h: ("loaded", data, h))
-    assert found == (("parsed", {"a": 1}), ("loaded", {"train": "x"}, ("parsed", {"a": 1})))
+    """Its seed, too, where the hyperparameters name none."""
+    for named, seed in ((None, 77), (5, 5)):
+        context = SimpleNamespace(
+            get_hparams=lambda named=named: {"model": "m", "seed": named},
+            get_data_config=lambda: {"train": "x"}, get_trial_seed=lambda: 77,
+        )  # fmt: skip
+        found = read_context(context, parse_hparams, lambda data, h: ("loaded", data, h))
+        wanted = parse_hparams({"model": "m", "seed": seed})
+        assert found == (wanted, ("loaded", {"train": "x"}, wanted))

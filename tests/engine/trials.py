@@ -24,9 +24,9 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
     config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     hparams = parse_hparams(config["hyperparameters"])
-    training = Training.load(FINE_TUNING, config, hparams)
+    training = Training.load(FINE_TUNING, config, hparams, seed=42)
     alone, config = core.DummyDistributedContext(), training.config
-    metrics = RunMetrics(config_file.parent / "out", config["searcher"], hparams.global_batch_size)
+    metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     checkpoints = LocalCheckpoints(alone, metrics, {}, {})
     with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
         context._current_batch_idx = 0  # the trial loop counts it

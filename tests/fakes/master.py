@@ -50,6 +50,8 @@ class FakeMaster(FakeServer):
         self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # the same, query, body
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
+        self.metadata: dict[str, Any] = {}  # of the run
+        self.kept: list[dict[str, Any]] = []  # each time that it was set
         self.checkpoints: list[bindings.v1Checkpoint] = []
         self.states: list[str] = []
         self.progress: list[float] = []
@@ -117,11 +119,9 @@ class FakeMaster(FakeServer):
 
     def _record(self, trial: int, state: str) -> dict[str, Any]:
         """Of the trial, with all that 0.38.1 tells; what nobody reads is as of a new trial."""
-        last = self.reports("validation")[-1:]
-        validation = last and {
-            "endTime": NOW, "totalBatches": last[0]["steps"], "numInputs": 0,
-            "metrics": {"avgMetrics": last[0]["metrics"], "batchMetrics": []},
-        }  # fmt: skip
+        done = self.reports("validation")
+        last = done[-1:]
+        best = max(done, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
         saved = self.checkpoints[-1:]
         checkpoint = saved and {
             "uuid": saved[0].uuid, "endTime": NOW, "state": "STATE_COMPLETED",
@@ -129,11 +129,12 @@ class FakeMaster(FakeServer):
         }  # fmt: skip
         return {
             "id": trial, "experimentId": 7, "startTime": NOW, "endTime": None, "state": state,
-            "restarts": 0, "hparams": {}, "bestValidation": validation or None,
+            "restarts": 0, "hparams": {}, "bestValidation": _validation(best),
             "totalBatchesProcessed": last[0]["steps"] if last else 0,
-            "latestValidation": validation or None, "bestCheckpoint": checkpoint or None,
-            "runnerState": "", "wallClockTime": 1.0, "warmStartCheckpointUuid": "",
-            "taskId": "1.task", "taskIds": ["1.task"], "totalCheckpointSize": "0",
+            "latestValidation": _validation(last[0] if last else None),
+            "bestCheckpoint": checkpoint or None, "runnerState": "", "wallClockTime": 1.0,
+            "warmStartCheckpointUuid": "", "taskId": "1.task", "taskIds": ["1.task"],
+            "totalCheckpointSize": "0",
             "checkpointCount": len(self.checkpoints), "summaryMetrics": {},
             "searcherMetricValue": 0,
         }  # fmt: skip
@@ -157,6 +158,16 @@ class FakeMaster(FakeServer):
     def take_progress(self, trial: str, body: Any, **_: Any) -> Answer:
         self.progress.append(body["progress"])
         return 200, {}
+
+    def send_metadata(self, run: str, **_: Any) -> Answer:
+        return 200, {"metadata": self.metadata}
+
+    def take_metadata(self, run: str, body: Any, **_: Any) -> Answer:
+        request = bindings.v1PostRunMetadataRequest.from_json(body)
+        assert request.runId == int(run)
+        self.metadata = dict(request.metadata)
+        self.kept.append(self.metadata)
+        return 200, {"metadata": self.metadata}
 
     def take_checkpoint(self, body: Any, **_: Any) -> Answer:
         self.checkpoints.append(bindings.v1Checkpoint.from_json(body))
@@ -192,6 +203,13 @@ class FakeMaster(FakeServer):
         return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
 
 
+def _validation(report: dict[str, Any] | None) -> dict[str, Any] | None:
+    return report and {
+        "endTime": NOW, "totalBatches": report["steps"], "numInputs": 0,
+        "metrics": {"avgMetrics": report["metrics"], "batchMetrics": []},
+    }  # fmt: skip
+
+
 _API, _ID = "/api/v1", "([^/]+)"
 _ALLOCATION, _TRIAL = f"{_API}/allocations/{_ID}", f"{_API}/trials/{_ID}"
 _ROUTES: list[tuple[str, str, Handler]] = [
@@ -199,6 +217,8 @@ _ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_ALLOCATION}/acceleratorData", FakeMaster.take_accelerators),
     ("GET", f"{_ALLOCATION}/resources/{_ID}/rendezvous", FakeMaster.rendezvous),
     ("POST", f"{_API}/runs/start", FakeMaster.start_run),
+    ("GET", f"{_API}/runs/{_ID}/metadata", FakeMaster.send_metadata),
+    ("POST", f"{_API}/runs/{_ID}/metadata", FakeMaster.take_metadata),
     ("GET", _TRIAL, FakeMaster.send_trial),
     ("POST", f"{_TRIAL}/runner/metadata", FakeMaster.take_state),
     ("POST", f"{_TRIAL}/metrics", FakeMaster.take_metrics),

@@ -31,9 +31,14 @@ def run(config: Path, output: Path, *more: Any) -> int:
 def refusal(capsys: Any, config: Path, output: Path, *more: Any) -> str:
     """The one line on standard error with which a run is refused; status 2."""
     assert run(config, output, *more) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("train.py: error: ") and "\n" not in error, error
-    return error
+    return only_error(capsys.readouterr().err)
+
+
+def only_error(shown: str) -> str:
+    """The one line that is no INFO: an error of train.py."""
+    lines = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
+    assert len(lines) == 1 and lines[0].startswith("ERROR: train.py: "), shown
+    return lines[0]
 
 
 def newest(output: Path) -> Path:

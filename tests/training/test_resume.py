@@ -39,9 +39,10 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
 ) -> None:
     assert run(exact_config, tmp_path / "uncut") == 0
     cut_and_go_on(exact_config, tmp_path / "cut", monkeypatch, at=11)
-    said = capsys.readouterr().out
-    assert "stopped by SIGTERM after step 12" in said and "run the same command again" in said
-    assert "going on from step 12" in said
+    said = capsys.readouterr().err
+    assert "INFO: asked to stop by SIGTERM; a checkpoint follows\n" in said
+    assert "INFO: stopped after step 12; " in said and "run the same command again" in said
+    assert "INFO: resumed at step 12 of 24 from " in said
     assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
@@ -76,7 +77,7 @@ def test_one_slot_then_two(
         assert run(exact_config, tmp_path / "cut") == 0
     finished = train("--config", exact_config, "--output-dir", tmp_path / "cut", processes=2)
     assert finished.returncode == 0, finished.stderr
-    assert "going on from step 12" in finished.stdout and "2 slot(s)" in finished.stdout
+    assert "resumed at step 12 of 24 from " in finished.stderr and "2 slot(s)" in finished.stderr
     uncut, cut = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("uncut", "cut"))
     for name, value in uncut.items():
         torch.testing.assert_close(value, cut[name], rtol=1e-4, atol=1e-5)
@@ -105,7 +106,8 @@ def steps(output: Path) -> list[int]:
 def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:
     before = (copied / "metrics.json").read_bytes()
     assert run(finished / "tiny.yaml", copied) == 0
-    assert "going on from step 12" in capsys.readouterr().out
+    said = capsys.readouterr().err
+    assert "resumed at step 12 of 12 from " in said and "the run is complete" in said
     assert (copied / "metrics.json").read_bytes() == before
 
 
@@ -246,7 +248,7 @@ def test_a_cut_while_writing_leaves_the_one_before(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalCheckpoints(
-        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}, 8), {}, {}
+        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}), {}, {}
     )
     before = steps(copied)
     writing = store.store_path({"steps_completed": 99})

@@ -79,6 +79,7 @@ class Watch:
 def watch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Watch]:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
     monkeypatch.setattr(spot, "SLOW_PERIOD", 0.05)
+    caplog.set_level(logging.INFO, "detalbert")
     watch = Watch(caplog)
     yield watch
     watch.watcher.stopped.set()
@@ -222,7 +223,7 @@ def test_a_notice_outlives_a_master_that_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("detalbert.training.master.TIMEOUT", 1 if fault == "unanswered" else 60)
-    watch.tell(spot.preempt_allocation)
+    watch.tell(spot.ThroughTheMaster().request)
     if fault == "away":
         master.leave()
     else:
@@ -263,7 +264,7 @@ def test_a_master_that_is_away_is_not_waited_for(
     master.leave()
     began = time.monotonic()
     with pytest.raises(Exception, match="refused"):
-        spot.preempt_allocation(NOTICE)
+        spot.ThroughTheMaster().request(NOTICE)
     assert time.monotonic() - began < 10
 
 

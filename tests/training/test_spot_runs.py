@@ -26,8 +26,8 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
                     reporting_period=5000, spot_notice=True)  # fmt: skip
     assert run(tiny_config, tmp_path / "out", *long) == 0
     assert time.monotonic() - began < 120  # the two minutes
-    said = capsys.readouterr().out
-    assert "stopped by spot/instance-action" in said and NOTICE in said
+    said = capsys.readouterr().err
+    assert "asked to stop by spot/instance-action" in said and NOTICE in said
     ((steps, folder),) = list_checkpoints(tmp_path / "out" / "checkpoints")
     assert 0 < steps < 5000
     assert json.loads((folder / "manifest.json").read_text())["steps"] == steps

@@ -1,0 +1,54 @@
+"""What a run says: each line opens with its level, as Determined's log shipper reads it.
+
+The shipper (`ship_logs.py` of 0.38.1) takes `INFO: `, `WARNING: ` or `ERROR: ` at the start of a
+line, after `[rank=N] `, for the line's level; a filter on levels in the WebUI or in `det trial
+logs --level` hides a line without one.
+"""
+
+import logging
+import sys
+import traceback
+import warnings
+from types import TracebackType
+
+log = logging.getLogger(__name__)
+
+
+class _Stderr(logging.StreamHandler):
+    """Standard error as it is when a line comes."""
+
+    stream = property(lambda self: sys.stderr, lambda self, stream: None)
+
+
+class _Levels(logging.Formatter):
+    """Every line of a message with its level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record).splitlines() or [""]
+        return "\n".join(f"{record.levelname}: {line}" for line in lines)
+
+
+def start_logging() -> None:
+    """Have this process say all it says on standard error, with levels: the package's lines from
+    INFO on, those of others from WARNING on, Python's warnings, and an error that nobody caught."""
+    _HANDLER.setFormatter(_Levels())
+    logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
+    logging.getLogger("detalbert").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    warnings.formatwarning = _one_line
+    sys.excepthook = _say_uncaught
+
+
+_HANDLER = _Stderr()
+
+
+def _one_line(message: Warning | str, category: type[Warning], *_: object) -> str:
+    return f"{category.__name__}: {' '.join(str(message).split())}"
+
+
+def _say_uncaught(
+    kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return sys.__excepthook__(kind, error, where)
+    log.error("%s", "".join(traceback.format_exception(kind, error, where)).rstrip())
