@@ -191,7 +191,7 @@ def test_two_slots_by_determineds_launcher(trial: Trial) -> None:
         done = trial.run(master)
         finished(done, master)
         assert "[rank=0] INFO: step 3/6  " in done.stderr
-        assert "OMP_NUM_THREADS" not in done.stderr  # torchrun's banner
+        assert "Setting OMP_NUM_THREADS" not in done.stderr  # torchrun's banner
         assert [report["steps"] for report in master.reports("training")] == [3, 4, 6]
         assert [report["steps"] for report in master.reports("validation")] == [6]
         assert steps_of(master.checkpoints)[-1] == 6

@@ -165,9 +165,12 @@ class FakeMaster(FakeServer):
     def take_metadata(self, run: str, body: Any, **_: Any) -> Answer:
         request = bindings.v1PostRunMetadataRequest.from_json(body)
         assert request.runId == int(run)
-        self.metadata = dict(request.metadata)
-        self.kept.append(self.metadata)
-        return 200, {"metadata": self.metadata}
+        return self.keep_metadata(dict(request.metadata))
+
+    def keep_metadata(self, metadata: dict[str, Any]) -> Answer:
+        self.metadata = metadata
+        self.kept.append(metadata)
+        return 200, {"metadata": metadata}
 
     def take_checkpoint(self, body: Any, **_: Any) -> Answer:
         self.checkpoints.append(bindings.v1Checkpoint.from_json(body))
