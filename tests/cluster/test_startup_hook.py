@@ -37,6 +37,7 @@ IMAGE = {  # name: version, of an image in which all is there
     "tqdm": "4.67.1",
     "loky": "3.5.6",
     "psutil": "7.1.0",
+    "nvidia-ml-py": "13.615.71",
 }
 # What an index would offer, with the torch that a careless `pip install` would take.
 OFFERED: list[tuple[str, str, list[str]]] = [
