@@ -85,7 +85,9 @@ def trial_seed(config: Mapping[str, Any]) -> int:
 
     Raises UserError for what a master would refuse.
     """
-    seed = (config.get("reproducibility") or {}).get("experiment_seed", 42)
+    seed = (config.get("reproducibility") or {}).get("experiment_seed")
+    if seed is None:
+        return 42
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise UserError(
             f"config.reproducibility.experiment_seed: {seed!r}; give a whole number below 2^32"

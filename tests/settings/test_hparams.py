@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import typing
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from detalbert.settings.experiment import (
     check_sections,
     load,
     single_values,
+    trial_seed,
 )
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from detalbert.settings.sections import limits_of
@@ -130,3 +132,17 @@ def test_a_search_range_needs_a_value() -> None:
     }
     with pytest.raises(UserError, match="hyperparameters.lr_scale: a search range"):
         single_values({"lr_scale": {"type": "double", "minval": 0.5, "maxval": 1}})
+
+
+@pytest.mark.parametrize(
+    "config, seed",
+    [({}, 42), ({"reproducibility": None}, 42), ({"reproducibility": {"experiment_seed": 7}}, 7)],
+)
+def test_the_seed_of_a_run_off_the_cluster(config: dict[str, Any], seed: int) -> None:
+    assert trial_seed(config) == seed
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, "seven", 1.5, True])
+def test_a_seed_that_a_master_refuses_is_refused(seed: Any) -> None:
+    with pytest.raises(UserError, match="config.reproducibility.experiment_seed: "):
+        trial_seed({"reproducibility": {"experiment_seed": seed}})

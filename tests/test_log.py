@@ -1,0 +1,55 @@
+"""Each line that a run says opens with its level."""
+
+import logging
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import pytest
+
+from detalbert.log import start_logging
+from tests.conftest import ROOT
+
+
+def test_every_line_has_a_level_and_comes_once(capsys: Any) -> None:
+    for _ in range(3):
+        start_logging()
+    logging.getLogger("detalbert.engine.progress").info("two\nlines")
+    logging.getLogger("detalbert.training.spot").warning("EC2 announces: it")
+    logging.getLogger("somebody.else").info("hidden")
+    logging.getLogger("somebody.else").warning("shown")
+    assert capsys.readouterr() == (
+        "",
+        "INFO: two\nINFO: lines\nWARNING: EC2 announces: it\nWARNING: shown\n",
+    )
+
+
+CRASH = """
+import warnings
+from detalbert.log import start_logging
+start_logging()
+warnings.warn("of some\\nlibrary", UserWarning)
+raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+"""
+
+
+def test_warnings_and_uncaught_errors_have_levels_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1
+    first, *others = done.stderr.splitlines()
+    assert first == "WARNING: UserWarning: of some library"
+    assert others[0] == "ERROR: Traceback (most recent call last):"
+    assert others[-1] == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert all(line.startswith("ERROR: ") for line in others)
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Any:
+    """What it changes in this process is put back."""
+    hook, formatted = sys.excepthook, warnings.formatwarning
+    yield
+    sys.excepthook, warnings.formatwarning = hook, formatted
+    logging.captureWarnings(False)

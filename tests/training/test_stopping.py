@@ -1,0 +1,36 @@
+"""When a run comes up for air, and what it says of being asked to stop."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detalbert.training.stopping import SHORTEST, Every, EveryOrStop, Told
+
+
+@given(period=st.integers(1, 60), first=st.integers(0, 500))
+def test_every_period_but_not_at_once_after_a_start(period: int, first: int) -> None:
+    steps = [step for step in range(first + 1, first + 300) if step in Every(period, first)]
+    assert all(step % period == 0 for step in steps) and steps
+    multiples = [step for step in range(first + 1, first + 300) if step % period == 0]
+    left_out = set(multiples) - set(steps)
+    assert all(step - first < min(SHORTEST, period) for step in left_out)
+    assert len(left_out) <= (first > 0)
+    if first:
+        assert steps[0] - first >= min(SHORTEST, period)
+    if first % period == 0:
+        assert left_out == set()  # no disturbance: all reports of an uncut run
+
+
+def test_a_request_comes_through_at_once() -> None:
+    asked = [False, False, True, True]
+    reports = EveryOrStop(Every(10, first=88), lambda: asked.pop(0))
+    assert [step in reports for step in (89, 90, 91, 100)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_the_chief_says_once_who_asked(chief: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "detalbert")
+    answers = [False, True, True]
+    told = Told(lambda: answers.pop(0), lambda: "SIGTERM", chief)
+    assert [told(), told(), told()] == [False, True, True]
+    assert caplog.messages == ["asked to stop by SIGTERM; a checkpoint follows"] * chief
