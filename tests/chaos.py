@@ -38,6 +38,7 @@ from tests.conftest import ROOT, TINY, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.leftovers import Leftovers
 
+OPENED = ("INFO: periods", "INFO: resumed at")  # a start has read what it needs
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
 
 
@@ -95,7 +96,7 @@ class Soak:
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if line.startswith("INFO: periods"):
+            if line.startswith(OPENED):
                 opened = time.monotonic()
             elif line.startswith("INFO: step ") and first is None:
                 first = time.monotonic()
@@ -120,7 +121,7 @@ class Soak:
         def read() -> None:
             for line in process.stdout:
                 lines.append(line)
-                if line.startswith("INFO: periods"):
+                if line.startswith(OPENED):
                     opened.set()
             opened.set()
 

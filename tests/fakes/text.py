@@ -49,7 +49,7 @@ def sums(folder: Path) -> dict[str, str]:
 
 
 def tiny(**hparams: Any) -> PretrainHParams:
-    return parse_pretrain_hparams({"size": "tiny", "max_seq_length": LENGTH, **hparams})
+    return parse_pretrain_hparams({"size": "tiny", "max_seq_length": LENGTH, "seed": 42, **hparams})
 
 
 def read_examples(address: Any, config: TextConfig, **hparams: Any) -> Examples:
