@@ -197,7 +197,8 @@ def test_a_batch_that_two_processes_cannot_share(tiny_config: Path, tmp_path: Pa
         *settings(global_batch_size=9), processes=2,
     )  # fmt: skip
     assert done.returncode != 0  # torchrun's own status is 1; each worker exits with 2
-    assert done.stderr.count("train.py: error: hyperparameters.global_batch_size: 9") == 1
+    said = done.stderr.count("ERROR: train.py: error: hyperparameters.global_batch_size: 9")
+    assert 1 <= said <= 2  # each rank says it, if torchrun leaves it the time
 
 
 def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
