@@ -39,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from reports import plan_command
+
     parser = argparse.ArgumentParser(
         prog="reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,41 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
     options = {"argument_default": argparse.SUPPRESS, "help": "expected time and cost"}
-    _plan_options(commands.add_parser("plan", parents=[common], **options))
+    plan_command.add_options(commands.add_parser("plan", parents=[common], **options))
     return parser
-
-
-def _plan_options(plan: argparse.ArgumentParser) -> None:
-    """What is left out has the default of `plan.Settings`."""
-    add = plan.add_argument
-    work = plan.add_mutually_exclusive_group()
-    work.add_argument("--windows", type=float, help="to train on; default: the published run's")
-    work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    default = Path("configs/distributed64.yaml")
-    add("--config", type=Path, default=default, help="how --data is cut into windows")
-    add("--epochs", type=float, default=2, help="of --data")
-    plan.set_defaults(throughput=None, pool=None, slots=None)
-    published = "measured; default: the published V100 figures"
-    add("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", help=published)
-    add("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
-    add("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
-    add("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
-    add("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
-    add("--checkpoint-seconds", type=float)
-    period = {"metavar": "STEPS", "dest": "period_steps"}
-    add("--checkpoint-period", type=int, help="instead of the best", **period)
-    add("--restart-seconds", type=float, help="container to first step")
-    add("--boot-seconds", type=float)
-    add("--image-seconds", type=float)
-    add("--wait-seconds", type=float, help="for capacity, on average")
-    add("--fallback-seconds", type=float, help="after such a wait go on, on demand")
-    add("--notice-read", type=float, metavar="SHARE", help="of the two-minute notices")
-    rates = plan.add_mutually_exclusive_group()
-    rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
-    rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")
-    rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
-    add("--runs", type=int)
-    add("--seed", type=int)
 
 
 def _moment(text: str) -> datetime.datetime:

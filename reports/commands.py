@@ -1,24 +1,19 @@
 """The three commands: from parsed arguments to a report, and from a report to its readers."""
 
 import argparse
-import dataclasses
 import datetime
 import os
 import sys
-from collections.abc import Sequence
 
 from detalbert.errors import UserError
-from reports import bills, live, plan, prices, records
+from reports import bills, live, plan_command, prices, records
 from reports.cost import cost_report
 from reports.page import to_html, write_whole
-from reports.plan_report import plan_report
 from reports.pretraining import read_pretraining
-from reports.prices import Price, find, load_prices
-from reports.published import EPOCHS, FINE_TUNING, WINDOWS
-from reports.reclaims import load_trace
+from reports.prices import find, load_prices
+from reports.published import FINE_TUNING
 from reports.runs import published_runs, read_run
 from reports.scaling import measured, scaling_report
-from reports.speed import count_windows, parse_speed
 from reports.tables import Report, to_json, to_markdown, to_terminal
 
 
@@ -48,7 +43,7 @@ def cost(args: argparse.Namespace) -> Report:
     wanted = sorted({instance for instance in wanted if instance})
     for instance in wanted:
         find(known, instance)
-    known, notes = _live(args, known, wanted)
+    known, notes = live.priced(args, known, wanted)
     rows = published_runs(known) if args.published else []
     rows += [read_run(text, known, args.windows) for text in args.run]
     if found:
@@ -76,43 +71,6 @@ def scaling(args: argparse.Namespace) -> Report:
     return scaling_report(points, args.published, pretraining)
 
 
-def plan_ahead(args: argparse.Namespace) -> Report:
-    """Expected time and cost of every option."""
-    known = load_prices(args.prices or prices.PRICE_FILE)
-    instances = args.pool or list(known)
-    for instance in instances:
-        find(known, instance)
-    settings = _settings(args)
-    plan.check_settings(settings)
-    known, notes = _live(args, known, instances)
-    speed = parse_speed(args.throughput)
-    choices = plan.options(known, instances, args.slots, speed, args.pool is not None)
-    return plan_report(settings, plan.plan(settings, list(choices)), notes, args.today)
-
-
-def _settings(args: argparse.Namespace) -> plan.Settings:
-    """What was given; the rest has the defaults of `plan.Settings`."""
-    names = {field.name for field in dataclasses.fields(plan.Settings)}
-    given = {"windows": EPOCHS * WINDOWS}
-    given |= {name: value for name, value in vars(args).items() if name in names}
-    if "data" in args:
-        given["windows"] = count_windows(args.data, args.config) * args.epochs
-    if "monthly" in args:
-        given["hourly"] = prices.hourly_hazard(args.monthly)
-    if "trace" in args:
-        given["trace"] = load_trace(args.trace)
-    return plan.Settings(**given)
-
-
-def _live(
-    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
-) -> tuple[dict[str, Price], list[str]]:
-    if not args.live or not wanted:
-        return known, []
-    region = args.region or known[wanted[0]].region
-    return live.refresh(known, wanted, region, args.today)
-
-
 def _records(args: argparse.Namespace) -> records.Records | None:
     if not args.experiment:
         return None
@@ -131,4 +89,4 @@ def _priced_as(text: str) -> tuple[str, records.Pool]:
     return name, records.Pool(name, instance, market == "spot")
 
 
-COMMANDS = {"cost": cost, "plan": plan_ahead, "scaling": scaling}
+COMMANDS = {"cost": cost, "plan": plan_command.run, "scaling": scaling}

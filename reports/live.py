@@ -1,9 +1,10 @@
-"""`--live`: today's prices from AWS; where AWS does not answer, the file's, marked as such.
+"""`--live`: prices from AWS, today's and those of the past 90 days.
 
 Needs ec2:DescribeSpotPriceHistory and pricing:GetProducts, and credentials as the AWS command line
 finds them. The price list is served from us-east-1 for every region.
 """
 
+import argparse
 import dataclasses
 import datetime
 import json
@@ -11,7 +12,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from detalbert.errors import first_line
+import pandas as pd
+
+from detalbert.errors import UserError, first_line
 from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
@@ -26,64 +29,91 @@ _THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooM
               "TooManyRequestsException"}  # fmt: skip
 
 
-def refresh(
-    prices: Mapping[str, Price], instances: Sequence[str], region: str, today: datetime.date
+def priced(
+    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
 ) -> tuple[dict[str, Price], list[str]]:
-    """`prices` with AWS's own figures for `instances`, and what went wrong, a line each."""
-    fresh, notes = dict(prices), []
-    spot, failure = _asked(lambda: _spot(instances, region))
-    spot = spot or {}
-    notes += [f"--live: {SPOT}: {failure}; the file's spot prices stand"] if failure else []
+    """`known`, refreshed as `--live` (a failure ends it), `--live=try` and `--region` say."""
+    if not args.live:
+        if args.region:
+            raise UserError(f"--region {args.region}: only --live asks for a region; give both")
+        return known, []
+    if not wanted:
+        return known, []
+    region = args.region or known[wanted[0]].region
+    return refresh(known, wanted, region, args.today, must=args.live != "try")
+
+
+def refresh(
+    known: Mapping[str, Price],
+    wanted: Sequence[str],
+    region: str,
+    today: datetime.date,
+    must: bool,
+) -> tuple[dict[str, Price], list[str]]:
+    """`known` with AWS's own figures for `wanted`, and what AWS does not have, a line each.
+
+    Raises UserError when AWS does not answer and it `must`; otherwise the file's prices stand.
+    """
+    notes: list[str] = []
+    spot = _asked(lambda: _spot(wanted, region), SPOT, must, notes) or {}
     listed: dict[str, float] = {}
-    for instance in instances:
-        found, failure = _asked(lambda name=instance: _on_demand(name, region))
+    for instance in wanted:
+        found = _asked(lambda name=instance: _on_demand(name, region), LIST, must, notes)
         listed |= {instance: found} if found else {}
-        if failure:
-            notes.append(f"--live: {LIST}: {failure}; the file's on-demand prices stand")
+        if any(f"{LIST}:" in note for note in notes):
             break
-    for instance in instances:
+    fresh = dict(known)
+    for instance in wanted:
         missing = [
             what
-            for what, known in ((SPOT, spot), (LIST, listed))
-            if instance not in known and not any(what in note for note in notes)
+            for what, have in ((SPOT, spot), (LIST, listed))
+            if instance not in have and not any(f"{what}:" in note for note in notes)
         ]
         if missing:
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
-                f"the region may not offer it; the file's price ({prices[instance].region}) stands"
+                f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
         changes: dict[str, Any] = {}
         if instance in spot:
-            changes |= {"spot": spot[instance], "spot_origin": "live"}
+            low, middle, high = spot[instance]
+            changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
         if instance in listed:
             changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
-        if len(changes) == 4:
+        if instance in spot and instance in listed:
             changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
-        fresh[instance] = dataclasses.replace(prices[instance], **changes)
-    return fresh, list(dict.fromkeys(notes))
+        fresh[instance] = dataclasses.replace(known[instance], **changes)
+    return fresh, notes
 
 
-def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
-    """What `call` gives, or nothing and the reason in words."""
+def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> Any:
+    """What `call` gives; where AWS fails, nothing and a note, or the UserError if it `must`."""
     import botocore.exceptions as errors
 
     try:
-        return call(), ""
+        return call()
     except errors.ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code"))
-        if code in _REFUSED:
-            return None, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
-        if code in _FORBIDDEN:
-            return None, f"these credentials may not ask ({code}); allow the two actions"
-        if code in _THROTTLED:
-            return None, f"AWS throttled the request ({code}) and did so again; try later"
-        return None, f"AWS answered {code}"
+        reason = _reason(str(error.response.get("Error", {}).get("Code")))
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
-        return None, "no AWS credentials found; run aws configure or set AWS_PROFILE"
+        reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        return None, "AWS cannot be reached; check the network"
-    except errors.BotoCoreError as error:
-        return None, first_line(error)
+        reason = "AWS cannot be reached; check the network"
+    except (errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
+        reason = first_line(error)
+    if must:
+        raise UserError(f"--live: {what}: {reason}; or take --live=try") from None
+    notes.append(f"--live: {what}: {reason}; the file's prices stand")
+    return None
+
+
+def _reason(code: str) -> str:
+    if code in _REFUSED:
+        return f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
+    if code in _FORBIDDEN:
+        return f"these credentials may not ask ({code}); allow the two actions"
+    if code in _THROTTLED:
+        return f"AWS throttled the request ({code}) and did so again; try later"
+    return f"AWS answered {code}"
 
 
 def _client(service: str, region: str) -> Any:
@@ -96,27 +126,46 @@ def _client(service: str, region: str) -> Any:
     return session.client(service, region_name=region, config=config)
 
 
-def _spot(instances: Sequence[str], region: str) -> dict[str, float]:
-    """The current price of each type: the median over the region's zones."""
-    pages = (
-        _client("ec2", region)
-        .get_paginator("describe_spot_price_history")
-        .paginate(
-            InstanceTypes=list(instances),
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=datetime.datetime.now(datetime.timezone.utc),
-        )
-    )
+def _entries(instances: Sequence[str], region: str, **span: Any) -> list[dict[str, Any]]:
+    """AWS's spot price history: type, zone, time and price of every change in the span."""
+    asked = {"InstanceTypes": list(instances), "ProductDescriptions": ["Linux/UNIX"], **span}
+    pages = _client("ec2", region).get_paginator("describe_spot_price_history").paginate(**asked)
+    return [entry for page in pages for entry in page["SpotPriceHistory"]]
+
+
+def _spot(instances: Sequence[str], region: str) -> dict[str, tuple[float, float, float]]:
+    """The current price of each type: the lowest, the median and the highest of the zones."""
     newest: dict[tuple[str, str], tuple[Any, float]] = {}
-    for page in pages:
-        for entry in page["SpotPriceHistory"]:
-            key = (entry["InstanceType"], entry["AvailabilityZone"])
-            found = (entry["Timestamp"], float(entry["SpotPrice"]))
-            newest[key] = max(newest.get(key, found), found)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    for entry in _entries(instances, region, StartTime=now):
+        key = (entry["InstanceType"], entry["AvailabilityZone"])
+        found = (entry["Timestamp"], float(entry["SpotPrice"]))
+        newest[key] = max(newest.get(key, found), found)
     zones: dict[str, list[float]] = {}
     for (instance, _), (_, price) in newest.items():
         zones.setdefault(instance, []).append(price)
-    return {instance: statistics.median(found) for instance, found in zones.items()}
+    return {i: (min(found), statistics.median(found), max(found)) for i, found in zones.items()}
+
+
+def spot_history(
+    instances: Sequence[str], region: str, since: datetime.datetime, until: datetime.datetime
+) -> dict[str, pd.Series]:
+    """Dollars an hour of each type: the median over the zones, a step at each time (UTC).
+
+    The price of a moment is that of the last time before it. AWS keeps 90 days; a type of which
+    it says nothing has an empty series. Raises UserError when AWS does not answer.
+    """
+    span = {"StartTime": since, "EndTime": until}
+    entries = _asked(lambda: _entries(instances, region, **span), SPOT, True, [])
+    found = {instance: pd.Series(dtype=float) for instance in instances}
+    if not entries:
+        return found
+    table = pd.DataFrame(entries).astype({"SpotPrice": float})
+    table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
+    for instance, rows in table.groupby("InstanceType"):
+        zones = rows.pivot_table("SpotPrice", "Timestamp", "AvailabilityZone", aggfunc="last")
+        found[str(instance)] = zones.sort_index().ffill().median(axis=1)
+    return found
 
 
 def _on_demand(instance: str, region: str) -> float | None:

@@ -11,7 +11,6 @@ from reports import prices as price_file
 from reports.closed_form import expected, young_period
 from reports.plan import Planned, Settings, candidates, pareto, percentile, recommended
 from reports.plots import pareto_plot, period_plot
-from reports.prices import monthly_fraction
 from reports.reclaims import Constant
 from reports.simulate import simulate
 from reports.tables import Report, Table, frame, price_table
@@ -92,9 +91,7 @@ def _break_even(hazard: float | None) -> str:
         return "never"
     if hazard <= 0:
         return "always"
-    monthly = monthly_fraction(hazard)
-    share = f", {monthly:.0%} a month" if monthly < 0.995 else ""
-    return f"1 per {1 / hazard:,.1f} machine-hours{share}"
+    return f"1 per {1 / hazard:,.1f} machine-hours"
 
 
 def _hazard(settings: Settings, planned: Planned) -> float:

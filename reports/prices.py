@@ -1,4 +1,4 @@
-"""The price file: what a machine costs on demand and on spot, and how often spot takes it back."""
+"""The price file: what a machine costs on demand and on spot, and whether AWS still has it."""
 
 import datetime
 import math
@@ -9,19 +9,19 @@ from typing import Any
 
 import yaml
 
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
 from cluster.schema import nearest
 from detalbert.errors import UserError, first_line, unknown_key
 
 PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
 STALE_DAYS = 90
-HOURS_PER_MONTH = 730.5
+# AWS charges nothing for a Linux spot machine that it takes back in its first hour: "Billing for
+# interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+FREE_HOUR = 1.0
 
-# Reclaimed within a month, by AWS Spot Advisor's band: the upper edge; the open band is assumed.
-BANDS = {"<5%": 0.05, "5-10%": 0.10, "10-15%": 0.15, "15-20%": 0.20, ">20%": 0.40}
-
-_KEYS = ["slots", "gpu", "on_demand", "spot", "spot_discount", "interruption", "region", "date",
-         "source", "sure"]  # fmt: skip
+_COMMON = ["region", "date", "source"]
+_KEYS = ["slots", "gpu", "on_demand", "spot", "spot_discount", "spot_low", "spot_high", "retired",
+         "teraflops", "interruption", *_COMMON]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,24 @@ class Price:
     gpu: str
     on_demand: float
     spot: float
-    interruption: str
     region: str
     date: datetime.date
     source: str
+    spot_low: float | None = None  # the range seen; None where it is not known
+    spot_high: float | None = None
+    retired: datetime.date | None = None  # since when AWS launches none
+    teraflops: float | None = None  # of one GPU, dense half precision; None where not known
+    interruption: str = "not known"  # what AWS's Spot Advisor said, for the reader alone
     on_demand_origin: str = "file"
     spot_origin: str = "file"
 
     def hourly(self, spot: bool) -> float:
         return self.spot if spot else self.on_demand
 
-    def hazard(self) -> float:
-        """Reclaims per machine-hour, from the Spot Advisor's band."""
-        return hourly_hazard(BANDS[self.interruption])
+    def spot_range(self) -> tuple[float, float, float]:
+        """Low, middle and high; all the same where no range is known."""
+        seen = [p for p in (self.spot_low, self.spot, self.spot_high) if p is not None]
+        return min(seen), self.spot, max(seen)
 
     def stale(self, today: datetime.date) -> bool:
         """Whether a figure that comes from the file is older than STALE_DAYS."""
@@ -63,21 +68,6 @@ class Price:
         return slots // self.slots
 
 
-def hourly_hazard(monthly: float) -> float:
-    """Reclaims per machine-hour that leave a fraction `1 - monthly` untouched for a month.
-
-    Reclaims are taken as memoryless: 10 % a month is -ln(1 - 0.10) / 730.5 = 1.44e-4 an hour.
-    """
-    if not 0 <= monthly < 1:
-        raise UserError(f"monthly: {monthly:g} is not a fraction from 0 up to, not with, 1")
-    return -math.log1p(-monthly) / HOURS_PER_MONTH
-
-
-def monthly_fraction(hazard: float) -> float:
-    """The inverse of `hourly_hazard`."""
-    return -math.expm1(-hazard * HOURS_PER_MONTH)
-
-
 def find(prices: Mapping[str, Price], instance: str) -> Price:
     """Raises UserError, with the nearest known type, for one that has no price."""
     if instance not in prices:
@@ -86,17 +76,34 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
     return prices[instance]
 
 
+class _Strict(yaml.SafeLoader):
+    """YAML in which every key stands once: of two, PyYAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:
+                line = key.start_mark.line + 1
+                raise UserError(f"line {line}: the key {key.value} stands twice; keep one")
+        return super().construct_mapping(node, deep)
+
+
 def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
     """Every instance type of a price file. Raises UserError naming the file and the key."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Strict)
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({first_line(error)}); give --prices") from None
-    except (UnicodeDecodeError, yaml.YAMLError):
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (ValueError, yaml.YAMLError, RecursionError):
         raise UserError(f"{path}: not YAML; fix it") from None
     if not isinstance(content, dict) or not isinstance(content.get("instances"), dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")
-    common = {key: content[key] for key in ("region", "date", "source") if key in content}
+    for key in content:
+        if key not in (*_COMMON, "instances"):
+            raise unknown_key(str(key), str(path), [*_COMMON, "instances"])
+    common = {key: content[key] for key in _COMMON if key in content}
     prices = {}
     for instance, entry in content["instances"].items():
         where = f"{path}: instances.{instance}"
@@ -111,31 +118,32 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
 
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
     on_demand = _amount(where, entry, "on_demand")
-    if "spot_discount" in entry and "spot" not in entry:
+    if "spot_discount" in entry:
         discount = _amount(where, entry, "spot_discount")
-        if discount >= 1:
-            raise UserError(f"{where}.spot_discount: {discount:g} is a fraction below 1, as 0.70")
+        if discount >= 1 or "spot" in entry:
+            raise UserError(f"{where}.spot_discount: give a fraction below 1, as 0.70, or spot")
         entry = {**entry, "spot": on_demand * (1 - discount)}
-    band = str(entry.get("interruption"))
-    if band not in BANDS:
-        raise UserError(f"{where}.interruption: {band!r} is not one of {', '.join(BANDS)}")
-    if not isinstance(entry.get("date"), datetime.date):
-        raise UserError(f"{where}.date: expected the day of the price, as 2026-09-17")
+    optional = ("spot_low", "spot_high", "teraflops")
+    found = {key: _amount(where, entry, key) for key in optional if key in entry}
+    if found.get("spot_low", 0) > found.get("spot_high", math.inf):
+        raise UserError(f"{where}.spot_low: {found['spot_low']:g} is above spot_high; fix one")
     slots = entry.get("slots")
     known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance)
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise UserError(f"{where}.slots: expected a whole number of GPUs, got {slots!r}")
     if known not in (None, slots):
         raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; fix it")
-    texts = {key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")}
+    gpu = gpu_of(instance)
     return Price(
         instance=instance,
         slots=slots,
         on_demand=on_demand,
         spot=_amount(where, entry, "spot"),
-        interruption=band,
-        date=entry["date"],
-        **texts,
+        date=_day(where, entry, "date"),
+        retired=_day(where, entry, "retired") if "retired" in entry else None,
+        **{key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")},
+        **{"teraflops": gpu and float(gpu.teraflops), **found},
+        interruption=str(entry.get("interruption", "not known")),
     )
 
 
@@ -151,8 +159,17 @@ def _amount(where: str, entry: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
+def _day(where: str, entry: Mapping[str, Any], key: str) -> datetime.date:
+    value = entry.get(key)
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise UserError(f"{where}.{key}: expected a day without a time, as 2026-09-17")
+    if value > datetime.date.today():
+        raise UserError(f"{where}.{key}: {value} is in the future; fix it")
+    return value
+
+
 def notes(prices: list[Price], today: datetime.date) -> list[str]:
-    """What a reader must know at once of the prices a report used: origin and age."""
+    """What a reader must know at once of the prices a report used: origin, age, retirement."""
     lines = []
     for what, name in (("on_demand", "on-demand"), ("spot", "spot")):
         for origin, words in (("file", "the price file, not AWS"), ("live", "AWS")):
@@ -160,6 +177,11 @@ def notes(prices: list[Price], today: datetime.date) -> list[str]:
             if found:
                 lines.append(f"{name} prices from {words}: {', '.join(sorted(found))}")
     for price in prices:
+        if price.retired:
+            lines.append(
+                f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
+                "stand for past and published runs"
+            )
         if price.stale(today):
             lines.append(
                 f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "

@@ -58,6 +58,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     snippet: str = ""  # what to write into the YAML
+    total: float | None = None  # dollars, what --budget is held against
 
     def short_tables(self) -> list[Table]:
         """Those that are printed."""
