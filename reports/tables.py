@@ -1,8 +1,9 @@
-"""A report: tables, plots and words; printed to a terminal, as Markdown or as JSON."""
+"""A report: tables, plots and words; printed to a terminal, as Markdown, CSV or JSON."""
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ from rich.table import Table as RichTable
 from reports.prices import Price
 
 DASH = "-"
+NAME = 18  # columns that the first column of a table keeps; it is folded, others are left out
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,21 @@ class Plot:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Numbers in a frame, and how each column is shown; a column without a format is text."""
+    """Numbers in a frame, and how each column is shown; a column without a format is text.
+
+    `narrow`: what a terminal shows without --wide, head -> the columns in it: "{cost} {EM}/{F1}".
+    """
 
     title: str
     frame: pd.DataFrame
-    formats: dict[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
     long: bool = False  # on the page and in JSON only
+    narrow: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For JSON: the title's first words."""
+        return re.sub(r"\W+", "_", self.title.partition(",")[0].partition(":")[0].lower())
 
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
@@ -42,10 +53,18 @@ class Table:
         }
         return pd.DataFrame(columns, columns=self.frame.columns)
 
-    def plain(self) -> list[dict[str, Any]]:
-        """The rows as JSON takes them."""
-        rows = self.frame.to_dict("records")
-        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+    def short(self) -> pd.DataFrame:
+        """The columns of `narrow`; a line of a cell that has nothing but dashes is left out."""
+        rows = self.shown().to_dict("records")
+        cells = {
+            head: ["\n".join(_lines(text.format_map(row))) or DASH for row in rows]
+            for head, text in self.narrow.items()
+        }
+        return pd.DataFrame(cells) if self.narrow else self.shown()
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip("- /()x%")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,33 +92,51 @@ def _cell(value: Any, style: str) -> str:
     return style.format(value)
 
 
-def to_terminal(report: Report, file: TextIO) -> None:
-    """As wide as its widest line where `file` is not a terminal, so that nothing is cut."""
-    console = Console(file=file, highlight=False, width=None if file.isatty() else 240)
+def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
+    """No wider than the terminal unless `wide`; where `file` is none, lines are not cut."""
+    console = Console(file=file, highlight=False, width=None if file.isatty() else 100_000)
+    room = math.inf if wide or not file.isatty() else console.width
+    if wide:
+        console.width = 100_000
     console.print(report.title, style="bold")
     for table in report.short_tables():
-        drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-        shown = table.shown()
-        for name in shown.columns:
-            drawn.add_column(str(name), justify="right" if name in table.formats else "left")
+        shown, left_out = _fitting(table.shown() if wide else table.short(), room)
+        console.print(f"\n{table.title}", markup=False)
+        drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for index, name in enumerate(shown.columns):
+            number = name in table.formats or (name in table.narrow and index)
+            drawn.add_column(str(name), justify="right" if number else "left", overflow="fold")
         for row in shown.itertuples(index=False):
             drawn.add_row(*row)
         console.print(drawn)
+        if left_out:
+            console.print(f"({left_out} columns more: --wide)")
     if report.snippet:
-        console.print(report.snippet, markup=False)
+        console.print(f"\n{report.snippet}", markup=False)
     for note in report.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _fitting(shown: pd.DataFrame, room: float) -> tuple[pd.DataFrame, int]:
+    """As many columns from the left as `room` has, and how many are left out."""
+    used = 0.0
+    for index, name in enumerate(shown.columns):
+        texts = [line for text in (name, *shown[name]) for line in str(text).split("\n")]
+        width = max(len(text) for text in texts) + 1
+        used += min(width, NAME + 1) if index == 0 else width
+        if index and used > room:
+            return shown.iloc[:, :index], len(shown.columns) - index
+    return shown, 0
 
 
 def to_markdown(report: Report) -> str:
     """Every table that is not long, the method and the notes."""
     lines = [f"# {report.title}"]
     for table in report.short_tables():
-        shown = table.shown()
-        lines += ["", f"## {table.title}", ""]
-        lines.append(_row(shown.columns))
-        lines.append(_row("---:" if name in table.formats else "---" for name in shown.columns))
-        lines += [_row(row) for row in shown.itertuples(index=False)]
+        shown = table.shown().replace(r"\|", r"\\|", regex=True)
+        sides = ["right" if name in table.formats else "left" for name in shown.columns]
+        drawn = shown.to_markdown(index=False, colalign=sides, disable_numparse=True)
+        lines += ["", f"## {table.title}", "", drawn]
     if report.snippet:
         lines += ["", "```yaml", report.snippet, "```"]
     lines += ["", "## Method", "", *(f"- {line}" for line in report.method)]
@@ -108,15 +145,17 @@ def to_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
-    tables = [{"title": table.title, "rows": table.plain()} for table in report.tables]
+    tables = [
+        {"name": table.name, "title": table.title, "rows": [
+            {name: _plain(value) for name, value in row.items()}
+            for row in table.frame.to_dict("records")
+        ]}
+        for table in report.tables
+    ]  # fmt: skip
     content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
-    content |= {"notes": report.notes, "method": report.method}
+    content |= {"total": report.total, "notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -135,18 +174,20 @@ def price_table(prices: Sequence[Price]) -> Table:
             "on demand": price.on_demand,
             "from": price.on_demand_origin,
             "spot": price.spot,
+            "lowest": price.spot_low,
+            "highest": price.spot_high,
             "spot from": price.spot_origin,
-            "reclaimed a month": price.interruption,
+            "retired": str(price.retired) if price.retired else None,
             "region": price.region,
             "date": str(price.date),
             "source": price.source,
         }
         for price in sorted(prices, key=lambda price: price.instance)
     ]
-    money = "${:,.4f}"
-    return Table("Prices", frame(rows), {"slots": "{}", "on demand": money, "spot": money}, True)
+    money = dict.fromkeys(("on demand", "spot", "lowest", "highest"), "${:,.4f}")
+    return Table("Prices", frame(rows), {"slots": "{}", **money}, True)
 
 
-def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as a frame that keeps whole numbers whole where a value is missing."""
     return pd.DataFrame(rows, dtype=object)
