@@ -1,106 +1,111 @@
-"""What the simulation is held against, and where the search for a checkpoint period starts.
+"""Expectations at a constant rate, exact: what a checkpoint period is chosen by.
 
-Sources: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006,
-"A higher order estimate of the optimum checkpoint interval for restart dumps"; Bougeret et al.
-2011, "Checkpointing strategies for parallel jobs", for the downtime without failures.
+After Bougeret et al. 2011, "Checkpointing strategies for parallel jobs" (downtime without
+failures), with AWS's free first hour. With L reclaims a second, segments of s seconds (training and
+checkpoint) and restarts of R seconds that can be interrupted:
+
+    reclaims in a segment  e^(LR) (e^(Ls) - 1), and e^(LR) - 1 more in the first restart
+    running time           the reclaims / L
+
+Each reclaim starts a life at the head of its segment. A life with x seconds to the end of the work
+is taken in its first hour, after t < y = min(x, 3600 - boot), for nothing. That saves on average
+the integral of L e^(-Lt) (boot + t) dt from 0 to y: a - e^(-Ly) (a + y) with a = boot + 1/L.
 """
 
-import dataclasses
-import math
 from typing import NamedTuple
 
-from reports.simulate import NOTICE_SECONDS, Job
+import numpy as np
+
+from reports.prices import FREE_HOUR
+from reports.reclaims import Constant
+from reports.simulate import Job
+
+LONGEST = 1800.0  # seconds of work that an advised period may put at stake
+BEARS = 1.10  # an advised period costs at most so much more, at the high rate, than the best
+MOST = 100_000  # periods that are looked at
 
 
 class Expected(NamedTuple):
-    """Expectations over all runs; infinite where a job practically never finishes."""
+    """One value per period; infinite where a job practically never finishes."""
 
-    hours: float
-    cost: float
-    reclaims: float
+    hours: np.ndarray
+    cost: np.ndarray
+    reclaims: np.ndarray
 
 
-def expected(job: Job, hazard: float) -> Expected:
-    """Time and cost at a constant rate, `hazard` reclaims per machine-hour.
+def expected(job: Job, market: Constant, periods: np.ndarray) -> Expected:
+    """Time and cost at each period (seconds): no notice is read, nothing falls back on demand.
 
-    With rate L = hazard x machines, segments of s seconds training and c seconds checkpoint,
-    restarts of R seconds that can be interrupted and downtimes of D seconds that cannot:
-
-        without notice   E[segment] = (1/L + D) e^(LR) (e^(L(s+c)) - 1)
-        with notice      E[work W]  = W e^(LR) (1 + LD), nothing being lost
-
-    and in both a first start of (1/L + D)(e^(LR) - 1). Only for `notice_read` of 0 or 1, without
-    fallback, and with waits short of `idle_seconds`; the cost only without waits.
+    The cost is that of machines that are taken together.
     """
-    rate = hazard * job.machines / 3600
-    notice = job.notice_read == 1 and job.checkpoint_seconds <= NOTICE_SECONDS
-    try:
-        running = _running_seconds(job, rate, notice)
-    except OverflowError:
-        return Expected(math.inf, math.inf, math.inf)
-    count = rate * running
-    warned = NOTICE_SECONDS if job.notice_read == 1 else 0.0
-    down = job.detection_seconds + job.wait_seconds + job.start_seconds
-    seconds = job.wait_seconds + job.start_seconds + running + count * (warned + down)
-    idle = (job.machines - 1) * min(down, job.idle_seconds)
-    booting = (job.machines if down > job.idle_seconds else 1) * job.start_seconds
-    paid = job.machines * (job.start_seconds + running)
-    paid += count * (job.machines * warned + idle + booting)
-    return Expected(seconds / 3600, paid * job.price / 3600, count)
+    periods, rate = periods.astype(float), max(market.rate(job.machines), 1e-12)
+    checkpoint, restart, boot = job.checkpoint_seconds, job.restart_seconds, job.start_seconds
+    count = np.maximum(np.ceil(job.work_seconds / periods - 1e-9), 1)
+    segment = periods + checkpoint
+    last = job.work_seconds - (count - 1) * periods + checkpoint
+    with np.errstate(over="ignore", invalid="ignore"):
+        each, end = (np.exp(rate * restart) * np.expm1(rate * s) for s in (segment, last))
+        lives = np.expm1(rate * restart) + (count - 1) * each + end
+        running = lives / rate
+        wait = market.wait_seconds
+        down = job.detection_seconds + wait + boot
+        seconds = market.out(job.machines) * wait + boot + running + lives * down
+        saved = _free(rate, boot, restart, count, segment, last, each, end)
+        paid = boot + running + lives * boot - saved
+    hours, cost = seconds / 3600, job.machines * job.price * paid / 3600
+    return Expected(
+        *(np.where(np.isfinite(found), found, np.inf) for found in (hours, cost, lives))
+    )
 
 
-def _running_seconds(job: Job, rate: float, notice: bool) -> float:
-    """Time on running machines: restarts, training, checkpoints, and what is done again."""
-    if rate == 0:
-        return job.restart_seconds + job.total_seconds
-    start = math.expm1(rate * job.restart_seconds) / rate
-    again = math.exp(rate * job.restart_seconds)
-    if notice:
-        return start + job.total_seconds * again
-    segment = job.period_seconds + job.checkpoint_seconds
-    full = job.segments - 1
-    last = job.total_seconds - full * segment
-    return start + again * (full * math.expm1(rate * segment) + math.expm1(rate * last)) / rate
+def _free(
+    rate: float,
+    boot: float,
+    restart: float,
+    count: np.ndarray,
+    segment: np.ndarray,
+    last: np.ndarray,
+    each: np.ndarray,
+    end: np.ndarray,
+) -> np.ndarray:
+    """Seconds of machines that AWS takes in their first hour, the mean over all runs."""
+    hour = max(FREE_HOUR * 3600 - boot, 0.0)
+    a = boot + 1 / rate
+
+    def free(left: np.ndarray) -> np.ndarray:
+        y = np.minimum(left, hour)
+        return a - np.exp(-rate * y) * (a + y)
+
+    whole = restart + last + (count - 1) * segment
+    first = np.where(count > 1, each, end) + np.expm1(rate * restart)
+    final = np.where(count > 1, end * free(restart + last), 0.0)
+    # The segments between: i before the last, the near ones within the hour of the end.
+    near = np.clip(np.ceil((hour - restart - last) / segment), 1, np.maximum(count - 1, 1))
+    far = np.maximum(count - 1 - near, 0) * free(np.full_like(segment, np.inf))
+    q = np.exp(-rate * segment)
+    plain = (q - q**near) / (1 - q)
+    rising = q * (1 - near * q ** (near - 1) + (near - 1) * q**near) / (1 - q) ** 2
+    tail = np.exp(-rate * (restart + last))
+    within = (near - 1) * a - tail * ((a + restart + last) * plain + segment * rising)
+    return (1 + first) * free(whole) + final + each * (far + within)
 
 
-def young_period(checkpoint_seconds: float, hazard: float, machines: int) -> float:
-    """sqrt(2 c M): seconds of training between checkpoints; M is the mean time between reclaims."""
-    if hazard == 0:
-        return math.inf
-    return math.sqrt(2 * checkpoint_seconds * 3600 / (hazard * machines))
+def candidates(job: Job, step: float) -> np.ndarray:
+    """Every whole number of steps that may be advised: 30 min of work or less, and not the run."""
+    most = max(1, int(min(LONGEST / step, job.work_seconds / step / 2)))
+    if most <= MOST:
+        return np.arange(1, most + 1)
+    return np.unique(np.geomspace(1, most, MOST).astype(int))
 
 
-def daly_period(checkpoint_seconds: float, hazard: float, machines: int) -> float:
-    """Daly's higher-order estimate of the same; M itself where checkpoints cost more than 2 M."""
-    if hazard == 0:
-        return math.inf
-    mean = 3600 / (hazard * machines)
-    if checkpoint_seconds >= 2 * mean:
-        return mean
-    ratio = math.sqrt(checkpoint_seconds / (2 * mean))
-    first = math.sqrt(2 * checkpoint_seconds * mean)
-    return first * (1 + ratio / 3 + ratio**2 / 9) - checkpoint_seconds
+def best_period(job: Job, middle: Constant, high: Constant, step: float) -> int:
+    """Steps between checkpoints: the shortest time at the middle rate, of all that `high` bears.
 
-
-def break_even_hazard(job: Job, on_demand_cost: float) -> float:
-    """Reclaims per machine-hour above which `on_demand_cost` is less than the job's on spot.
-
-    The checkpoint period follows the rate (Daly); infinite when spot wins at any rate that is
-    below one reclaim per machine and minute.
+    It bears those whose cost there is at most BEARS times the least, and of these those whose
+    time is at most BEARS times the least.
     """
-
-    def dearer(hazard: float) -> bool:
-        period = daly_period(job.checkpoint_seconds, hazard, job.machines)
-        period = min(max(period, 1.0), job.work_seconds)
-        here = dataclasses.replace(job, period_seconds=period, notice_read=0.0)
-        return expected(here, hazard).cost > on_demand_cost
-
-    low, high = 0.0, 60.0
-    if dearer(low):
-        return 0.0
-    if not dearer(high):
-        return math.inf
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if dearer(middle) else (middle, high)
-    return low
+    steps = candidates(job, step)
+    usual, worst = (expected(job, market, steps * step) for market in (middle, high))
+    bears = worst.cost <= BEARS * worst.cost.min()
+    bears &= worst.hours <= BEARS * worst.hours[bears].min()
+    return int(steps[np.argmin(np.where(bears, usual.hours, np.inf))])

@@ -1,68 +1,123 @@
-"""The `plan` subcommand: its options, and from parsed arguments to a report."""
+"""The `plan` subcommand: its settings, each written once, and from arguments to a report.
+
+Nothing is imported here that `--help` could do without.
+"""
 
 import argparse
-import dataclasses
+import math
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from detalbert.errors import UserError
 
 if TYPE_CHECKING:
+    from reports.reclaims import Trace
     from reports.tables import Report
 
+DAY = 86_400.0
+MOST_SLOTS = 1024
 
-def add_options(plan: argparse.ArgumentParser) -> None:
-    """What is left out has the default of `plan.Settings`."""
-    add = plan.add_argument
-    work = plan.add_mutually_exclusive_group()
-    work.add_argument("--windows", type=float, help="to train on; default: the published run's")
-    work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    default = Path("configs/distributed64.yaml")
-    add("--config", type=Path, default=default, help="how --data is cut into windows")
-    add("--epochs", type=float, default=2, help="of --data")
-    plan.set_defaults(throughput=None, pool=None, slots=None)
-    published = "measured; default: the published V100 figures"
-    add("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", help=published)
-    add("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
-    add("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
-    add("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
-    add("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
-    add("--checkpoint-seconds", type=float)
-    period = {"metavar": "STEPS", "dest": "period_steps"}
-    add("--checkpoint-period", type=int, help="instead of the best", **period)
-    add("--restart-seconds", type=float, help="container to first step")
-    add("--boot-seconds", type=float)
-    add("--image-seconds", type=float)
-    add("--wait-seconds", type=float, help="for capacity, on average")
-    add("--fallback-seconds", type=float, help="after such a wait go on, on demand")
-    add("--notice-read", type=float, metavar="SHARE", help="of the two-minute notices")
-    rates = plan.add_mutually_exclusive_group()
-    rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
-    rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
-    add("--runs", type=int)
-    add("--seed", type=int)
+
+def _set(default: Any, text: str, low: float, high: float, whole: bool = False) -> Any:
+    limits = {"help": text, "low": low, "high": high, "whole": whole}
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is planned for: each field is a flag, with its unit, its default and its limits."""
+
+    windows: float | None = _set(None, "windows to train on", 1, 1e12)
+    tokens: float | None = _set(None, "tokens to train on, instead of windows", 1, 1e18)
+    epochs: float = _set(2.0, "of --data", 1e-3, 1e6)
+    deadline: float | None = _set(None, "hours", 1e-3, 1e6)
+    batch: float | None = _set(None, "windows (or tokens) a step; 48, 256 from 16 slots", 1, 1e9)
+    checkpoint_seconds: float = _set(25.0, "to write one", 1e-3, DAY)
+    checkpoint_period: int | None = _set(None, "steps, instead of the best", 1, 1e9, True)
+    restart_seconds: float = _set(60.0, "from the container's start to the first step", 0, DAY)
+    boot_seconds: float = _set(180.0, "of a machine", 0, DAY)
+    image_seconds: float = _set(120.0, "to pull it", 0, DAY)
+    wait_seconds: float | None = _set(None, "for capacity, on average; as recorded", 0, 30 * DAY)
+    fallback_seconds: float = _set(math.inf, "after such a wait go on, on demand", 0, math.inf)
+    notice_read: float = _set(0.0, "share of the two-minute notices that is read", 0, 1)
+    hourly: float | None = _set(None, "reclaims per machine-hour; as recorded", 0, 60)
+    together: float = _set(1.0, "share of the reclaims that take all machines at once", 0, 1)
+    runs: int = _set(10_000, "of each option and case", 10, 1e6, True)
+    seed: int = _set(0, "of the random numbers", 0, 2**63, True)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Everything arrives as text, and is checked by `settings_of`."""
+    for each in fields(Settings):
+        shown = "" if each.default in (None, math.inf) else f" ({each.default:g})"
+        parser.add_argument(_flag(each.name), metavar="N", default=None,
+                            help=each.metadata["help"] + shown)  # fmt: skip
+    add = parser.add_argument
+    add("--data", metavar="FILE", default=None, help="count the windows of this SQuAD file")
+    config = Path("configs/distributed64.yaml")
+    add("--config", type=Path, default=config, help="how --data is cut into windows")
+    speeds = "measured, a second; default: the published V100 figures"
+    add("--throughput", metavar="SLOTS=WINDOWS,...@INSTANCE", default=None, help=speeds)
+    add("--pool", nargs="+", metavar="INSTANCE", default=None, help="all that AWS still launches")
+    add("--slots", nargs="+", metavar="N", default=None, help="1 4 8 16 32 64")
+    add("--trace", type=Path, metavar="FILE", default=None, help="recorded capacity, replayed")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def number(flag: str, text: str, low: float, high: float, whole: bool = False) -> Any:
+    """Raises UserError naming the flag for text that is no number within the limits."""
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        kind = "whole number" if whole else "number"
+        raise UserError(f"{flag} {text}: expected a {kind} from {low:,g} to {high:,g}")
+    return value
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """Raises UserError for a number that cannot be, and for two that contradict each other."""
+    for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):
+        given = [_flag(name) for name in group if getattr(args, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)}: give one of them")
+    limits = {each.name: each.metadata for each in fields(Settings)}
+    texts = {name: getattr(args, name) for name in limits if getattr(args, name) is not None}
+    if "epochs" in texts and args.data is None:
+        raise UserError("--epochs: only --data has epochs; give both")
+    keys = ("low", "high", "whole")
+    return Settings(**{
+        name: number(_flag(name), text, *(limits[name][key] for key in keys))
+        for name, text in texts.items()
+    })  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> "Report":
-    """Expected time and cost of every option. Imports here: --help needs none of the libraries."""
+    """Expected time and cost of every option."""
     from reports import live, plan, prices
     from reports.plan_report import plan_report
-    from reports.published import EPOCHS, WINDOWS
+    from reports.published import EPOCHS, LENGTH, WINDOWS
     from reports.reclaims import load_trace
     from reports.speed import count_windows, parse_speed
 
+    settings = settings_of(args)
+    slots = [number("--slots", text, 1, MOST_SLOTS, True) for text in args.slots or []]
+    trace: Trace | None = load_trace(args.trace) if args.trace else None
     known = prices.load_prices(args.prices or prices.PRICE_FILE)
     instances = args.pool or [name for name, price in known.items() if not price.retired]
     for instance in instances:
         prices.find(known, instance)
-    names = {field.name for field in dataclasses.fields(plan.Settings)}
-    given = {"windows": EPOCHS * WINDOWS}
-    given |= {name: value for name, value in vars(args).items() if name in names}
-    if "data" in args:
-        given["windows"] = count_windows(args.data, args.config) * args.epochs
-    if "trace" in args:
-        given["trace"] = load_trace(args.trace)
-    settings = plan.Settings(**given)
-    plan.check_settings(settings)
-    known, notes = live.priced(args, known, instances)
-    speed = parse_speed(args.throughput)
-    choices = plan.options(known, instances, args.slots, speed, args.pool is not None)
-    return plan_report(settings, plan.plan(settings, list(choices)), notes, args.today)
+    unit = LENGTH if settings.tokens is not None else 1
+    speed = parse_speed(args.throughput, known, unit)
+    choices = plan.options(known, instances, slots, speed, args.pool is not None)
+    work = settings.tokens or settings.windows or EPOCHS * WINDOWS
+    if args.data is not None:
+        work = count_windows(args.data, args.config) * settings.epochs
+    known, notes = live.priced(args, known, list(dict.fromkeys(instances)))
+    planned = plan.plan(settings, work, unit, plan.repriced(choices, known), trace)
+    return plan_report(settings, work, planned, notes, args.today)

@@ -1,180 +1,187 @@
-"""The plan as a report: the table, the recommended option's YAML, the Pareto front in a plot."""
+"""The plan as a report: the table, the recommended option case by case and as YAML, plots."""
 
-import dataclasses
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from reports import prices as price_file
-from reports.closed_form import expected, young_period
-from reports.plan import Planned, Settings, candidates, pareto, percentile, recommended
+from reports.closed_form import LONGEST, candidates, expected
+from reports.plan import HIGH, LOW, MIDDLE, Planned, pareto, percentile, recommended
+from reports.plan_command import Settings
 from reports.plots import pareto_plot, period_plot
-from reports.reclaims import Constant
-from reports.simulate import simulate
+from reports.reclaims import CASES, Constant
 from reports.tables import Report, Table, frame, price_table
 
 FORMATS = {
-    **dict.fromkeys(("slots", "steps", "hours 5-95 %", "cost 5-95 %"), "{}"),
-    **dict.fromkeys(("windows/s", "hours", "reclaims"), "{:.2f}"),
+    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"),
+    **{f"{what} {part}": style for part in ("low", "high", "5 %", "95 %")
+       for what, style in (("hours", "{:.2f}"), ("cost", "${:,.2f}"))},
+    **dict.fromkeys(("windows/s", "tokens/s"), "{:,.2f}"),
+    **dict.fromkeys(("hours", "reclaims", "lost h", "waiting h"), "{:.2f}"),
     **dict.fromkeys(("on demand at end", "in time"), "{:.0%}"),
-    "cost": "${:,.2f}",
-    "lost h": "{:.3f}",
-    "checkpoint min": "{:.1f}",
+    **dict.fromkeys(("cost", "on demand"), "${:,.2f}"),
+    **dict.fromkeys(("$/1,000 windows", "$/1M tokens"), "${:.4f}"),
+    "reclaims/h": "{:.3f}",
+    "minutes": "{:.1f}",
+}  # fmt: skip
+NARROW = {
+    "option": "{hardware}\n{market}, {slots} slots",
+    "hours": "{hours}",
+    "low-high h": "{hours low}-{hours high}",
+    "cost": "{cost}",
+    "low-high $": "{cost low}-{cost high}",
+    "on demand": "{on demand}",
 }
-
-# A checkpoint period in seconds; its cost by closed form and by simulation; the standard error.
-Tried = tuple[float, float | None, float, float]
+NARROW_CASES = {
+    "case": "{case}",
+    "reclaims/h": "{reclaims/h}",
+    "wait min": "{wait min}",
+    "hours": "{hours}",
+    "5-95 % h": "{hours 5 %}-{hours 95 %}",
+    "cost": "{cost}",
+    "5-95 % $": "{cost 5 %}-{cost 95 %}",
+}
 
 
 def plan_report(
-    settings: Settings, planned: Sequence[Planned], notes: Sequence[str], today: datetime.date
+    settings: Settings,
+    work: float,
+    planned: Sequence[Planned],
+    notes: Sequence[str],
+    today: datetime.date,
 ) -> Report:
-    front = pareto(planned)
-    best = recommended(planned, settings.deadline_hours)
-    tried = _tried(settings, best)
-    rows = [_row(p, i in front, settings.deadline_hours) for i, p in enumerate(planned)]
-    rows.sort(key=lambda row: row["cost"])
-    full = frame(rows)
-    unused = ["in time"] if settings.deadline_hours is None else []
-    unused += ["on demand at end"] if math.isinf(settings.fallback_seconds) else []
-    full = full.drop(columns=unused)
-    chosen = full[full["front"] == "*"].drop(columns="front")
-    near = full[full["front"] != "*"].drop(columns="front").head(10)
+    front, best = pareto(planned), recommended(planned, settings.deadline)
+    rows = [_row(settings, work, p, planned, i in front) for i, p in enumerate(planned)]
+    full = frame(sorted(rows, key=lambda row: row["cost"]))
+    drop = ["in time"] if settings.deadline is None else []
+    drop += ["on demand at end"] if math.isinf(settings.fallback_seconds) else []
+    full = full.drop(columns=drop)
+    short = full[(full["front"] == "*") | ((full["front"] != "*").cumsum() <= 10)]
+    name = f"{best.option.hardware}, {best.option.market}"
     tables = [
-        Table("The Pareto front: no other option is both faster and cheaper", chosen, FORMATS),
-        Table("The ten cheapest beside it", near, FORMATS),
-        _period_table(settings, best, tried),
+        Table("Options: the front (*: none is both faster and cheaper) and the ten cheapest more",
+              short, FORMATS, narrow=NARROW),
+        Table(f"Recommended: {name}", _cases(settings, best), FORMATS, narrow=NARROW_CASES),
         Table("All options", full, FORMATS, long=True),
-    ]
+    ]  # fmt: skip
     used = {p.option.price.instance: p.option.price for p in planned}
-    tables.append(price_table(list(used.values())))
     shown = [p for p in planned if math.isfinite(p.cost)]
-    plots = [pareto_plot(shown, [planned[i] for i in sorted(front)], settings.deadline_hours)]
-    if curves := _curves(tried):
+    plots = [pareto_plot(shown, [planned[i] for i in sorted(front)], settings.deadline)]
+    tried, curves = _periods(settings, best)
+    if tried:
+        tables.insert(2, Table(f"Checkpoint period for {name}", frame(tried), FORMATS))
         plots.append(period_plot(curves))
-    title = f"What {settings.windows:,.0f} windows would take and cost"
-    own = [_agreement(planned), *notes, *price_file.notes(list(used.values()), today)]
-    return Report(title, tables, method(settings), own, plots, snippet(settings, best))
+    tables.append(price_table(list(used.values())))
+    own = [*notes, *price_file.notes(list(used.values()), today)]
+    kind = "windows" if settings.tokens is None else "tokens"
+    title = f"What {work:,.0f} {kind} would take and cost"
+    yaml = snippet(settings, best)
+    return Report(title, tables, method(settings, planned), own, plots, yaml, best.cost)
 
 
-def _row(planned: Planned, front: bool, deadline: float | None) -> dict[str, object]:
-    option, outcome = planned.option, planned.outcome
-    hours, cost = ([percentile(a, 5), percentile(a, 95)] for a in (outcome.hours, outcome.cost))
+def _row(
+    settings: Settings, work: float, p: Planned, planned: Sequence[Planned], front: bool
+) -> dict[str, Any]:
+    option, middle = p.option, p.outcomes[MIDDLE]
+    key = (option.price.instance, option.slots)
+    (same,) = (q for q in planned
+               if not q.option.spot and (q.option.price.instance, q.option.slots) == key)  # fmt: skip
+    unit = ("tokens/s", "$/1M tokens", 1e6) if settings.tokens else (
+        "windows/s", "$/1,000 windows", 1e3)  # fmt: skip
     return {
         "front": "*" if front else "",
-        "hardware": f"{option.machines} x {option.price.instance}",
+        "hardware": option.hardware,
         "market": option.market,
         "slots": option.slots,
-        "windows/s": option.throughput,
+        "hours low": percentile(p.outcomes[LOW].hours, 5),
+        "hours": p.hours,
+        "hours high": p.late(HIGH),
+        "cost low": percentile(p.outcomes[LOW].cost, 5),
+        "cost": p.cost,
+        "cost high": percentile(p.outcomes[HIGH].cost, 95),
+        "on demand": same.cost,
+        unit[1]: p.cost / work * unit[2],
+        unit[0]: option.throughput,
         "speed": option.speed,
-        "hours": planned.hours,
-        "hours 5-95 %": f"{hours[0]:.2f}-{hours[1]:.2f}",
-        "cost": planned.cost,
-        "cost 5-95 %": f"{cost[0]:,.2f}-{cost[1]:,.2f}",
-        "reclaims": float(outcome.reclaims.mean()),
-        "lost h": float(outcome.lost_hours.mean()),
-        "on demand at end": float(outcome.fell_back.mean()) if option.spot else None,
-        "checkpoint min": planned.job.period_seconds / 60 if option.spot else None,
-        "steps": planned.period_steps if option.spot else None,
-        "in time": None if deadline is None else float((outcome.hours <= deadline).mean()),
-        "on demand wins above": _break_even(planned.break_even),
+        "reclaims": float(middle.reclaims.mean()),
+        "lost h": float(middle.lost_hours.mean()),
+        "waiting h": float(middle.waited_hours.mean()),
+        "on demand at end": float(middle.fell_back.mean()) if option.spot else None,
+        "minutes": p.jobs[MIDDLE].period_seconds / 60 if option.spot else None,
+        "steps": p.period_steps if option.spot else None,
+        "in time": _in_time(settings, p, MIDDLE),
     }
 
 
-def _break_even(hazard: float | None) -> str:
-    """Reclaims per machine at which on demand costs the same."""
-    if hazard is None:
-        return "-"
-    if math.isinf(hazard):
-        return "never"
-    if hazard <= 0:
-        return "always"
-    return f"1 per {1 / hazard:,.1f} machine-hours"
+def _in_time(settings: Settings, p: Planned, case: int) -> float | None:
+    if settings.deadline is None:
+        return None
+    return float((p.outcomes[case].hours <= settings.deadline).mean())
 
 
-def _hazard(settings: Settings, planned: Planned) -> float:
-    """Reclaims per machine-hour that lose work."""
-    return settings.reclaims(planned.option.price).hazard * (1 - settings.notice_read)
-
-
-def _tried(settings: Settings, planned: Planned) -> list[Tried]:
-    """The recommended option at every candidate period, with all the runs."""
-    hazard = _hazard(settings, planned)
-    if not planned.option.spot or hazard == 0:
-        return []
-    reclaims = settings.reclaims(planned.option.price)
-    exact = isinstance(reclaims, Constant) and planned.closed is not None
-    tried = []
-    for period in candidates(planned.job, hazard, planned.step_seconds):
-        job = dataclasses.replace(planned.job, period_seconds=period)
-        cost = simulate(job, reclaims, settings.runs, settings.seed).cost
-        error = float(cost.std() / math.sqrt(cost.size)) if np.isfinite(cost).all() else math.inf
-        closed = expected(job, reclaims.hazard).cost if exact else None
-        tried.append((period, closed, float(cost.mean()), error))
-    return tried
-
-
-def _period_table(settings: Settings, best: Planned, tried: Sequence[Tried]) -> Table:
-    option, hazard = best.option, _hazard(settings, best)
-    where = f"{option.machines} x {option.price.instance}, {option.market}"
-    young = young_period(best.job.checkpoint_seconds, hazard, option.machines) / 60
-    title = f"Checkpoint period for {where}"
-    if option.spot and math.isfinite(young):
-        title += f" (Young: {young:.1f} min)"
-    rows = [
-        {
-            "minutes": period / 60,
-            "steps": round(period / best.step_seconds),
-            "closed form": closed,
-            "simulated": cost,
-            "standard error": error,
-            "chosen": "*" if math.isclose(period, best.job.period_seconds) else "",
+def _cases(settings: Settings, p: Planned) -> Any:
+    """A row for each case of one option."""
+    rows = []
+    for case, market, job, outcome in zip(CASES, p.markets, p.jobs, p.outcomes, strict=True):
+        alike = market.alike()
+        row = {
+            "case": case.name,
+            "reclaims/h": alike.hourly,
+            "wait min": alike.wait_seconds / 60,
+            "$/machine-hour": job.price,
         }
-        for period, closed, cost, error in tried
-    ]
-    only = {"minutes": best.job.period_seconds / 60, "steps": best.period_steps, "chosen": "*"}
-    rows = rows or [only]
-    money = "${:,.3f}"
-    styles = {"minutes": "{:.1f}", "steps": "{}"}
-    styles |= dict.fromkeys(("closed form", "simulated", "standard error"), money)
-    return Table(title, frame(rows), styles)
+        for what, sample in (("hours", outcome.hours), ("cost", outcome.cost)):
+            row |= {what: float(sample.mean()), f"{what} 5 %": percentile(sample, 5)}
+            row |= {f"{what} 95 %": percentile(sample, 95)}
+        row["reclaims"] = float(outcome.reclaims.mean())
+        row["lost h"] = float(outcome.lost_hours.mean())
+        row["waiting h"] = float(outcome.waited_hours.mean())
+        row["in time"] = _in_time(settings, p, CASES.index(case))
+        rows.append(row)
+    found = frame(rows)
+    return found.drop(columns="in time") if settings.deadline is None else found
 
 
-def _curves(every: Sequence[Tried]) -> dict[str, list[tuple[float, float]]]:
-    tried = [row for row in every if math.isfinite(row[2])]
-    if len(tried) < 2:
-        return {}
-    curves = {"simulated": [(period / 60, cost) for period, _, cost, _ in tried]}
-    if all(closed is not None for _, closed, _, _ in tried):
-        curves["closed form"] = [(period / 60, closed) for period, closed, _, _ in tried]
-    return curves
-
-
-def _agreement(planned: Sequence[Planned]) -> str:
-    verdicts = [p.agrees() for p in planned if p.option.spot and p.agrees() is not None]
-    if not verdicts:
-        return "no closed form exists for these settings (trace, fallback or some notices read)"
-    return (
-        f"{sum(verdicts)} of {len(verdicts)} simulated mean times have the closed form in their "
-        "99 % interval; one in a hundred may miss it by chance"
-    )
+def _periods(
+    settings: Settings, p: Planned
+) -> tuple[list[dict[str, Any]], Mapping[str, Sequence[tuple[float, float]]]]:
+    """Some periods beside the chosen one, and the cost over all of them, by closed form."""
+    rates = {case.name: market.alike() for case, market in zip(CASES, p.markets, strict=True)}
+    if not p.option.spot or not all(market.hourly for market in rates.values()):
+        return [], {}
+    steps = candidates(p.jobs[MIDDLE], p.step_seconds)
+    steps = np.unique([*steps[np.geomspace(1, len(steps), 60).astype(int) - 1], p.period_steps])
+    found = {name: expected(job, market, steps * p.step_seconds)
+             for (name, market), job in zip(rates.items(), p.jobs, strict=True)}  # fmt: skip
+    minutes = steps * p.step_seconds / 60
+    near = np.searchsorted(steps, [p.period_steps * share for share in (0.25, 0.5, 1, 2, 4)])
+    rows = [
+        {"steps": int(steps[i]), "minutes": float(minutes[i])}
+        | {f"{what} {name}": float(getattr(found[name], what)[i])
+           for what in ("hours", "cost") for name in ("low", "high")}
+        | {"chosen": "*" if steps[i] == p.period_steps else ""}
+        for i in sorted({min(int(i), len(steps) - 1) for i in near})
+    ]  # fmt: skip
+    curves = {name: [(m, c) for m, c in zip(minutes, found[name].cost, strict=True)
+                     if math.isfinite(c)] for name in rates}  # fmt: skip
+    return rows, {name: points for name, points in curves.items() if len(points) > 1}
 
 
 def snippet(settings: Settings, best: Planned) -> str:
     """What to write into the experiment's YAML for the recommended option."""
-    option = best.option
-    late = percentile(best.outcome.hours, 95)
-    missed = settings.deadline_hours is not None and late > settings.deadline_hours
+    option, late = best.option, best.late()
+    missed = settings.deadline is not None and late > settings.deadline
     lines = [
-        f"# {option.machines} x {option.price.instance}, {option.market}: {best.hours:.2f} h, "
-        f"${best.cost:,.2f} expected, 95 % of runs within {late:.2f} h"
+        f"# {option.hardware}, {option.market}: {best.hours:.2f} h, ${best.cost:,.2f} expected, "
+        f"95 % of runs within {late:.2f} h ({best.late(HIGH):.2f} h at the high rate)"
         + ("; MISSES THE DEADLINE" if missed else ""),
         "hyperparameters:",
     ]
     if option.spot:
-        minutes = best.job.period_seconds / 60
+        minutes = best.jobs[MIDDLE].period_seconds / 60
         lines.append(f"  checkpoint_period: {best.period_steps}  # steps, {minutes:.0f} min")
         lines.append("  spot_notice: true")
     else:
@@ -184,26 +191,22 @@ def snippet(settings: Settings, best: Planned) -> str:
     return "\n".join(lines)
 
 
-def method(settings: Settings) -> list[str]:
+def method(settings: Settings, planned: Sequence[Planned]) -> list[str]:
+    recorded = "; ".join(
+        f"{case.name} {case.hourly:g} an hour and {case.wait_seconds / 60:g} min ({case.source})"
+        for case in CASES
+    )
     return [
-        f"Work is {settings.windows:,.0f} windows over windows a second; modelled speeds are "
-        "interpolated over slots and scaled by peak arithmetic to other GPUs, at equal "
-        "utilisation and network; measure before you pay. Unless --pool names them, jobs over "
-        "several machines are planned on machines of 8 slots only.",
-        f"{settings.runs:,} runs of every option, seed {settings.seed}. Any machine's reclaim "
-        "stops all slots; work since the last checkpoint is lost unless the notice was read "
-        f"({settings.notice_read:.0%} of them); then 25 s detection, a wait for capacity "
-        f"({settings.wait_seconds:g} s on average, exponential), {settings.boot_seconds:g} s boot, "
-        f"{settings.image_seconds:g} s image, {settings.restart_seconds:g} s to the first step. "
-        "Machines that stay are paid while they idle, up to 20 min.",
-        "Reclaims: a trace, a rate of --hourly, or the Spot Advisor's monthly band at its upper "
-        "edge (the open band taken as 40 %), as a constant hazard: 10 % a month is "
-        "-ln(1 - 0.10) / 730.5 = 1.44e-4 per machine-hour. Machines are independent; in truth "
-        "reclaims come in bursts, which a trace replays.",
-        "Checkpoint period: the cheapest of eleven around Daly's estimate (2006) and of one "
-        "checkpoint in all, by the closed form (Bougeret et al. 2011) where it is exact and by "
-        "simulation elsewhere.",
-        "On demand wins above: the reclaim rate at which the expected spot cost, without notice "
-        "and with the period fitted to the rate, equals the on-demand cost of the same machines.",
+        "Work over speed. Modelled speeds are interpolated over slots and scaled by peak "
+        "arithmetic to other GPUs, at equal utilisation and network: measure before you pay.",
+        f"Reclaims per machine-hour and mean waits for capacity, recorded: {recorded}. Given "
+        "ones (--hourly, --trace) stand in all three cases. Spot prices: the lowest, the median "
+        "and the highest seen.",
+        f"{settings.runs:,} runs of each option and case, seed {settings.seed}, by the rules of "
+        "reports/README.md. Hours and cost: the mean of the middle case; low: 5 % of the runs of "
+        "the low case are below it; high: 95 % of the high case are.",
+        "AWS charges nothing for a spot machine that it takes back in its first hour.",
+        f"Checkpoint period: never above {LONGEST / 60:g} min of work nor half the run, and at the "
+        "high rate within 10 % of the least cost; of those the shortest time at the middle rate.",
         "The master, storage, network and validation are not priced.",
     ]

@@ -1,28 +1,18 @@
-"""A spot job, run thousands of times: what its time and its cost come to, with their spread.
+"""A job on spot machines, run thousands of times: what its time and cost come to, with the spread.
 
-The mechanics, per life of the job (from a start to the reclaim that ends it):
-
-- The machines run, are paid and can be reclaimed while the job restores (`restart_seconds`) and
-  while it trains and writes checkpoints. The first reclaim of any machine stops all slots.
-- Without notice, what was done since the last checkpoint is lost. With notice (two minutes ahead),
-  the step in hand is finished and saved, nothing is lost, and the two minutes are paid.
-- Then the master needs `detection_seconds`, a new machine has to be had (`wait_seconds` on average,
-  exponential), to boot and to pull the image. The other machines idle and are paid, up to
-  `idle_seconds`; after that they are gone and boot again with the new one. Reclaims in this time
-  are left out: nothing runs that could be lost.
-- A wait longer than `fallback_seconds` moves the rest of the job to on-demand machines.
-
-Runs are columns of NumPy arrays, so a step of the loop is one life of all runs at once.
+The rules are those of "How a plan is made" in reports/README.md, and no others. Runs are columns of
+NumPy arrays, so a step of the loop is one life (from a start to a reclaim) of all runs at once.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from reports.reclaims import Reclaims
+from reports.prices import FREE_HOUR
+from reports.reclaims import Market
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
-MOST_LIVES = 5000  # a run that is not through by then never will be
+MOST_LIVES = 2000  # a run that is not through by then never will be
 
 
 @dataclass(frozen=True)
@@ -31,28 +21,23 @@ class Job:
 
     work_seconds: float  # training alone, on an uninterrupted job
     period_seconds: float  # of training between two checkpoints
-    checkpoint_seconds: float
     machines: int
     price: float
     on_demand_price: float
+    checkpoint_seconds: float = 25.0
     restart_seconds: float = 60.0  # from the container's start to the first new step
     boot_seconds: float = 180.0
     image_seconds: float = 120.0
     detection_seconds: float = 25.0  # agent_reconnect_wait of the master
-    wait_seconds: float = 0.0  # for capacity, on average
     idle_seconds: float = 1200.0  # max_idle_agent_period of the pool
     fallback_seconds: float = float("inf")
     notice_read: float = 0.0  # the share of reclaims whose notice is read in time
 
     @property
-    def segments(self) -> int:
-        """Checkpoints that are written, the last one at the end of the work."""
-        return max(1, int(np.ceil(self.work_seconds / self.period_seconds - 1e-9)))
-
-    @property
     def total_seconds(self) -> float:
-        """Training and checkpoints, without a reclaim."""
-        return self.work_seconds + self.segments * self.checkpoint_seconds
+        """Training and checkpoints, the last one at the end of the work, without a reclaim."""
+        segments = max(1, int(np.ceil(self.work_seconds / self.period_seconds - 1e-9)))
+        return self.work_seconds + segments * self.checkpoint_seconds
 
     @property
     def start_seconds(self) -> float:
@@ -67,85 +52,89 @@ class Outcome:
     hours: np.ndarray
     cost: np.ndarray
     reclaims: np.ndarray
-    lost_hours: np.ndarray  # training that had to be done again
+    lost_hours: np.ndarray  # training and checkpoints that had to be done again
+    waited_hours: np.ndarray  # for capacity
     fell_back: np.ndarray  # whether the run ended on demand
 
 
-def simulate(job: Job, reclaims: Reclaims, runs: int, seed: int) -> Outcome:
+def simulate(job: Job, market: Market, runs: int, seed: int) -> Outcome:
     """`runs` runs of `job`, a function of the seed alone (NumPy's PCG64)."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    clock = reclaims.start(rng, runs)  # seconds; where a trace is replayed from
-    count, lost, done = np.zeros((3, runs))  # `done` is saved, on the axis of total_seconds
-    wait = _wait(job, rng, runs)
-    fell_back = wait > job.fallback_seconds
-    seconds = np.minimum(wait, job.fallback_seconds) + job.start_seconds
-    # Machine-seconds at `price`, and at `on_demand_price`.
-    paid = np.where(fell_back, 0.0, job.machines * job.start_seconds)
-    on_demand = np.where(fell_back, job.machines * job.start_seconds, 0.0)
+    shift = market.begin(rng, runs)  # where on the market's clock each run begins
+    waited = market.first_wait(rng, shift, job.machines)
+    fell = waited > job.fallback_seconds
+    waited = np.minimum(waited, job.fallback_seconds)
+    now = waited.copy()  # of a run: seconds since it was ordered
+    columns = 1 if market.all_at_once(job.machines) else job.machines
+    born = np.repeat(now[:, None], columns, axis=1)  # [runs, machines]: when each was launched
+    done, lost, count, spot, fixed = np.zeros((5, runs))  # `done` is saved, of total_seconds
     left = np.arange(runs)
     for _ in range(MOST_LIVES):
+        start = np.max(born[left], axis=1) + job.start_seconds
+        ran, taken = market.next(rng, shift[left] + start, job.machines)
+        ran = np.where(fell[left], np.inf, ran)
+        needed = job.restart_seconds + job.total_seconds - done[left]
+        now[left] = start + np.minimum(ran, needed)
+        ended, stopped = left[ran >= needed], ran < needed
+        life = (now[ended, None] - born[ended]).mean(axis=1)
+        spot[ended] += np.where(fell[ended], 0.0, life)
+        fixed[ended] += np.where(fell[ended], life, 0.0)
+        left = left[stopped]
         if not left.size:
             break
-        until = reclaims.next(rng, clock[left] + seconds[left], job.machines)
-        until = np.where(fell_back[left], np.inf, until)
-        needed = job.restart_seconds + job.total_seconds - done[left]
-        lived = np.minimum(needed, until)
-        seconds[left] += lived
-        on_demand[left] += np.where(fell_back[left], job.machines * lived, 0.0)
-        paid[left] += np.where(fell_back[left], 0.0, job.machines * lived)
-        stopped = until < needed
-        hit, left_for = left[stopped], until[stopped] - job.restart_seconds
-        count[hit] += 1
-        noticed = rng.random(hit.size) < job.notice_read
-        done[hit], more = _saved(job, done[hit], np.maximum(left_for, 0.0), noticed)
-        lost[hit] += more
-        _replace(job, rng, hit, noticed, seconds, paid, on_demand, fell_back)
-        left = hit
-    seconds[left] = paid[left] = np.inf
-    cost = (paid * job.price + on_demand * job.on_demand_price) / 3600
-    return Outcome(seconds / 3600, cost, count, lost / 3600, fell_back)
-
-
-def _wait(job: Job, rng: np.random.Generator, runs: int) -> np.ndarray:
-    return rng.exponential(job.wait_seconds, runs) if job.wait_seconds else np.zeros(runs)
+        count[left] += 1
+        noticed = rng.random(left.size) < job.notice_read
+        saved, gone = _saved(job, done[left], ran[stopped] - job.restart_seconds, noticed)
+        done[left], lost[left] = saved, lost[left] + gone
+        wait = market.wait(rng, shift[left] + now[left] + job.detection_seconds, job.machines)
+        fell[left] = wait > job.fallback_seconds
+        wait = np.minimum(wait, job.fallback_seconds)
+        waited[left] += wait
+        hit = _hit(rng, taken[stopped], columns, job.machines)
+        paid, born[left] = _replaced(job, now[left], wait, fell[left], hit, born[left])
+        spot[left] += paid
+    now[left] = spot[left] = np.inf
+    cost = job.machines * (spot * job.price + fixed * job.on_demand_price) / 3600
+    return Outcome(now / 3600, cost, count, lost / 3600, waited / 3600, fell)
 
 
 def _saved(
     job: Job, done: np.ndarray, ran: np.ndarray, noticed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is saved after `ran` seconds of training and checkpoints, and what of it is lost.
-
-    A checkpoint at notice must fit into the two minutes, or the notice is of no use.
-    """
+    """What is saved after `ran` seconds of training and checkpoints, and what of it is lost."""
     segment = job.period_seconds + job.checkpoint_seconds
-    reached = done + ran
-    last = np.maximum(done, np.floor(reached / segment + 1e-9) * segment)
-    kept = noticed & (job.checkpoint_seconds <= NOTICE_SECONDS)
-    return np.where(kept, reached, last), np.where(kept, 0.0, reached - last)
+    reached = done + np.maximum(ran, 0.0)
+    saved = np.maximum(done, np.floor(reached / segment + 1e-9) * segment)
+    if job.checkpoint_seconds <= NOTICE_SECONDS:  # else a checkpoint at notice does not fit
+        saved = np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
+    return saved, reached - saved
 
 
-def _replace(
+def _hit(rng: np.random.Generator, taken: np.ndarray, columns: int, machines: int) -> np.ndarray:
+    """[runs, columns]: which machines of each run are taken, at random."""
+    if columns == 1 or (taken == machines).all():
+        return np.ones((taken.size, columns), dtype=bool)
+    order = rng.random((taken.size, columns)).argsort(axis=1).argsort(axis=1)
+    return order < taken[:, None]
+
+
+def _replaced(
     job: Job,
-    rng: np.random.Generator,
+    now: np.ndarray,
+    wait: np.ndarray,
+    fell: np.ndarray,
     hit: np.ndarray,
-    noticed: np.ndarray,
-    seconds: np.ndarray,
-    paid: np.ndarray,
-    on_demand: np.ndarray,
-    fell_back: np.ndarray,
-) -> None:
-    """From a reclaim to the next start of the container: time passes, idle machines are paid."""
-    notice = np.where(noticed, NOTICE_SECONDS, 0.0)
-    wait = _wait(job, rng, hit.size)
-    gone = wait > job.fallback_seconds
-    wait = np.minimum(wait, job.fallback_seconds)
-    down = job.detection_seconds + wait + job.start_seconds
-    seconds[hit] += notice + down
-    idle = np.minimum(down, job.idle_seconds)
-    dropped = (down > job.idle_seconds) & ~gone
-    booting = np.where(dropped, job.machines, 1) * job.start_seconds
-    stay = job.detection_seconds + np.minimum(wait, job.idle_seconds)
-    others = (job.machines - 1) * np.where(gone, stay, idle)
-    paid[hit] += job.machines * notice + others + np.where(gone, 0.0, booting)
-    on_demand[hit] += np.where(gone, job.machines * job.start_seconds, 0.0)
-    fell_back[hit] |= gone
+    born: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds paid, averaged over the machines, for those that leave; when each was launched.
+
+    A machine that AWS takes in its first hour is free. The others idle, and leave when capacity
+    does not come in `idle_seconds`, or when the job goes on on demand.
+    """
+    down = job.detection_seconds + wait
+    leave = (fell | (down > job.idle_seconds))[:, None]
+    age = now[:, None] - born
+    free = age < FREE_HOUR * 3600
+    idle = age + np.minimum(down, job.idle_seconds)[:, None]
+    paid = np.where(hit, np.where(free, 0.0, age), np.where(leave, idle, 0.0))
+    return paid.mean(axis=1), np.where(hit | leave, (now + down)[:, None], born)
