@@ -5,19 +5,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
+import pandas as pd
 
 from detalbert.errors import UserError
 from reports.closed_form import best_period
 from reports.plan_command import Settings
 from reports.prices import Price, find
 from reports.reclaims import CASES, Constant, Market, Trace
-from reports.simulate import Job, Outcome, simulate
+from reports.simulate import Job, simulate
 from reports.speed import Speed
 
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
-LOW, MIDDLE, HIGH = 0, 1, 2
+MIDDLE, HIGH = 1, 2  # of CASES
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Option:
     price: Price
     spot: bool
     slots: int
-    machines: int
     throughput: float
     speed: str  # measured, published or modelled
 
@@ -36,75 +35,63 @@ class Option:
         return "spot" if self.spot else "on demand"
 
     @property
+    def machines(self) -> int:
+        return self.price.machines(self.slots)
+
+    @property
     def hardware(self) -> str:
         return f"{self.machines} x {self.price.instance}"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An option with its checkpoint period, and what became of it in each of the three cases."""
+    """An option with its checkpoint period, and the runs of each of the three cases."""
 
     option: Option
-    jobs: Sequence[Job]
-    markets: Sequence[Market]
-    outcomes: Sequence[Outcome]
+    job: Job
     step_seconds: float
+    markets: Sequence[Market]
+    outcomes: Sequence[pd.DataFrame]
 
     @property
     def hours(self) -> float:
-        return float(self.outcomes[MIDDLE].hours.mean())
+        return float(self.outcomes[MIDDLE]["hours"].mean())
 
     @property
     def cost(self) -> float:
-        return float(self.outcomes[MIDDLE].cost.mean())
+        return float(self.outcomes[MIDDLE]["cost"].mean())
 
     @property
-    def period_steps(self) -> int:
-        return max(1, round(self.jobs[MIDDLE].period_seconds / self.step_seconds))
+    def steps(self) -> int:
+        return max(1, round(self.job.period_seconds / self.step_seconds))
 
-    def late(self, case: int = MIDDLE) -> float:
-        """Hours that 95 % of the runs keep within."""
-        return percentile(self.outcomes[case].hours, 95)
-
-
-def percentile(sample: np.ndarray, percent: float) -> float:
-    """A value of the sample: nothing is interpolated, so runs that never end do no harm."""
-    return float(np.percentile(sample, percent, method="nearest"))
+    def bound(self, what: str, share: float, case: int = MIDDLE) -> float:
+        """What that share of a case's runs keeps within: hours or dollars."""
+        return float(self.outcomes[case][what].quantile(share, interpolation="nearest"))
 
 
 def options(
-    prices: Mapping[str, Price],
-    instances: Sequence[str],
-    slots: Sequence[int],
-    speed: Speed,
-    named: bool,
+    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int], speed: Speed
 ) -> list[Option]:
-    """Every instance type, market and slot count that fit together.
+    """Every instance type (by default those that AWS launches), market and slot count that fit.
 
-    Jobs over several machines that are narrower than WIDE only where the instances were `named`.
+    Jobs over several machines that are narrower than WIDE only where `pool` names them.
     Raises UserError for a slot count that was asked for and that no instance fits.
     """
+    types = [find(prices, instance) for instance in dict.fromkeys(pool or prices)]
+    types = [price for price in types if pool or not price.retired]
     found = []
-    types = [find(prices, instance) for instance in dict.fromkeys(instances)]
     for count in dict.fromkeys(slots or DEFAULT_SLOTS):
-        fitting = [
-            price
-            for price in types
-            if count % price.slots == 0 and (named or price.slots >= WIDE or count == price.slots)
-        ]
-        if slots and not fitting:
+        wide = [price for price in types if pool or price.slots >= WIDE or count == price.slots]
+        fitting = [price for price in wide if count % price.slots == 0]
+        if slots and types and not fitting:
             max(types, key=lambda price: price.slots).machines(count)
         for price in fitting:
             rate = speed.at(count, price)
-            for spot in (True, False):
-                found.append(Option(price, spot, count, price.machines(count), *rate))
+            found += [Option(price, spot, count, *rate) for spot in (True, False)]
     if not found:
         raise UserError("plan: no instance has machines for these slots; change --slots or --pool")
     return found
-
-
-def repriced(choices: Sequence[Option], prices: Mapping[str, Price]) -> list[Option]:
-    return [dataclasses.replace(o, price=prices[o.price.instance]) for o in choices]
 
 
 def markets(settings: Settings, trace: Trace | None) -> list[Market]:
@@ -113,52 +100,34 @@ def markets(settings: Settings, trace: Trace | None) -> list[Market]:
         return [trace] * len(CASES)
     found: list[Market] = []
     for case in CASES:
-        case = CASES[MIDDLE] if settings.hourly is not None else case
+        wait = CASES[MIDDLE].wait_seconds if settings.hourly is not None else case.wait_seconds
+        wait = wait if settings.wait_seconds is None else settings.wait_seconds
         hourly = case.hourly if settings.hourly is None else settings.hourly
-        wait = case.wait_seconds if settings.wait_seconds is None else settings.wait_seconds
         found.append(Constant(hourly, wait, settings.together))
     return found
 
 
 def plan(
-    settings: Settings, work: float, unit: float, choices: Sequence[Option], trace: Trace | None
-) -> list[Planned]:
-    """Simulate each option; `work` windows, or tokens of which `unit` are a window."""
-    seen = markets(settings, trace)
-    return [_planned(settings, work, unit, option, seen) for option in choices]
-
-
-def _planned(
     settings: Settings, work: float, unit: float, option: Option, seen: Sequence[Market]
 ) -> Planned:
-    batch = settings.batch or (256 if option.slots >= 16 else 48) * unit
-    step, seconds = batch / option.throughput, work / option.throughput
-    spot = option.spot
-    job = Job(
-        work_seconds=seconds,
-        period_seconds=seconds,
-        machines=option.machines,
-        price=option.price.hourly(spot),
-        on_demand_price=option.price.on_demand,
-        checkpoint_seconds=settings.checkpoint_seconds,
-        restart_seconds=settings.restart_seconds,
-        boot_seconds=settings.boot_seconds,
-        image_seconds=settings.image_seconds,
-        fallback_seconds=settings.fallback_seconds if spot else math.inf,
-        notice_read=settings.notice_read,
-    )
-    if not spot:
+    """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
+    step = (settings.batch or (256 if option.slots >= 16 else 48) * unit) / option.throughput
+    seconds, price = work / option.throughput, option.price.hourly(option.spot)
+    job = Job(seconds, seconds, option.machines, price, option.price.on_demand, settings)
+    if not option.spot:
+        rules = dataclasses.replace(settings, fallback_seconds=math.inf)
         never = Constant(0.0)
-        once = simulate(job, never, 2, settings.seed)
-        return Planned(option, [job] * 3, [never] * 3, [once] * 3, step)
+        once = simulate(dataclasses.replace(job, rules=rules), never, 2, settings.seed)
+        return Planned(option, job, step, [never] * len(CASES), [once] * len(CASES))
     steps = settings.checkpoint_period
     if steps is None:
         steps = best_period(job, seen[MIDDLE].alike(), seen[HIGH].alike(), step)
     job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
-    jobs = [dataclasses.replace(job, price=price) for price in option.price.spot_range()]
-    runs = zip(jobs, seen, strict=True)
-    found = [simulate(each, market, settings.runs, settings.seed) for each, market in runs]
-    return Planned(option, jobs, seen, found, step)
+    found = [
+        simulate(dataclasses.replace(job, price=price), market, settings.runs, settings.seed)
+        for price, market in zip(option.price.spot_range(), seen, strict=True)
+    ]
+    return Planned(option, job, step, seen, found)
 
 
 def pareto(planned: Sequence[Planned]) -> set[int]:
@@ -173,9 +142,9 @@ def pareto(planned: Sequence[Planned]) -> set[int]:
 
 
 def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
-    """The cheapest whose 95th percentile meets the deadline, or else the fastest."""
+    """The cheapest of which 95 % of the runs meet the deadline, or else the fastest."""
     finite = [p for p in planned if math.isfinite(p.cost)]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
-    safe = [p for p in finite if deadline is None or p.late() <= deadline]
+    safe = [p for p in finite if deadline is None or p.bound("hours", 0.95) <= deadline]
     return min(safe, key=lambda p: p.cost) if safe else min(finite, key=lambda p: p.hours)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from detalbert.errors import UserError
 
 if TYPE_CHECKING:
-    from reports.reclaims import Trace
     from reports.tables import Report
 
 DAY = 86_400.0
@@ -107,17 +106,17 @@ def run(args: argparse.Namespace) -> "Report":
 
     settings = settings_of(args)
     slots = [number("--slots", text, 1, MOST_SLOTS, True) for text in args.slots or []]
-    trace: Trace | None = load_trace(args.trace) if args.trace else None
+    trace = load_trace(args.trace) if args.trace else None
     known = prices.load_prices(args.prices or prices.PRICE_FILE)
-    instances = args.pool or [name for name, price in known.items() if not price.retired]
-    for instance in instances:
-        prices.find(known, instance)
     unit = LENGTH if settings.tokens is not None else 1
     speed = parse_speed(args.throughput, known, unit)
-    choices = plan.options(known, instances, slots, speed, args.pool is not None)
+    choices = plan.options(known, args.pool, slots, speed)
     work = settings.tokens or settings.windows or EPOCHS * WINDOWS
     if args.data is not None:
         work = count_windows(args.data, args.config) * settings.epochs
-    known, notes = live.priced(args, known, list(dict.fromkeys(instances)))
-    planned = plan.plan(settings, work, unit, plan.repriced(choices, known), trace)
+    wanted = sorted({option.price.instance for option in choices})
+    known, notes = live.priced(args, known, wanted)
+    choices = plan.options(known, args.pool, slots, speed)
+    seen = plan.markets(settings, trace)
+    planned = [plan.plan(settings, work, unit, option, seen) for option in choices]
     return plan_report(settings, work, planned, notes, args.today)

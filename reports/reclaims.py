@@ -1,13 +1,12 @@
 """The spot market: when machines are taken back, and how long until there are some again."""
 
-import csv
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from detalbert.errors import UserError
 
@@ -35,9 +34,9 @@ CASES = (
 class Constant:
     """Memoryless: `hourly` reclaims per machine-hour, and exponential waits for capacity.
 
-    `together` is the share of the reclaims that take all machines of a job at once; the others
-    take one. Jobs on 16 recorded machines were stopped as often as those on one (0.5 to 0.6 an
-    hour), so a zone's machines do go together.
+    `together` is the share of the reclaims that take all machines of a job; the others take one.
+    Jobs on 16 recorded machines were stopped as often as those on one (0.5 to 0.6 an hour), so
+    the machines of a zone do go together.
     """
 
     hourly: float
@@ -48,11 +47,6 @@ class Constant:
         """Reclaims a second that stop a job on so many machines."""
         return self.hourly * (self.together + (1 - self.together) * machines) / 3600
 
-    def out(self, machines: int) -> float:
-        """The share of time in which there is no capacity."""
-        busy = self.rate(machines) * self.wait_seconds
-        return busy / (1 + busy)
-
     def all_at_once(self, machines: int) -> bool:
         return self.together == 1 or machines == 1
 
@@ -62,12 +56,13 @@ class Constant:
 
     def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """Seconds from a random moment until the machines can be had."""
-        found = rng.random(now.size) >= self.out(machines)
-        return np.where(found, 0.0, self.wait(rng, now, machines))
+        busy = self.rate(machines) * self.wait_seconds
+        out = rng.random(now.size) < busy / (1 + busy)
+        return np.where(out, self.wait(rng, now, machines), 0.0)
 
     def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """Seconds from a reclaim until the machines can be had."""
-        return rng.exponential(self.wait_seconds, now.size) if self.wait_seconds else 0.0 * now
+        return rng.exponential(self.wait_seconds, now.size)
 
     def next(
         self, rng: np.random.Generator, now: np.ndarray, machines: int
@@ -87,10 +82,7 @@ class Constant:
 class Trace:
     """Recorded capacity, replayed in a circle from a random moment, outages and all.
 
-    Args:
-        seconds: when the number of machines changed, rising from 0.
-        machines: how many there were from then on.
-        length: the end of the recording, in seconds.
+    From `seconds` (rising from 0) on there were so many `machines`, until `length`.
     """
 
     seconds: np.ndarray
@@ -115,82 +107,72 @@ class Trace:
 
     def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """As `Constant.wait`: the rest of the outage."""
-        lap, moment = np.divmod(now, self.length)
-        enough = self.machines[self._index(moment)] >= machines
+        moment = now % self.length
         back = self.seconds[self.machines >= machines]
-        later = np.append(back, back[0] + self.length)
-        return np.where(enough, 0.0, later[np.searchsorted(back, moment, "right")] - moment)
+        later = np.append(back, back[0] + self.length)[np.searchsorted(back, moment, "right")]
+        return np.where(self._at(moment) >= machines, 0.0, later - moment)
 
     def next(
         self, rng: np.random.Generator, now: np.ndarray, machines: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Constant.next`. Of the machines there were, each is as likely taken as another."""
-        before = np.roll(self.machines, 1)
+        moment, before = now % self.length, np.roll(self.machines, 1)
         drops = np.flatnonzero(self.machines < before)
-        moment = now % self.length
-        short = self.machines[self._index(moment)] < machines
-        seconds = np.where(short, 0.0, np.inf)
-        taken = np.full(now.shape, machines)
+        short = self._at(moment) < machines
+        seconds, taken = np.where(short, 0.0, np.inf), np.full(now.shape, machines)
         index = np.searchsorted(self.seconds[drops], moment, "right")
         left = np.flatnonzero(~short) if drops.size else np.array([], dtype=int)
         while left.size:
             laps, which = np.divmod(index[left], drops.size)
             at = drops[which]
-            others = before[at] - machines
-            hit = rng.hypergeometric(machines, others, before[at] - self.machines[at])
+            fewer = before[at] - self.machines[at]
+            taken[left] = rng.hypergeometric(machines, before[at] - machines, fewer)
             seconds[left] = laps * self.length + self.seconds[at] - moment[left]
-            taken[left], index[left] = hit, index[left] + 1
-            left = left[hit == 0]
+            index[left] += 1
+            left = left[taken[left] == 0]
         return seconds, taken
 
     def alike(self) -> Constant:
         """The constant rate and the mean outage of the recording, to choose a period by."""
         spans = np.diff(np.append(self.seconds, self.length))
-        lost = np.maximum(np.roll(self.machines, 1) - self.machines, 0)
-        up = float((self.machines * spans).sum()) / 3600
-        full = self.machines == self.machines.max()
-        outages = int((np.roll(full, 1) & ~full).sum())
-        gone = float(spans[~full].sum()) / max(outages, 1)
-        return Constant(float(lost.sum()) / up, gone)
+        lost = np.maximum(np.roll(self.machines, 1) - self.machines, 0).sum()
+        short = self.machines < self.machines.max()
+        outages = max(int((short & ~np.roll(short, 1)).sum()), 1)
+        hours = float((self.machines * spans).sum()) / 3600
+        return Constant(float(lost) / hours, float(spans[short].sum()) / outages)
 
-    def _index(self, moment: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.seconds, moment, side="right") - 1
+    def _at(self, moment: np.ndarray) -> np.ndarray:
+        return self.machines[np.searchsorted(self.seconds, moment, "right") - 1]
 
 
 Market = Constant | Trace
 
 
 def load_trace(path: Path) -> Trace:
-    """A recording: a CSV, or a JSON file of skypilot-org/spot-traces.
+    """A CSV, or a JSON file of skypilot-org/spot-traces; see "How a plan is made".
 
-    The CSV has the columns `hours`, rising from 0, and `machines`, how many there were from then
-    on; its last row is the end. The JSON has `metadata.gap_seconds` and `data`, a number for each
-    gap. Raises UserError naming the line of a row that is neither.
+    Raises UserError naming the row that is wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            content = json.loads(text)
-            gap = content["metadata"]["gap_seconds"] / 3600
-            counts = [*content["data"], 0]
-            rows = [{"hours": i * gap, "machines": n} for i, n in enumerate(counts)]
+            content = json.loads(path.read_text(encoding="utf-8"))
+            counts = np.array([*content["data"], 0], dtype=float)
+            hours = np.arange(len(counts)) * float(content["metadata"]["gap_seconds"]) / 3600
         else:
-            rows = list(csv.DictReader(text.splitlines()))
-    except (OSError, ValueError, LookupError, TypeError, csv.Error, RecursionError):
-        raise UserError(f"{path}: cannot read it as a trace; see reports/README.md") from None
-    found: list[tuple[float, float]] = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            hours, machines = float(row["hours"]), float(row["machines"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            hours = machines = math.nan
-        rising = hours > found[-1][0] if found else hours == 0
-        if not (rising and math.isfinite(hours) and machines >= 0 and machines.is_integer()):
-            raise UserError(
-                f"{path}: line {number}: expected hours, rising from 0, and a number of machines"
-            )
-        found.append((hours, machines))
-    if len(found) < 2 or not any(machines for _, machines in found[:-1]):
+            table = pd.read_csv(path, skipinitialspace=True)
+            hours, counts = (table[name].to_numpy(dtype=float) for name in ("hours", "machines"))
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        raise UserError(
+            f"{path}: expected a CSV with numbers in the columns hours and machines, or a JSON "
+            "file of spot-traces"
+        ) from None
+    fine = np.isfinite(hours) & (np.diff(hours, prepend=-1.0) > 0) & (counts >= 0) & (counts < 1e6)
+    fine &= (counts == np.floor(counts)) & ((np.arange(len(hours)) > 0) | (hours == 0))
+    if not fine.all():
+        raise UserError(
+            f"{path}: row {int(fine.argmin()) + 1}: expected hours, rising from 0, and a whole "
+            "number of machines"
+        )
+    if len(hours) < 2 or not counts[:-1].any():
         raise UserError(f"{path}: expected two rows or more, and machines in one of them")
-    times, counts = np.array(found).T
-    return Trace(times[:-1] * 3600, counts[:-1].astype(int), float(times[-1]) * 3600)
+    return Trace(hours[:-1] * 3600, counts[:-1].astype(int), float(hours[-1]) * 3600)
