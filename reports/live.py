@@ -20,13 +20,18 @@ from reports.prices import Price
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
-_REFUSED = {
-    "AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch",
-    "InvalidSignatureException", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
+_KEYS = "AWS refused the credentials; check AWS_PROFILE or the keys"
+_RIGHTS = "these credentials may not ask; allow the two actions"
+_BUSY = "AWS throttled the request and did so again; try later"
+_REASONS = {
+    **dict.fromkeys((
+        "AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "RequestExpired",
+        "SignatureDoesNotMatch", "InvalidSignatureException", "ExpiredToken",
+        "ExpiredTokenException"), _KEYS),
+    **dict.fromkeys(("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"), _RIGHTS),
+    **dict.fromkeys(("RequestLimitExceeded", "Throttling", "ThrottlingException",
+                     "TooManyRequests", "TooManyRequestsException"), _BUSY),
 }  # fmt: skip
-_FORBIDDEN = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
-_THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests",
-              "TooManyRequestsException"}  # fmt: skip
 
 
 def priced(
@@ -55,32 +60,25 @@ def refresh(
     Raises UserError when AWS does not answer and it `must`; otherwise the file's prices stand.
     """
     notes: list[str] = []
-    spot = _asked(lambda: _spot(wanted, region), SPOT, must, notes) or {}
-    listed: dict[str, float] = {}
-    for instance in wanted:
-        found = _asked(lambda name=instance: _on_demand(name, region), LIST, must, notes)
-        listed |= {instance: found} if found else {}
-        if any(f"{LIST}:" in note for note in notes):
-            break
+    spot = _asked(lambda: _spot(wanted, region), SPOT, must, notes)
+    listed = _asked(lambda: {i: _on_demand(i, region) for i in wanted}, LIST, must, notes)
     fresh = dict(known)
     for instance in wanted:
-        missing = [
-            what
-            for what, have in ((SPOT, spot), (LIST, listed))
-            if instance not in have and not any(f"{what}:" in note for note in notes)
-        ]
+        zones, price = (spot or {}).get(instance), (listed or {}).get(instance)
+        gaps = ((SPOT, spot, zones), (LIST, listed, price))
+        missing = [what for what, answer, found in gaps if answer is not None and not found]
         if missing:
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
         changes: dict[str, Any] = {}
-        if instance in spot:
-            low, middle, high = spot[instance]
-            changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
-        if instance in listed:
-            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
-        if instance in spot and instance in listed:
+        if zones:
+            changes = {"spot": statistics.median(zones), "spot_origin": "live"}
+            changes |= {"spot_low": min(zones), "spot_high": max(zones)}
+        if price:
+            changes |= {"on_demand": price, "on_demand_origin": "live"}
+        if zones and price:
             changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
         fresh[instance] = dataclasses.replace(known[instance], **changes)
     return fresh, notes
@@ -93,7 +91,8 @@ def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> 
     try:
         return call()
     except errors.ClientError as error:
-        reason = _reason(str(error.response.get("Error", {}).get("Code")))
+        code = str(error.response.get("Error", {}).get("Code"))
+        reason = f"{_REASONS.get(code, 'AWS answered an error')} ({code})"
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
         reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
@@ -104,16 +103,6 @@ def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> 
         raise UserError(f"--live: {what}: {reason}; or take --live=try") from None
     notes.append(f"--live: {what}: {reason}; the file's prices stand")
     return None
-
-
-def _reason(code: str) -> str:
-    if code in _REFUSED:
-        return f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
-    if code in _FORBIDDEN:
-        return f"these credentials may not ask ({code}); allow the two actions"
-    if code in _THROTTLED:
-        return f"AWS throttled the request ({code}) and did so again; try later"
-    return f"AWS answered {code}"
 
 
 def _client(service: str, region: str) -> Any:
@@ -133,18 +122,14 @@ def _entries(instances: Sequence[str], region: str, **span: Any) -> list[dict[st
     return [entry for page in pages for entry in page["SpotPriceHistory"]]
 
 
-def _spot(instances: Sequence[str], region: str) -> dict[str, tuple[float, float, float]]:
-    """The current price of each type: the lowest, the median and the highest of the zones."""
+def _spot(instances: Sequence[str], region: str) -> dict[str, list[float]]:
+    """The current prices of each type, one for each zone."""
     newest: dict[tuple[str, str], tuple[Any, float]] = {}
-    now = datetime.datetime.now(datetime.timezone.utc)
-    for entry in _entries(instances, region, StartTime=now):
+    for entry in _entries(instances, region, StartTime=pd.Timestamp.now("UTC").to_pydatetime()):
         key = (entry["InstanceType"], entry["AvailabilityZone"])
         found = (entry["Timestamp"], float(entry["SpotPrice"]))
         newest[key] = max(newest.get(key, found), found)
-    zones: dict[str, list[float]] = {}
-    for (instance, _), (_, price) in newest.items():
-        zones.setdefault(instance, []).append(price)
-    return {i: (min(found), statistics.median(found), max(found)) for i, found in zones.items()}
+    return {i: [price for (kind, _), (_, price) in newest.items() if kind == i] for i in instances}
 
 
 def spot_history(
@@ -170,22 +155,14 @@ def spot_history(
 
 def _on_demand(instance: str, region: str) -> float | None:
     """Linux, shared tenancy, nothing pre-installed; None when the price list has no such entry."""
-    wanted = {
-        "instanceType": instance,
-        "regionCode": region,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
+    wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux",
+              "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}  # fmt: skip
     answer = _client("pricing", PRICE_LIST_REGION).get_products(
         ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()],
     )
-    for text in answer["PriceList"]:
-        for term in json.loads(text)["terms"].get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get("USD", 0))
-                if price > 0:
-                    return price
-    return None
+    terms = [t for text in answer["PriceList"]
+             for t in json.loads(text)["terms"].get("OnDemand", {}).values()]  # fmt: skip
+    prices = [float(d["pricePerUnit"].get("USD", 0))
+              for term in terms for d in term["priceDimensions"].values()]  # fmt: skip
+    return next((price for price in prices if price > 0), None)

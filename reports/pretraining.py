@@ -1,6 +1,6 @@
 """Results of `python -m benchmarks pretrain`, for the page that has the published ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,63 +28,35 @@ def read_pretraining(path: str, label: str) -> Pretraining | None:
     content = read_json(Path(path))
     if content.get("stage") != "pretrain":
         return None
+
+    def rate(where: str, facts: Mapping[str, Any], key: str = "sequences_per_second") -> float:
+        return read_number(Path(path), f"{where}.{key}", facts[key]["median"])
+
     try:
-        name = label or (
-            f"pretraining {content['settings']['shape']} on {content['device']['name']}"
-        )
-
-        def median(where: str, facts: Mapping[str, Any], key: str) -> float:
-            return read_number(Path(path), f"{where}.{key}", facts[key]["median"])
-
-        return Pretraining(
-            _points(name, content["scaling"], median),
-            _steps(name, content["results"], median),
-            _loader(name, content["loader"], median),
-        )
+        shape, device = content["settings"]["shape"], content["device"]["name"]
+        name = label or f"pretraining {shape} on {device}"
+        points = [
+            Point(f"{name}, {kind}, sequences/s over processes", int(count),
+                  rate(f"scaling.{kind}.{count}", facts), "measured")
+            for kind, series in content["scaling"].items() for count, facts in series.items()
+        ]  # fmt: skip
+        steps = [
+            {"run": name, "forwards a step": facts["forwards"],
+             "sequences/s": rate(f"results.{side}", facts),
+             "MFU": rate(f"results.{side}", facts, "mfu")}
+            for side, facts in content["results"].items()
+        ]  # fmt: skip
+        rates = {int(n): rate(f"loader.{n}", facts) for n, facts in content["loader"].items()}
+        loader = [
+            {"run": name, "workers": n, "sequences/s": value, "added to none": value / rates[0] - 1}
+            for n, value in sorted(rates.items())
+        ]
+        return Pretraining(points, steps, loader)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
             f"{path}: not all that a pretraining benchmark has; run python -m benchmarks pretrain "
             "anew"
         ) from None
-
-
-Median = Callable[[str, Mapping[str, Any], str], float]
-
-
-def _points(name: str, scaling: Mapping[str, Any], median: Median) -> list[Point]:
-    return [
-        Point(
-            f"{name}, {kind}, sequences/s over processes",
-            int(processes),
-            median(f"scaling.{kind}.{processes}", facts, "sequences_per_second"),
-            "measured",
-        )
-        for kind, series in scaling.items()
-        for processes, facts in series.items()
-    ]
-
-
-def _steps(name: str, results: Mapping[str, Any], median: Median) -> list[dict[str, Any]]:
-    return [
-        {
-            "run": name,
-            "forwards a step": facts["forwards"],
-            "sequences/s": median(f"results.{side}", facts, "sequences_per_second"),
-            "MFU": median(f"results.{side}", facts, "mfu"),
-        }
-        for side, facts in results.items()
-    ]
-
-
-def _loader(name: str, loader: Mapping[str, Any], median: Median) -> list[dict[str, Any]]:
-    rates = {
-        int(workers): median(f"loader.{workers}", facts, "sequences_per_second")
-        for workers, facts in loader.items()
-    }
-    return [
-        {"run": name, "workers": n, "sequences/s": rate, "added to none": rate / rates[0] - 1}
-        for n, rate in sorted(rates.items())
-    ]
 
 
 def tables(found: Sequence[Pretraining]) -> list[Table]:

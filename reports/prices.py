@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ STALE_DAYS = 90
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
-_COMMON = ["region", "date", "source"]
-_KEYS = ["slots", "gpu", "on_demand", "spot", "spot_discount", "spot_low", "spot_high", "retired",
-         "teraflops", "interruption", *_COMMON]  # fmt: skip
+_AMOUNTS = ("on_demand", "spot", "spot_discount", "spot_low", "spot_high", "teraflops")
+_DAYS = ("date", "retired")
+_COMMON = ("region", "date", "source")
+_KEYS = (*_AMOUNTS, *_DAYS, *_COMMON, "slots", "gpu")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,6 @@ class Price:
     spot_high: float | None = None
     retired: datetime.date | None = None  # since when AWS launches none
     teraflops: float | None = None  # of one GPU, dense half precision; None where not known
-    interruption: str = "not known"  # what AWS's Spot Advisor said, for the reader alone
     on_demand_origin: str = "file"
     spot_origin: str = "file"
 
@@ -81,8 +81,8 @@ class _Strict(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            if keys.count(key.value) > 1:
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
                 line = key.start_mark.line + 1
                 raise UserError(f"line {line}: the key {key.value} stands twice; keep one")
         return super().construct_mapping(node, deep)
@@ -100,58 +100,49 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
         raise UserError(f"{path}: not YAML; fix it") from None
     if not isinstance(content, dict) or not isinstance(content.get("instances"), dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")
-    for key in content:
-        if key not in (*_COMMON, "instances"):
-            raise unknown_key(str(key), str(path), [*_COMMON, "instances"])
-    common = {key: content[key] for key in _COMMON if key in content}
+    entries = content.pop("instances")
+    _known(str(path), content, _COMMON)
     prices = {}
-    for instance, entry in content["instances"].items():
+    for instance, entry in entries.items():
         where = f"{path}: instances.{instance}"
         if not isinstance(entry, dict):
             raise UserError(f"{where}: expected keys such as on_demand")
-        for key in entry:
-            if key not in _KEYS:
-                raise unknown_key(str(key), where, _KEYS)
-        prices[str(instance)] = _price(where, str(instance), {**common, **entry})
+        _known(where, entry, _KEYS)
+        prices[str(instance)] = _price(where, str(instance), {**content, **entry})
     return prices
 
 
-def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
-    on_demand = _amount(where, entry, "on_demand")
-    if "spot_discount" in entry:
-        discount = _amount(where, entry, "spot_discount")
-        if discount >= 1 or "spot" in entry:
+def _known(where: str, entry: Mapping[Any, Any], keys: Sequence[str]) -> None:
+    for key in entry:
+        if key not in keys:
+            raise unknown_key(str(key), where, list(keys))
+
+
+def _price(where: str, instance: str, entry: Mapping[str, Any]) -> Price:
+    found: dict[str, Any] = {key: _amount(where, entry, key) for key in _AMOUNTS if key in entry}
+    found |= {key: _day(where, entry, key) for key in _DAYS if key in entry}
+    discount = found.pop("spot_discount", None)
+    if discount is not None:
+        if discount >= 1 or "spot" in found:
             raise UserError(f"{where}.spot_discount: give a fraction below 1, as 0.70, or spot")
-        entry = {**entry, "spot": on_demand * (1 - discount)}
-    optional = ("spot_low", "spot_high", "teraflops")
-    found = {key: _amount(where, entry, key) for key in optional if key in entry}
+        found["spot"] = found.get("on_demand", 0) * (1 - discount)
+    for key, hint in (("on_demand", ""), ("spot", " (or spot_discount)"), ("date", "")):
+        if key not in found:
+            raise UserError(f"{where}.{key}: missing{hint}; set it")
     if found.get("spot_low", 0) > found.get("spot_high", math.inf):
         raise UserError(f"{where}.spot_low: {found['spot_low']:g} is above spot_high; fix one")
-    slots = entry.get("slots")
+    slots, gpu = entry.get("slots"), gpu_of(instance)
     known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance)
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise UserError(f"{where}.slots: expected a whole number of GPUs, got {slots!r}")
     if known not in (None, slots):
         raise UserError(f"{where}.slots: {slots}, but a {instance} has {known}; fix it")
-    gpu = gpu_of(instance)
-    return Price(
-        instance=instance,
-        slots=slots,
-        on_demand=on_demand,
-        spot=_amount(where, entry, "spot"),
-        date=_day(where, entry, "date"),
-        retired=_day(where, entry, "retired") if "retired" in entry else None,
-        **{key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")},
-        **{"teraflops": gpu and float(gpu.teraflops), **found},
-        interruption=str(entry.get("interruption", "not known")),
-    )
+    found |= {key: str(entry.get(key, "not given")) for key in ("gpu", "region", "source")}
+    return Price(instance, slots, **{"teraflops": float(gpu.teraflops) if gpu else None, **found})
 
 
 def _amount(where: str, entry: Mapping[str, Any], key: str) -> float:
-    value = entry.get(key)
-    if value is None:
-        also = " (or spot_discount)" if key == "spot" else ""
-        raise UserError(f"{where}.{key}: missing{also}; set it")
+    value = entry[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UserError(f"{where}.{key}: expected a number, got {value!r}")
     if value < 0 or (value == 0 and key != "spot_discount"):
@@ -160,7 +151,7 @@ def _amount(where: str, entry: Mapping[str, Any], key: str) -> float:
 
 
 def _day(where: str, entry: Mapping[str, Any], key: str) -> datetime.date:
-    value = entry.get(key)
+    value = entry[key]
     if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
         raise UserError(f"{where}.{key}: expected a day without a time, as 2026-09-17")
     if value > datetime.date.today():
@@ -168,23 +159,22 @@ def _day(where: str, entry: Mapping[str, Any], key: str) -> datetime.date:
     return value
 
 
-def notes(prices: list[Price], today: datetime.date) -> list[str]:
+def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     """What a reader must know at once of the prices a report used: origin, age, retirement."""
     lines = []
     for what, name in (("on_demand", "on-demand"), ("spot", "spot")):
         for origin, words in (("file", "the price file, not AWS"), ("live", "AWS")):
-            found = {p.instance for p in prices if getattr(p, f"{what}_origin") == origin}
+            found = sorted({p.instance for p in prices if getattr(p, f"{what}_origin") == origin})
             if found:
-                lines.append(f"{name} prices from {words}: {', '.join(sorted(found))}")
-    for price in prices:
-        if price.retired:
-            lines.append(
-                f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
-                "stand for past and published runs"
-            )
-        if price.stale(today):
-            lines.append(
-                f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "
-                "take --live, or look it up and date the file anew"
-            )
-    return lines
+                these = ", ".join(found) if len(found) < 6 else f"all {len(found)} types"
+                lines.append(f"{name} prices from {words}: {these}")
+    lines += [
+        f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices stand for "
+        "past and published runs"
+        for price in prices if price.retired
+    ]  # fmt: skip
+    return lines + [
+        f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; take "
+        "--live, or look it up and date the file anew"
+        for price in prices if price.stale(today)
+    ]  # fmt: skip

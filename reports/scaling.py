@@ -6,7 +6,8 @@ from detalbert.errors import UserError
 from reports.plots import scaling_plot
 from reports.pretraining import Pretraining
 from reports.pretraining import tables as pretraining_tables
-from reports.published import LOADER_GAIN, SCALING, Point
+from reports.prices import load_prices
+from reports.published import GAINS, INSTANCES, SCALING, Point
 from reports.run import Run
 from reports.tables import Report, Table, frame
 
@@ -37,31 +38,27 @@ def measured(label: str, run: Run) -> Point:
 def scaling_report(
     points: Sequence[Point], published: bool, pretraining: Sequence[Pretraining] = ()
 ) -> Report:
-    points = [*points, *(point for found in pretraining for point in found.points)]
-    every = [*points, *(SCALING if published else [])]
+    every = [*points, *(point for found in pretraining for point in found.points)]
+    every += SCALING if published else []
     if not every:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
-    series: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, Point]] = {}
     for point in every:
-        known = series.setdefault(point.series, {})
-        if point.units in known:
+        if series.setdefault(point.series, {}).setdefault(point.units, point) is not point:
             raise UserError(
                 f"{point.series}: two throughputs for {point.units}; name the series apart, "
                 "LABEL=PATH"
             )
-        known[point.units] = point.throughput
-    curves = {name: efficiency(list(values.items())) for name, values in series.items()}
-    sources = {point.series: point.source for point in reversed(every)}
+    curves = {name: efficiency([(n, point.throughput) for n, point in found.items()])
+              for name, found in series.items()}  # fmt: skip
     rows = [
-        {"series": name, "source": sources[name], "N": units, "throughput": value,
-         "efficiency": dict(curves[name])[units]}
-        for name, values in series.items() for units, value in sorted(values.items())
+        {"series": name, "source": found[units].source, "N": units,
+         "throughput": found[units].throughput, "efficiency": value}
+        for name, found in series.items() for units, value in curves[name]
     ]  # fmt: skip
     styles = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
-    tables = [Table("Scaling", frame(rows), styles)]
-    tables += pretraining_tables(pretraining)
-    if published:
-        tables.append(_loader_table())
+    tables = [Table("Scaling", frame(rows), styles), *pretraining_tables(pretraining)]
+    tables += published_tables() if published else []
     drawn = {name: curve for name, curve in curves.items() if len(curve) > 1}
     from_print = {point.series for point in every if point.source == "published"}
     plots = [scaling_plot(drawn, from_print)] if drawn else []
@@ -69,8 +66,19 @@ def scaling_report(
     return Report("How throughput scales", tables, METHOD, single, plots)
 
 
-def _loader_table() -> Table:
-    gains = LOADER_GAIN.items()
-    rows = [{"nodes": n, "16 a GPU": small, "32 a GPU": large} for n, (small, large) in gains]
-    styles = {"nodes": "{}", "16 a GPU": "+{:.1%}", "32 a GPU": "+{:.1%}"}
-    return Table("What 12 loader workers added to none (published, p4d)", frame(rows), styles)
+def published_tables() -> list[Table]:
+    """Which instances are fast and which are cheap; what loader workers and SMDDP add."""
+    known = load_prices()
+    rows = [
+        {**row, "machine-hours": row["nodes"] * row["hours"],
+         "EC2, on demand": row["nodes"] * row["hours"] * known[row["instance"]].on_demand}
+        for row in INSTANCES
+    ]  # fmt: skip
+    numbers = dict.fromkeys(("nodes", "hours", "machine-hours", "iterations/s"), "{:,}")
+    gains = dict.fromkeys((name for name in GAINS[0] if name != "nodes"), "+{:.1%}")
+    where = "Pretraining base, by instance (published; cost: hours x today's EC2 price)"
+    return [
+        Table(where, frame(rows), {**numbers, "EC2, on demand": "${:,.0f}"}),
+        Table("What 12 loader workers add to none, and SMDDP to DDP (published, p4d)",
+              frame(GAINS), {"nodes": "{}", **gains}),
+    ]  # fmt: skip
