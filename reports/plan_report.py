@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,7 @@ def snippet(settings: Settings, best: Planned) -> str:
 
 
 def method() -> list[str]:
-    """The rules, as reports/README.md has them under "How a plan is made"."""
-    section = (
-        README.read_text(encoding="utf-8").split("## How a plan is made\n")[1].split("\n## ")[0]
-    )
-    return [" ".join(point.split()) for point in section.split("\n- ")[1:]]
+    """The rules, as reports/README.md has them under "How a plan is made", without markup."""
+    text = README.read_text(encoding="utf-8").split("## How a plan is made\n")[1].split("\n## ")[0]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
+    return [" ".join(point.split()) for point in text.split("\n- ")[1:]]
