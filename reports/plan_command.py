@@ -75,7 +75,7 @@ def number(flag: str, text: str, low: float, high: float, whole: bool = False) -
         value = math.nan
     if not low <= value <= high:
         kind = "whole number" if whole else "number"
-        raise UserError(f"{flag} {text}: expected a {kind} from {low:,g} to {high:,g}")
+        raise UserError(f"{flag} {text}: expected a {kind} from {low:,.10g} to {high:,.10g}")
     return value
 
 

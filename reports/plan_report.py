@@ -86,7 +86,7 @@ def _row(
 ) -> dict[str, Any]:
     option, spot, means = p.option, p.option.spot, p.outcomes[MIDDLE].mean()
     bounds = {
-        f"{what} {name}": pick(p.bound(what, share, case) for case in range(len(CASES)))
+        f"{what} {name}": pick(p.bound(what, share, i) for i in range(len(CASES))) if spot else None
         for what in ("hours", "cost")
         for name, pick, share in (("low", min, 0.05), ("high", max, 0.95))
     }
