@@ -1,11 +1,13 @@
 """Planted faults in what a plan is given: each is one line on standard error, and exit status 2."""
 
 import json
+import os
 import pathlib
 
 import pytest
 import yaml
 
+from reports import speed
 from reports.__main__ import main
 from reports.prices import PRICE_FILE
 
@@ -23,7 +25,7 @@ FLAGS = [
     ("--tokens 0", "--tokens 0: expected"),
     ("--epochs 2", "only --data has epochs"),
     ("--epochs -2 --data generated", "--epochs -2: expected"),
-    ("--data none.json", "--data none.json: no such file"),
+    ("--data none.json", "none.json: no such file"),
     ("--deadline inf", "--deadline inf: expected"),
     ("--deadline -1", "--deadline -1: expected"),
     ("--deadline soon", "--deadline soon: expected a number"),
@@ -85,6 +87,16 @@ def test_a_wrong_flag(capsys, arguments, said):
 
 def test_a_wrong_flag_after_another(capsys):
     assert "--epochs -2" in refused(capsys, "--data=generated", "--epochs=-2")
+
+
+def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(speed, "HUB", "127.0.0.1")  # nothing listens there
+    assert "none.json: no such file" in refused(capsys, "--data", "none.json")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 PRICES = [
