@@ -4,8 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import Any
 
 from detalbert.errors import UserError
 from reports.closed_form import best_period
@@ -45,29 +44,25 @@ class Option:
 
 @dataclass(frozen=True)
 class Planned:
-    """An option with its checkpoint period, and the runs of each of the three cases."""
+    """An option with its checkpoint period, and a row of figures for each of CASES."""
 
     option: Option
     job: Job
     step_seconds: float
     markets: Sequence[Market]
-    outcomes: Sequence[pd.DataFrame]
+    cases: Sequence[dict[str, Any]]
 
     @property
     def hours(self) -> float:
-        return float(self.outcomes[MIDDLE]["hours"].mean())
+        return self.cases[MIDDLE]["hours"]
 
     @property
     def cost(self) -> float:
-        return float(self.outcomes[MIDDLE]["cost"].mean())
+        return self.cases[MIDDLE]["cost"]
 
     @property
     def steps(self) -> int:
         return max(1, round(self.job.period_seconds / self.step_seconds))
-
-    def bound(self, what: str, share: float, case: int = MIDDLE) -> float:
-        """What that share of a case's runs keeps within: hours or dollars."""
-        return float(self.outcomes[case][what].quantile(share, interpolation="nearest"))
 
 
 def options(
@@ -107,27 +102,41 @@ def markets(settings: Settings, trace: Trace | None) -> list[Market]:
     return found
 
 
+def figures(job: Job, market: Market) -> dict[str, Any]:
+    """Means over the runs, and what 5 and 95 % of them keep within."""
+    runs = simulate(job, market, job.rules.runs, job.rules.seed)
+    found = runs.mean().to_dict()
+    for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
+        for share in (5, 95):
+            found[f"{what} {share} %"] = runs[what].quantile(share / 100, "nearest")
+    if job.rules.deadline is not None:
+        found["in time"] = (runs["hours"] <= job.rules.deadline).mean()
+    return found
+
+
 def plan(
     settings: Settings, work: float, unit: float, option: Option, seen: Sequence[Market]
 ) -> Planned:
     """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
     step = (settings.batch or (256 if option.slots >= 16 else 48) * unit) / option.throughput
-    seconds, price = work / option.throughput, option.price.hourly(option.spot)
-    job = Job(seconds, seconds, option.machines, price, option.price.on_demand, settings)
+    seconds, price = work / option.throughput, option.price
     if not option.spot:
-        rules = dataclasses.replace(settings, fallback_seconds=math.inf)
-        never = Constant(0.0)
-        once = simulate(dataclasses.replace(job, rules=rules), never, 2, settings.seed)
-        return Planned(option, job, step, [never] * len(CASES), [once] * len(CASES))
+        settings = dataclasses.replace(settings, fallback_seconds=math.inf, runs=10)
+        seen = [Constant(0.0)] * len(CASES)
+    hourly = price.spot_range() if option.spot else [price.on_demand] * len(CASES)
+    job = Job(seconds, seconds, option.machines, hourly[MIDDLE], price.on_demand, settings)
     steps = settings.checkpoint_period
-    if steps is None:
-        steps = best_period(job, seen[MIDDLE].alike(), seen[HIGH].alike(), step)
-    job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
-    found = [
-        simulate(dataclasses.replace(job, price=price), market, settings.runs, settings.seed)
-        for price, market in zip(option.price.spot_range(), seen, strict=True)
-    ]
-    return Planned(option, job, step, seen, found)
+    if option.spot:
+        rates = (seen[case].alike() for case in (MIDDLE, HIGH))
+        steps = steps or best_period(job, *rates, step)
+        job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
+    cases = [
+        {"case": case.name, "reclaims/h": market.alike().hourly,
+         "wait min": market.alike().wait_seconds / 60, "$/h": price,
+         **figures(dataclasses.replace(job, price=price), market)}
+        for case, market, price in zip(CASES, seen, hourly, strict=True)
+    ]  # fmt: skip
+    return Planned(option, job, step, seen, cases)
 
 
 def pareto(planned: Sequence[Planned]) -> set[int]:
@@ -146,5 +155,5 @@ def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
     finite = [p for p in planned if math.isfinite(p.cost)]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
-    safe = [p for p in finite if deadline is None or p.bound("hours", 0.95) <= deadline]
+    safe = [p for p in finite if deadline is None or p.cases[MIDDLE]["hours 95 %"] <= deadline]
     return min(safe, key=lambda p: p.cost) if safe else min(finite, key=lambda p: p.hours)

@@ -12,22 +12,21 @@ import numpy as np
 
 from reports import prices as price_file
 from reports.closed_form import candidates
-from reports.plan import HIGH, MIDDLE, Planned, pareto, recommended
+from reports.plan import HIGH, MIDDLE, Planned, figures, pareto, recommended
 from reports.plan_command import Settings
 from reports.plots import pareto_plot, period_plot
 from reports.reclaims import CASES
-from reports.simulate import simulate
 from reports.tables import Report, Table, frame, price_table
 
 _HOURS, _MONEY = "{:.2f}", "${:,.2f}"
-_PARTS = ("", " low", " high", " 5 %", " 95 %")
+_PARTS = ("", " low", " middle", " high", " 5 %", " 95 %")
 FORMATS = {
     **{f"hours{part}": _HOURS for part in _PARTS},
     **{f"cost{part}": _MONEY for part in _PARTS},
     **dict.fromkeys(("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"), _HOURS),
     **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"),
-    **dict.fromkeys(("on demand at end", "in time", "in time high"), "{:.0%}"),
-    **dict.fromkeys(("$/1,000 windows", "$/1M tokens"), "${:.4f}"),
+    **dict.fromkeys(("on demand at end", "in time"), "{:.0%}"),
+    **dict.fromkeys(("$/1,000 windows", "$/1,000,000 tokens"), "${:.4f}"),
     **{"on demand": _MONEY, "$/h": _MONEY, "reclaims/h": "{:.3f}", "minutes": "{:.1f}"},
 }
 NARROW = {"option": "{hardware}\n{market}, {slots} slots", "hours": "{hours}",
@@ -47,99 +46,63 @@ def plan_report(
     today: datetime.date,
 ) -> Report:
     front, best = pareto(planned), recommended(planned, settings.deadline)
-    fixed = {
-        (p.option.price.instance, p.option.slots): p.cost for p in planned if not p.option.spot
-    }
-    rows = [_row(settings, work, p, fixed, i in front) for i, p in enumerate(planned)]
+    kind, many = ("windows", 1000) if settings.tokens is None else ("tokens", 1_000_000)
+    fixed = {p.option.hardware: p.cost for p in planned if not p.option.spot}
+    rows = [
+        _row(p) | {"front": "*" if i in front else "", "on demand": fixed[p.option.hardware],
+                   f"$/{many:,} {kind}": p.cost / work * many, f"{kind}/s": p.option.throughput}
+        for i, p in enumerate(planned)
+    ]  # fmt: skip
     full = frame(sorted(rows, key=lambda row: row["cost"])).dropna(axis=1, how="all")
     short = full[(full["front"] == "*") | ((full["front"] != "*").cumsum() <= 10)]
     name = f"{best.option.hardware}, {best.option.market}"
     head = "Options: the front (*: none is both faster and cheaper) and the ten cheapest more"
+    used = list({p.option.price.instance: p.option.price for p in planned}.values())
+    tried = _periods(best) if best.option.spot else []
     tables = [
         Table(head, short, FORMATS, narrow=NARROW),
-        Table(f"Recommended: {name}", frame(_cases(best)), FORMATS, narrow=NARROW_CASES),
+        Table(f"Recommended: {name}", frame(best.cases), FORMATS, narrow=NARROW_CASES),
         Table("All options", full, FORMATS, long=True),
+        *([Table(f"Checkpoint period for {name}", frame(tried), FORMATS, long=True)] * bool(tried)),
+        price_table(used),
     ]
     shown = [p for p in planned if math.isfinite(p.cost)]
     plots = [pareto_plot(shown, [planned[i] for i in sorted(front)], settings.deadline)]
-    if tried := _periods(best):
-        tables.append(Table(f"Checkpoint period for {name}", frame(tried), FORMATS, long=True))
-        curves = {
-            what: [
-                (row["minutes"], row[f"cost {what}"])
-                for row in tried
-                if math.isfinite(row[f"cost {what}"])
-            ]
-            for what in ("middle", "high")
-        }
-        plots += [period_plot(curves)] if all(len(curve) > 1 for curve in curves.values()) else []
-    used = list({p.option.price.instance: p.option.price for p in planned}.values())
-    kind = "windows" if settings.tokens is None else "tokens"
+    curves = {
+        case: [(r["minutes"], r[f"cost {case}"]) for r in tried] for case in ("middle", "high")
+    }
+    if len(tried) > 1 and np.isfinite([y for curve in curves.values() for _, y in curve]).all():
+        plots.append(period_plot(curves))
     title = f"What {work:,.0f} {kind} would take and cost"
     own = [*notes, *price_file.notes(used, today)]
-    tables.append(price_table(used))
     return Report(title, tables, method(), own, plots, snippet(settings, best), best.cost)
 
 
-def _row(
-    settings: Settings, work: float, p: Planned, fixed: dict[tuple[str, int], float], front: bool
-) -> dict[str, Any]:
-    option, spot, means = p.option, p.option.spot, p.outcomes[MIDDLE].mean()
-    bounds = {
-        f"{what} {name}": pick(p.bound(what, share, i) for i in range(len(CASES))) if spot else None
-        for what in ("hours", "cost")
-        for name, pick, share in (("low", min, 0.05), ("high", max, 0.95))
-    }
-    kind, thousands = ("windows", "1,000 ") if settings.tokens is None else ("tokens", "1M ")
-    row = {
-        "front": "*" if front else "",
-        "hardware": option.hardware,
-        "market": option.market,
-        "slots": option.slots,
-        **{key: value for what in ("hours", "cost") for key, value in
-           ((what, means[what]), *((k, v) for k, v in bounds.items() if k.startswith(what)))},
-        "on demand": fixed[option.price.instance, option.slots],
-        f"$/{thousands}{kind}": means["cost"] / work * (1e3 if kind == "windows" else 1e6),
-        f"{kind}/s": option.throughput,
-        "speed": option.speed,
-        **{name: means[name] for name in ("reclaims", "lost h", "waiting h")},
-        "on demand at end": means["on demand at end"] if spot else None,
-        "minutes": p.job.period_seconds / 60 if spot else None,
-        "steps": p.steps if spot else None,
-    }  # fmt: skip
-    for name, case in (("in time", MIDDLE), ("in time high", HIGH)):
-        late = settings.deadline is not None and p.outcomes[case]["hours"] <= settings.deadline
-        row[name] = None if settings.deadline is None else float(np.mean(late))
+def _row(p: Planned) -> dict[str, Any]:
+    option, middle = p.option, p.cases[MIDDLE]
+    row = {"front": "", "hardware": option.hardware, "market": option.market, "slots": option.slots}
+    for what in ("hours", "cost"):
+        row[what] = middle[what]
+        if option.spot:
+            row[f"{what} low"] = min(case[f"{what} 5 %"] for case in p.cases)
+            row[f"{what} high"] = max(case[f"{what} 95 %"] for case in p.cases)
+    row |= {"on demand": None, "speed": option.speed}
+    row |= {name: middle.get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
+    if option.spot:
+        row |= {"on demand at end": middle["on demand at end"], "steps": p.steps}
+        row["minutes"] = p.job.period_seconds / 60
     return row
-
-
-def _cases(p: Planned) -> list[dict[str, Any]]:
-    """A row for each case of one option."""
-    rows = []
-    prices = p.option.price.spot_range() if p.option.spot else [p.job.price] * len(CASES)
-    for index, (case, market) in enumerate(zip(CASES, p.markets, strict=True)):
-        alike, means = market.alike(), p.outcomes[index].mean()
-        row = {"case": case.name, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
-        row["$/h"] = prices[index]
-        for what in ("hours", "cost"):
-            row |= {what: means[what], f"{what} 5 %": p.bound(what, 0.05, index)}
-            row |= {f"{what} 95 %": p.bound(what, 0.95, index)}
-        rows.append(row | {name: means[name] for name in ("reclaims", "lost h", "waiting h")})
-    return rows
 
 
 def _periods(p: Planned) -> list[dict[str, Any]]:
     """The chosen period beside others, simulated."""
-    if not p.option.spot:
-        return []
     steps = candidates(p.job, p.step_seconds)
-    some = steps[np.geomspace(1, len(steps), 9).astype(int) - 1]
     rows = []
-    for count in np.unique([*some, p.steps]):
+    for count in np.unique([*steps[np.geomspace(1, len(steps), 9).astype(int) - 1], p.steps]):
         job = dataclasses.replace(p.job, period_seconds=float(count * p.step_seconds))
         row = {"steps": int(count), "minutes": job.period_seconds / 60}
         for case in (MIDDLE, HIGH):
-            found = simulate(job, p.markets[case], job.rules.runs, job.rules.seed).mean()
+            found = figures(job, p.markets[case])
             row |= {f"{what} {CASES[case].name}": found[what] for what in ("hours", "cost")}
         rows.append(row | {"chosen": "*" if count == p.steps else ""})
     return rows
@@ -147,21 +110,19 @@ def _periods(p: Planned) -> list[dict[str, Any]]:
 
 def snippet(settings: Settings, best: Planned) -> str:
     """What to write into the experiment's YAML for the recommended option."""
-    option, late, worst = best.option, best.bound("hours", 0.95), best.bound("hours", 0.95, HIGH)
+    option, late, worst = best.option, *(best.cases[c]["hours 95 %"] for c in (MIDDLE, HIGH))
     missed = settings.deadline is not None and late > settings.deadline
-    minutes = best.job.period_seconds / 60
-    lines = [
-        f"# {option.hardware}, {option.market}: {best.hours:.2f} h, ${best.cost:,.2f} expected;",
+    advice = "  # checkpoint_period: once per epoch, the default"
+    if option.spot:
+        minutes = f"# steps, {best.job.period_seconds / 60:.0f} min"
+        advice = f"  checkpoint_period: {best.steps}  {minutes}\n  spot_notice: true"
+    return (
+        f"# {option.hardware}, {option.market}: {best.hours:.2f} h, ${best.cost:,.2f} expected;\n"
         f"# 95 % of runs within {late:.2f} h, at the high rate within {worst:.2f} h"
-        + ("; MISSES THE DEADLINE" if missed else ""),
-        "hyperparameters:",
-        *([f"  checkpoint_period: {best.steps}  # steps, {minutes:.0f} min", "  spot_notice: true"]
-          if option.spot else ["  # checkpoint_period: once per epoch, the default"]),
-        "resources:",
-        f"  slots_per_trial: {option.slots}",
-        f"  resource_pool: <<a pool of {option.price.instance}, {option.market}>>",
-    ]  # fmt: skip
-    return "\n".join(lines)
+        f"{'; MISSES THE DEADLINE' if missed else ''}\nhyperparameters:\n{advice}\n"
+        f"resources:\n  slots_per_trial: {option.slots}\n"
+        f"  resource_pool: <<a pool of {option.price.instance}, {option.market}>>"
+    )
 
 
 def method() -> list[str]:

@@ -98,7 +98,7 @@ def test_tokens_are_planned_like_the_windows_that_hold_them(capsys):
     eight = [[r[k] for k in pick] for r in all_options(windows) if r["slots"] == 8]
     assert [[r[k] for k in pick] for r in all_options(tokens) if r["slots"] == 8] == eight
     row = all_options(tokens)[0]
-    assert row["$/1M tokens"] == pytest.approx(row["cost"] / 38.4) and "windows/s" not in row
+    assert row["$/1,000,000 tokens"] == pytest.approx(row["cost"] / 38.4) and "windows/s" not in row
 
 
 def test_a_trace_and_a_fallback_are_planned(capsys, tmp_path):
