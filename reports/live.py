@@ -49,11 +49,7 @@ def priced(
 
 
 def refresh(
-    known: Mapping[str, Price],
-    wanted: Sequence[str],
-    region: str,
-    today: datetime.date,
-    must: bool,
+    known: Mapping[str, Price], wanted: Sequence[str], region: str, today: datetime.date, must: bool
 ) -> tuple[dict[str, Price], list[str]]:
     """`known` with AWS's own figures for `wanted`, and what AWS does not have, a line each.
 

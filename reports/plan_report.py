@@ -1,10 +1,10 @@
 """The plan as a report: the table, the recommended option case by case and as YAML, plots."""
 
 import dataclasses
-import datetime
 import math
 import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,16 @@ FORMATS = {
     **{"on demand": _MONEY, "$/h": _MONEY, "reclaims/h": "{:.3f}", "minutes": "{:.1f}"},
 }
 NARROW = {"option": "{hardware}\n{market}, {slots} slots", "hours": "{hours}",
-          "low-high h": "{hours low}-{hours high}", "cost": "{cost}",
-          "low-high $": "{cost low}-{cost high}", "on demand": "{on demand}"}  # fmt: skip
+          "low-high h": "{hours low}-{hours high}", "$": "{cost}",
+          "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
 NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}",
-                "hours": "{hours}", "95 % within": "{hours 95 %}", "cost": "{cost}",
+                "hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}",
                 "95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}  # fmt: skip
 README = Path(__file__).parent / "README.md"
 
 
 def plan_report(
-    settings: Settings,
-    work: float,
-    planned: Sequence[Planned],
-    notes: Sequence[str],
-    today: datetime.date,
+    settings: Settings, work: float, planned: Sequence[Planned], notes: Sequence[str], today: date
 ) -> Report:
     front, best = pareto(planned), recommended(planned, settings.deadline)
     kind, many = ("windows", 1000) if settings.tokens is None else ("tokens", 1_000_000)

@@ -165,16 +165,17 @@ def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     for what, name in (("on_demand", "on-demand"), ("spot", "spot")):
         for origin, words in (("file", "the price file, not AWS"), ("live", "AWS")):
             found = sorted({p.instance for p in prices if getattr(p, f"{what}_origin") == origin})
-            if found:
-                these = ", ".join(found) if len(found) < 6 else f"all {len(found)} types"
-                lines.append(f"{name} prices from {words}: {these}")
-    lines += [
-        f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices stand for "
-        "past and published runs"
-        for price in prices if price.retired
-    ]  # fmt: skip
-    return lines + [
-        f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; take "
-        "--live, or look it up and date the file anew"
-        for price in prices if price.stale(today)
-    ]  # fmt: skip
+            these = ", ".join(found) if len(found) < 6 else f"{len(found)} types"
+            lines += [f"{name} prices from {words}: {these}"] if found else []
+    for price in prices:
+        if price.retired:
+            lines.append(
+                f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
+                "stand for past and published runs"
+            )
+        if price.stale(today):
+            lines.append(
+                f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "
+                "take --live, or look it up and date the file anew"
+            )
+    return lines

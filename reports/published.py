@@ -40,6 +40,7 @@ class Point(NamedTuple):
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
 INSTANCES = _DATA["instances"]
 GAINS = _DATA["gains"]
+METHOD = _DATA["method"]
 PRINTED_EFFICIENCY = {
     row["series"]: row["efficiency"] for row in _DATA["scaling"] if "efficiency" in row
 }

@@ -7,18 +7,9 @@ from reports.plots import scaling_plot
 from reports.pretraining import Pretraining
 from reports.pretraining import tables as pretraining_tables
 from reports.prices import load_prices
-from reports.published import GAINS, INSTANCES, SCALING, Point
+from reports.published import GAINS, INSTANCES, METHOD, SCALING, Point
 from reports.run import Run
 from reports.tables import Report, Table, frame
-
-METHOD = [
-    "Efficiency is T(N) / (N x T(1)); where a series does not begin at 1, its first measurement "
-    "at N0 stands in: T(N) / (N / N0 x T(N0)).",
-    "Published throughputs are as printed, efficiencies are computed from them. The rows with 12 "
-    "loader workers are the published throughput without workers times the published gain.",
-    "Accumulation computes several micro-batches between two gradient exchanges, so a machine "
-    "spends less of its time on the network.",
-]
 
 
 def efficiency(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -50,10 +50,7 @@ class Job:
 
 
 def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
-    """A row for each run: hours and cost (infinite: never done) and what they were made of.
-
-    A function of the seed alone (NumPy's PCG64).
-    """
+    """A row for each run, by the seed alone: hours, cost (infinite: never done) and their parts."""
     rng, machines, rules = np.random.Generator(np.random.PCG64(seed)), job.machines, job.rules
     shift = market.begin(rng, runs)  # where on the market's clock each run begins
     waited = market.first_wait(rng, shift, machines)
@@ -84,10 +81,8 @@ def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
         fell[left] = wait > rules.fallback_seconds
         down = DETECTION_SECONDS + np.minimum(wait, rules.fallback_seconds)
         waited[left] += down - DETECTION_SECONDS
-        order = rng.random((left.size, columns)).argsort(axis=1).argsort(axis=1)
-        hit = order < taken[:, None]
-        left_paid, born[left] = _replaced(now[left], down, fell[left], hit, born[left])
-        paid[0, left] += left_paid
+        spent, born[left] = _replaced(rng, now[left], down, fell[left], taken, born[left])
+        paid[0, left] += spent
     now[left] = paid[:, left] = np.inf
     cost = machines * (paid[0] * job.price + paid[1] * job.on_demand_price) / 3600
     hours = {"hours": now / 3600, "lost h": lost / 3600, "waiting h": waited / 3600}
@@ -95,15 +90,17 @@ def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
 
 
 def _replaced(
-    now: np.ndarray, down: np.ndarray, fell: np.ndarray, hit: np.ndarray, born: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    rng: np.random.Generator, now: np.ndarray, down: np.ndarray, fell: np.ndarray,
+    taken: np.ndarray, born: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Seconds paid, the mean over the machines, for those that leave; when each was launched.
 
-    A machine that AWS takes in its first hour is free. The others idle, and leave when capacity
-    does not come in IDLE_SECONDS, or when the job goes on on demand.
+    Which are taken is drawn at random. One that AWS takes in its first hour is free. The others
+    idle, and leave when capacity does not come in IDLE_SECONDS, or the job goes on on demand.
     """
     now, down = now[:, None], down[:, None]
+    hit = rng.random(born.shape).argsort(axis=1).argsort(axis=1) < taken[:, None]
     leave, age = fell[:, None] | (down > IDLE_SECONDS), now - born
-    taken = np.where(age < FREE_HOUR * 3600, 0.0, age)
+    charged = np.where(age < FREE_HOUR * 3600, 0.0, age)
     idle = np.where(leave, age + np.minimum(down, IDLE_SECONDS), 0.0)
-    return np.where(hit, taken, idle).mean(axis=1), np.where(hit | leave, now + down, born)
+    return np.where(hit, charged, idle).mean(axis=1), np.where(hit | leave, now + down, born)

@@ -97,6 +97,8 @@ def test_tokens_are_planned_like_the_windows_that_hold_them(capsys):
     pick = ("hardware", "hours", "cost", "cost high", "minutes")
     eight = [[r[k] for k in pick] for r in all_options(windows) if r["slots"] == 8]
     assert [[r[k] for k in pick] for r in all_options(tokens) if r["slots"] == 8] == eight
+    same = [planned(capsys, *work)["yaml"] for work in ([], ["--tokens", str(264_396 * 384)])]
+    assert same[0] == same[1]  # the published speed and batch, in tokens
     row = all_options(tokens)[0]
     assert row["$/1,000,000 tokens"] == pytest.approx(row["cost"] / 38.4) and "windows/s" not in row
 

@@ -86,19 +86,16 @@ class Replayed:
 
 def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[float, ...]:
     """Hours, dollars, reclaims: event by event, from "How a plan is made" alone."""
-    rules, n, offset = job.rules, job.machines, 0.0
-    if isinstance(market, Replayed):
-        offset = dice.uniform(0, market.length)
+    rules, n = job.rules, job.machines
+    offset = dice.uniform(0, market.length) if isinstance(market, Replayed) else 0.0
     marks, done = [], 0.0  # ends of the checkpoints, on the clock of an undisturbed job
     while done < job.work_seconds - 1e-9:
         trained = min(job.period_seconds, job.work_seconds - done)
         done += trained
         marks.append((marks[-1] if marks else 0.0) + trained + rules.checkpoint_seconds)
     end, at, dollars, reclaims = marks[-1], 0.0, 0.0, 0
-    clock = market.first(dice, offset, n)
-    on_demand = clock > rules.fallback_seconds
-    clock = min(clock, rules.fallback_seconds)
-    launched = [clock] * n
+    wait = market.first(dice, offset, n)
+    on_demand, launched = wait > rules.fallback_seconds, [min(wait, rules.fallback_seconds)] * n
     while True:
         clock = max(launched) + rules.boot_seconds + rules.image_seconds
         finish = clock + rules.restart_seconds + end - at
@@ -106,8 +103,8 @@ def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[f
         stop -= offset
         if stop >= finish:
             price = job.on_demand_price if on_demand else job.price
-            dollars += sum(finish - begun for begun in launched) / 3600 * price
-            return finish / 3600, dollars, reclaims
+            paid = sum(finish - begun for begun in launched) / 3600 * price
+            return finish / 3600, dollars + paid, reclaims
         reclaims += 1
         reached = at + max(0.0, stop - clock - rules.restart_seconds)
         at = max([at, *(mark for mark in marks if mark <= reached)])
