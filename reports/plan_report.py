@@ -29,7 +29,7 @@ FORMATS = {
     **dict.fromkeys(("$/1,000 windows", "$/1,000,000 tokens"), "${:.4f}"),
     **{"on demand": _MONEY, "$/h": _MONEY, "reclaims/h": "{:.3f}", "minutes": "{:.1f}"},
 }
-NARROW = {"option": "{hardware}\n{market}, {slots} slots", "hours": "{hours}",
+NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
           "low-high h": "{hours low}-{hours high}", "$": "{cost}",
           "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
 NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}",
