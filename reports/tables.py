@@ -1,21 +1,21 @@
-"""A report: tables, plots and words; printed to a terminal, as Markdown, CSV or JSON."""
+"""A report: tables, plots and words; printed to a terminal, as Markdown or as JSON."""
 
 import json
 import math
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
+import tabulate
 
 from reports.prices import Price
 
+tabulate.MIN_PADDING = 0  # a head is no wider than its words
 DASH = "-"
-NAME = 18  # columns that the first column of a table keeps; it is folded, others are left out
+NAME = 18  # characters of a first column, on a terminal that has no more; it is folded there
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plot:
 class Table:
     """Numbers in a frame, and how each column is shown; a column without a format is text.
 
-    `narrow`: what a terminal shows without --wide, head -> the columns in it: "{cost} {EM}/{F1}".
+    `narrow`: what is printed without --wide, head -> the columns in it: "{cost} {EM}/{F1}".
     """
 
     title: str
@@ -40,31 +40,43 @@ class Table:
     long: bool = False  # on the page and in JSON only
     narrow: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """For JSON: the title's first words."""
-        return re.sub(r"\W+", "_", self.title.partition(",")[0].partition(":")[0].lower())
-
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
         columns = {
             name: [_cell(value, self.formats.get(name, "{}")) for value in self.frame[name]]
             for name in self.frame.columns
         }
-        return pd.DataFrame(columns, columns=self.frame.columns)
+        return pd.DataFrame(columns, columns=self.frame.columns, dtype=object)
 
     def short(self) -> pd.DataFrame:
-        """The columns of `narrow`; a line of a cell that has nothing but dashes is left out."""
+        """The columns of `narrow`: no $ where the head has it, no line that has but dashes."""
         rows = self.shown().to_dict("records")
         cells = {
-            head: ["\n".join(_lines(text.format_map(row))) or DASH for row in rows]
+            head: [_lines(text.format_map(row), "$" in head) or DASH for row in rows]
             for head, text in self.narrow.items()
         }
-        return pd.DataFrame(cells) if self.narrow else self.shown()
+        return pd.DataFrame(cells, dtype=object) if self.narrow else self.shown()
+
+    def drawn(self, shown: pd.DataFrame, form: str, room: float = math.inf) -> str:
+        """As `tabulate` draws it; columns on the right are left out until it fits in `room`."""
+        for count in range(len(shown.columns), 0, -1):
+            part = shown.iloc[:, :count]
+            text = [bool(not i if self.narrow else n not in self.formats)
+                    for i, n in enumerate(part)]  # fmt: skip
+            folded = [NAME if room < math.inf and not i else None for i in range(count)]
+            lines = part.to_markdown(
+                index=False, tablefmt=form, disable_numparse=True, maxcolwidths=folded,
+                colalign=["left" if left else "right" for left in text],
+            )  # fmt: skip
+            if max(map(len, lines.split("\n"))) <= room or count == 1:
+                break
+        more = len(shown.columns) - count
+        return lines + (f"\n({more} columns more: --wide)" if more else "")
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip("- /()x%")]
+def _lines(text: str, unit: bool) -> str:
+    text = text.replace("$", "") if unit else text
+    return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,71 +99,40 @@ class Report:
 def _cell(value: Any, style: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return DASH
-    if isinstance(value, float) and math.isinf(value):
-        return "never"
-    return style.format(value)
+    return "never" if isinstance(value, float) and math.isinf(value) else style.format(value)
 
 
 def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
     """No wider than the terminal unless `wide`; where `file` is none, lines are not cut."""
-    console = Console(file=file, highlight=False, width=None if file.isatty() else 100_000)
-    room = math.inf if wide or not file.isatty() else console.width
-    if wide:
-        console.width = 100_000
-    console.print(report.title, style="bold")
+    room = math.inf if wide or not file.isatty() else shutil.get_terminal_size().columns
+    parts = [report.title]
     for table in report.short_tables():
-        shown, left_out = _fitting(table.shown() if wide else table.short(), room)
-        console.print(f"\n{table.title}", markup=False)
-        drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for index, name in enumerate(shown.columns):
-            number = name in table.formats or (name in table.narrow and index)
-            drawn.add_column(str(name), justify="right" if number else "left", overflow="fold")
-        for row in shown.itertuples(index=False):
-            drawn.add_row(*row)
-        console.print(drawn)
-        if left_out:
-            console.print(f"({left_out} columns more: --wide)")
-    if report.snippet:
-        console.print(f"\n{report.snippet}", markup=False)
-    for note in report.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-
-
-def _fitting(shown: pd.DataFrame, room: float) -> tuple[pd.DataFrame, int]:
-    """As many columns from the left as `room` has, and how many are left out."""
-    used = 0.0
-    for index, name in enumerate(shown.columns):
-        texts = [line for text in (name, *shown[name]) for line in str(text).split("\n")]
-        width = max(len(text) for text in texts) + 1
-        used += min(width, NAME + 1) if index == 0 else width
-        if index and used > room:
-            return shown.iloc[:, :index], len(shown.columns) - index
-    return shown, 0
+        shown = table.shown() if wide else table.short()
+        parts.append(f"{table.title}\n\n{table.drawn(shown, 'simple', room)}")
+    parts += [report.snippet] if report.snippet else []
+    parts.append("\n".join(f"note: {note}" for note in report.notes))
+    file.write("\n\n".join(parts).rstrip() + "\n")
 
 
 def to_markdown(report: Report) -> str:
     """Every table that is not long, the method and the notes."""
-    lines = [f"# {report.title}"]
+    parts = [f"# {report.title}"]
     for table in report.short_tables():
         shown = table.shown().replace(r"\|", r"\\|", regex=True)
-        sides = ["right" if name in table.formats else "left" for name in shown.columns]
-        drawn = shown.to_markdown(index=False, colalign=sides, disable_numparse=True)
-        lines += ["", f"## {table.title}", "", drawn]
-    if report.snippet:
-        lines += ["", "```yaml", report.snippet, "```"]
-    lines += ["", "## Method", "", *(f"- {line}" for line in report.method)]
-    if report.notes:
-        lines += ["", "## Notes", "", *(f"- {line}" for line in report.notes)]
-    return "\n".join(lines) + "\n"
+        parts += [f"## {table.title}", table.drawn(shown, "pipe")]
+    parts += [f"```yaml\n{report.snippet}\n```"] if report.snippet else []
+    for head, lines in (("Method", report.method), ("Notes", report.notes)):
+        parts += [f"## {head}", "\n".join(f"- {line}" for line in lines)] if lines else []
+    return "\n\n".join(parts) + "\n"
 
 
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
     tables = [
-        {"name": table.name, "title": table.title, "rows": [
-            {name: _plain(value) for name, value in row.items()}
-            for row in table.frame.to_dict("records")
-        ]}
+        {"name": re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower()),
+         "title": table.title,
+         "rows": [{name: _plain(value) for name, value in row.items()}
+                  for row in table.frame.to_dict("records")]}
         for table in report.tables
     ]  # fmt: skip
     content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
@@ -166,25 +147,17 @@ def _plain(value: Any) -> Any:
 
 def price_table(prices: Sequence[Price]) -> Table:
     """Every price a report used, with its origin, day and source."""
-    rows = [
-        {
-            "instance": price.instance,
-            "slots": price.slots,
-            "GPU": price.gpu,
-            "on demand": price.on_demand,
-            "from": price.on_demand_origin,
-            "spot": price.spot,
-            "lowest": price.spot_low,
-            "highest": price.spot_high,
-            "spot from": price.spot_origin,
-            "retired": str(price.retired) if price.retired else None,
-            "region": price.region,
-            "date": str(price.date),
-            "source": price.source,
-        }
-        for price in sorted(prices, key=lambda price: price.instance)
-    ]
+    columns = {
+        "instance": "instance", "slots": "slots", "GPU": "gpu", "on demand": "on_demand",
+        "from": "on_demand_origin", "spot": "spot", "lowest": "spot_low", "highest": "spot_high",
+        "spot from": "spot_origin", "retired": "retired", "region": "region", "date": "date",
+        "source": "source",
+    }  # fmt: skip
+    rows = [{head: getattr(p, name) for head, name in columns.items()} for p in prices]
+    for row in rows:
+        row |= {key: row[key] and str(row[key]) for key in ("retired", "date")}
     money = dict.fromkeys(("on demand", "spot", "lowest", "highest"), "${:,.4f}")
+    rows.sort(key=lambda row: row["instance"])
     return Table("Prices", frame(rows), {"slots": "{}", **money}, True)
 
 
