@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import datetime
 import json
-import statistics
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,18 +20,15 @@ from reports.prices import Price
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
-_KEYS = "AWS refused the credentials; check AWS_PROFILE or the keys"
-_RIGHTS = "these credentials may not ask; allow the two actions"
-_BUSY = "AWS throttled the request and did so again; try later"
+# What is wrong, by AWS's error code: the first pattern that is found in it.
 _REASONS = {
-    **dict.fromkeys((
-        "AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "RequestExpired",
-        "SignatureDoesNotMatch", "InvalidSignatureException", "ExpiredToken",
-        "ExpiredTokenException"), _KEYS),
-    **dict.fromkeys(("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"), _RIGHTS),
-    **dict.fromkeys(("RequestLimitExceeded", "Throttling", "ThrottlingException",
-                     "TooManyRequests", "TooManyRequestsException"), _BUSY),
-}  # fmt: skip
+    "Throttling|RequestLimit|TooMany": "AWS throttled the request and did so again; try later",
+    "Unauthorized|AccessDenied": "these credentials may not ask; allow the two actions",
+    "Auth|Token|Signature|UnrecognizedClient|RequestExpired": (
+        "AWS refused the credentials; check AWS_PROFILE or the keys"
+    ),
+    "": "AWS answered an error",
+}
 
 
 def priced(
@@ -56,25 +53,26 @@ def refresh(
     Raises UserError when AWS does not answer and it `must`; otherwise the file's prices stand.
     """
     notes: list[str] = []
-    spot = _asked(lambda: _spot(wanted, region), SPOT, must, notes)
+    now = pd.Timestamp.now("UTC").to_pydatetime()
+    spot = _asked(lambda: _zones(wanted, region, StartTime=now), SPOT, must, notes)
     listed = _asked(lambda: {i: _on_demand(i, region) for i in wanted}, LIST, must, notes)
     fresh = dict(known)
     for instance in wanted:
         zones, price = (spot or {}).get(instance), (listed or {}).get(instance)
         gaps = ((SPOT, spot, zones), (LIST, listed, price))
-        missing = [what for what, answer, found in gaps if answer is not None and not found]
+        missing = [what for what, answer, found in gaps if answer is not None and found is None]
         if missing:
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
         changes: dict[str, Any] = {}
-        if zones:
-            changes = {"spot": statistics.median(zones), "spot_origin": "live"}
-            changes |= {"spot_low": min(zones), "spot_high": max(zones)}
-        if price:
+        if zones is not None:
+            low, middle, high = zones.iloc[-1].quantile([0, 0.5, 1])
+            changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
+        if price is not None:
             changes |= {"on_demand": price, "on_demand_origin": "live"}
-        if zones and price:
+        if zones is not None and price is not None:
             changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
         fresh[instance] = dataclasses.replace(known[instance], **changes)
     return fresh, notes
@@ -88,7 +86,8 @@ def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> 
         return call()
     except errors.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code"))
-        reason = f"{_REASONS.get(code, 'AWS answered an error')} ({code})"
+        words = next(words for pattern, words in _REASONS.items() if re.search(pattern, code))
+        reason = f"{words} ({code})"
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
         reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
@@ -111,21 +110,20 @@ def _client(service: str, region: str) -> Any:
     return session.client(service, region_name=region, config=config)
 
 
-def _entries(instances: Sequence[str], region: str, **span: Any) -> list[dict[str, Any]]:
-    """AWS's spot price history: type, zone, time and price of every change in the span."""
+def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.DataFrame]:
+    """AWS's spot price history of each type: dollars an hour by time (UTC) and zone, in steps."""
     asked = {"InstanceTypes": list(instances), "ProductDescriptions": ["Linux/UNIX"], **span}
     pages = _client("ec2", region).get_paginator("describe_spot_price_history").paginate(**asked)
-    return [entry for page in pages for entry in page["SpotPriceHistory"]]
-
-
-def _spot(instances: Sequence[str], region: str) -> dict[str, list[float]]:
-    """The current prices of each type, one for each zone."""
-    newest: dict[tuple[str, str], tuple[Any, float]] = {}
-    for entry in _entries(instances, region, StartTime=pd.Timestamp.now("UTC").to_pydatetime()):
-        key = (entry["InstanceType"], entry["AvailabilityZone"])
-        found = (entry["Timestamp"], float(entry["SpotPrice"]))
-        newest[key] = max(newest.get(key, found), found)
-    return {i: [price for (kind, _), (_, price) in newest.items() if kind == i] for i in instances}
+    columns = ["InstanceType", "AvailabilityZone", "Timestamp", "SpotPrice"]
+    table = pd.DataFrame([e for page in pages for e in page["SpotPriceHistory"]], columns=columns)
+    table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
+    table["SpotPrice"] = table["SpotPrice"].astype(float)
+    return {
+        str(instance): rows.pivot_table(
+            "SpotPrice", "Timestamp", "AvailabilityZone", aggfunc="last"
+        ).ffill()
+        for instance, rows in table.groupby("InstanceType")
+    }
 
 
 def spot_history(
@@ -137,16 +135,9 @@ def spot_history(
     it says nothing has an empty series. Raises UserError when AWS does not answer.
     """
     span = {"StartTime": since, "EndTime": until}
-    entries = _asked(lambda: _entries(instances, region, **span), SPOT, True, [])
-    found = {instance: pd.Series(dtype=float) for instance in instances}
-    if not entries:
-        return found
-    table = pd.DataFrame(entries).astype({"SpotPrice": float})
-    table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
-    for instance, rows in table.groupby("InstanceType"):
-        zones = rows.pivot_table("SpotPrice", "Timestamp", "AvailabilityZone", aggfunc="last")
-        found[str(instance)] = zones.sort_index().ffill().median(axis=1)
-    return found
+    found = _asked(lambda: _zones(instances, region, **span), SPOT, True, [])
+    none = pd.DataFrame(dtype=float)
+    return {instance: found.get(instance, none).median(axis=1) for instance in instances}
 
 
 def _on_demand(instance: str, region: str) -> float | None:

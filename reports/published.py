@@ -38,20 +38,18 @@ class Point(NamedTuple):
 
 
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
-INSTANCES = _DATA["instances"]
-GAINS = _DATA["gains"]
+TABLES = _DATA["tables"]
 METHOD = _DATA["method"]
 PRINTED_EFFICIENCY = {
     row["series"]: row["efficiency"] for row in _DATA["scaling"] if "efficiency" in row
 }
-_SERIES = {row["series"]: row["throughput"] for row in _DATA["scaling"]}
-_FEEDING = {row["nodes"]: 1 + row["16 a GPU"] for row in GAINS}
-_SERIES |= {
+_SERIES = {
     "fine-tuning xxlarge, windows/s over GPUs": {r.slots: r.throughput for r in FINE_TUNING},
-    "pretraining base on p4d, 12 loader workers, samples/s over nodes": {
-        nodes: rate * _FEEDING[nodes]
-        for nodes, rate in _SERIES[_DATA["scaling"][-1]["series"]].items()
-    },
+    **{row["series"]: row["throughput"] for row in _DATA["scaling"]},
+}
+_GAINS = {row["nodes"]: 1 + row["16 a GPU"] for row in TABLES["gains"]["rows"]}
+_SERIES["pretraining base on p4d, 12 loader workers, samples/s over nodes"] = {
+    nodes: rate * _GAINS[nodes] for nodes, rate in _DATA["scaling"][-1]["throughput"].items()
 }
 SCALING = [
     Point(series, units, rate, "published")

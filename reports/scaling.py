@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from detalbert.errors import UserError
 from reports.plots import scaling_plot
 from reports.pretraining import Pretraining
-from reports.pretraining import tables as pretraining_tables
 from reports.prices import load_prices
-from reports.published import GAINS, INSTANCES, METHOD, SCALING, Point
+from reports.published import METHOD, SCALING, TABLES, Point
 from reports.run import Run
 from reports.tables import Report, Table, frame
 
@@ -48,7 +47,10 @@ def scaling_report(
         for name, found in series.items() for units, value in curves[name]
     ]  # fmt: skip
     styles = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
-    tables = [Table("Scaling", frame(rows), styles), *pretraining_tables(pretraining)]
+    tables = [
+        Table("Scaling", frame(rows), styles),
+        *(table for found in pretraining for table in found.tables),
+    ]
     tables += published_tables() if published else []
     drawn = {name: curve for name, curve in curves.items() if len(curve) > 1}
     from_print = {point.series for point in every if point.source == "published"}
@@ -58,18 +60,14 @@ def scaling_report(
 
 
 def published_tables() -> list[Table]:
-    """Which instances are fast and which are cheap; what loader workers and SMDDP add."""
+    """As published; where machines and hours are, with what they would cost today."""
     known = load_prices()
-    rows = [
-        {**row, "machine-hours": row["nodes"] * row["hours"],
-         "EC2, on demand": row["nodes"] * row["hours"] * known[row["instance"]].on_demand}
-        for row in INSTANCES
-    ]  # fmt: skip
-    numbers = dict.fromkeys(("nodes", "hours", "machine-hours", "iterations/s"), "{:,}")
-    gains = dict.fromkeys((name for name in GAINS[0] if name != "nodes"), "+{:.1%}")
-    where = "Pretraining base, by instance (published; cost: hours x today's EC2 price)"
-    return [
-        Table(where, frame(rows), {**numbers, "EC2, on demand": "${:,.0f}"}),
-        Table("What 12 loader workers add to none, and SMDDP to DDP (published, p4d)",
-              frame(GAINS), {"nodes": "{}", **gains}),
-    ]  # fmt: skip
+    found = []
+    for table in TABLES.values():
+        rows = frame(table["rows"])
+        if "hours" in rows:
+            rows["machine-hours"] = rows["nodes"] * rows["hours"]
+            today = rows["instance"].map(lambda name: known[name].on_demand)
+            rows["EC2, on demand"] = rows["machine-hours"] * today
+        found.append(Table(table["title"], rows, table["formats"]))
+    return found
