@@ -51,21 +51,21 @@ def test_what_is_not_recorded_is_called_assumed():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"on_demand": -1}, "instances.p3.16xlarge.on_demand: -1 must be greater than 0"),
+        ({"on_demand": -1}, "instances.p3.16xlarge.on_demand: -1.0 must be greater than 0"),
         ({"on_demand": None}, "instances.p3.16xlarge.on_demand: missing; set it"),
-        ({"on_demand": "24"}, "expected a number, got '24'"),
-        ({"on_demand": float("nan")}, "expected a number"),
+        ({"on_demand": "a lot"}, "expected a number, got 'a lot'"),
+        ({"on_demand": float("nan")}, "instances.p3.16xlarge.on_demand: nan is no number"),
         ({"spot_discount": None}, "spot: missing (or spot_discount)"),
-        ({"spot_discount": 1.2}, "give a fraction below 1"),
-        ({"spot": -3, "spot_discount": None}, "spot: -3 must be greater than 0"),
-        ({"spot": 3}, "spot_discount: give a fraction below 1, as 0.70, or spot"),
+        ({"spot_discount": 1.2}, "spot_discount: 1.2 must be at least 0 and less than 1"),
+        ({"spot": -3, "spot_discount": None}, "spot: -3.0 must be greater than 0"),
+        ({"spot": 3}, "spot: missing (or spot_discount), or both; give one"),
         ({"spot_low": 9, "spot_high": 8}, "spot_low: 9 is above spot_high"),
-        ({"spot_high": float("inf")}, "spot_high: expected a number"),
+        ({"spot_high": float("inf")}, "spot_high: inf is no number"),
         ({"retired": "yes"}, "retired: expected a day"),
         ({"date": datetime.date(2999, 1, 1)}, "date: 2999-01-01 is in the future"),
         ({"date": datetime.datetime(2026, 9, 17, 10)}, "expected a day without a time"),
         ({"date": None}, "date: missing"),
-        ({"slots": True}, "expected a whole number of GPUs"),
+        ({"slots": True}, "slots: expected a whole number, got True"),
         ({"slots": 4}, "4, but a p3.16xlarge has 8"),
         ({"date": "last week"}, "expected a day"),
         ({"ondemand": 1}, "did you mean 'on_demand'"),
@@ -91,10 +91,10 @@ def test_a_file_that_is_no_price_file_is_refused(tmp_path, text):
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     path = tmp_path / "prices.yaml"
     path.write_text("instances:\n  a: {slots: 1}\n  b: {slots: 1}\n  a: {slots: 2}\n")
-    with pytest.raises(UserError, match="line 4: the key a stands twice"):
+    with pytest.raises(UserError, match="line 4: 'a' is there twice"):
         prices.load_prices(path)
     path.write_text("instances: {a: {slots: 1, slots: 2}}")
-    with pytest.raises(UserError, match="the key slots stands twice"):
+    with pytest.raises(UserError, match="'slots' is there twice"):
         prices.load_prices(path)
 
 
