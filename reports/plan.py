@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from detalbert.errors import UserError
-from reports.closed_form import best_period
 from reports.plan_command import Settings
 from reports.prices import Price, find
 from reports.reclaims import CASES, Constant, Market, Trace
-from reports.simulate import Job, simulate
+from reports.simulate import Job, best_period, simulate
 from reports.speed import Speed
 
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
@@ -42,7 +41,7 @@ class Option:
         return f"{self.machines} x {self.price.instance}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planned:
     """An option with its checkpoint period, and a row of figures for each of CASES."""
 
@@ -93,13 +92,13 @@ def markets(settings: Settings, trace: Trace | None) -> list[Market]:
     """Low, middle and high: as recorded, or three times what was given."""
     if trace is not None:
         return [trace] * len(CASES)
-    found: list[Market] = []
-    for case in CASES:
-        wait = CASES[MIDDLE].wait_seconds if settings.hourly is not None else case.wait_seconds
-        wait = wait if settings.wait_seconds is None else settings.wait_seconds
-        hourly = case.hourly if settings.hourly is None else settings.hourly
-        found.append(Constant(hourly, wait, settings.together))
-    return found
+    rate, wait = settings.hourly, settings.wait_seconds
+    if rate is not None and wait is None:
+        wait = CASES[MIDDLE].wait_seconds
+    return [
+        Constant(case.hourly if rate is None else rate, case.wait_seconds if wait is None else wait)
+        for case in CASES
+    ]
 
 
 def figures(job: Job, market: Market) -> dict[str, Any]:
@@ -119,34 +118,31 @@ def plan(
 ) -> Planned:
     """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
     step = (settings.batch or (256 if option.slots >= 16 else 48) * unit) / option.throughput
-    seconds, price = work / option.throughput, option.price
-    if not option.spot:
-        settings = dataclasses.replace(settings, fallback_seconds=math.inf, runs=10)
-        seen = [Constant(0.0)] * len(CASES)
-    hourly = price.spot_range() if option.spot else [price.on_demand] * len(CASES)
-    job = Job(seconds, seconds, option.machines, hourly[MIDDLE], price.on_demand, settings)
-    steps = settings.checkpoint_period
+    seconds = period = work / option.throughput
+    hourly: Sequence[float] = option.price.spot_range()
     if option.spot:
+        job = Job(seconds, seconds, option.machines, 0.0, settings)
         rates = (seen[case].alike() for case in (MIDDLE, HIGH))
-        steps = steps or best_period(job, *rates, step)
-        job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
+        period = min((settings.checkpoint_period or best_period(job, *rates, step)) * step, seconds)
+    else:
+        settings = dataclasses.replace(settings, runs=10)
+        seen, hourly = [Constant(0.0)] * len(CASES), [option.price.on_demand] * len(CASES)
+    jobs = [Job(seconds, period, option.machines, price, settings) for price in hourly]
     cases = [
         {"case": case.name, "reclaims/h": market.alike().hourly,
-         "wait min": market.alike().wait_seconds / 60, "$/h": price,
-         **figures(dataclasses.replace(job, price=price), market)}
-        for case, market, price in zip(CASES, seen, hourly, strict=True)
+         "wait min": market.alike().wait_seconds / 60, "$/h": job.price, **figures(job, market)}
+        for case, market, job in zip(CASES, seen, jobs, strict=True)
     ]  # fmt: skip
-    return Planned(option, job, step, seen, cases)
+    return Planned(option, jobs[MIDDLE], step, seen, cases)
 
 
-def pareto(planned: Sequence[Planned]) -> set[int]:
-    """Positions of the options that no other one beats in both time and cost."""
-    front, best = set(), math.inf
-    keys = [(round(p.hours, 9), round(p.cost, 6), p.option.machines) for p in planned]
-    for position in sorted(range(len(planned)), key=keys.__getitem__):
-        if planned[position].cost < best:
-            front.add(position)
-            best = planned[position].cost
+def pareto(planned: Sequence[Planned]) -> list[Planned]:
+    """The options that no other one beats in both time and cost, the fastest first."""
+    front: list[Planned] = []
+    order = {p: (round(p.hours, 9), round(p.cost, 6), p.option.machines) for p in planned}
+    for p in sorted(planned, key=order.__getitem__):
+        if p.cost < min((other.cost for other in front), default=math.inf):
+            front.append(p)
     return front
 
 

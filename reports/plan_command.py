@@ -19,8 +19,7 @@ MOST_SLOTS = 1024
 
 
 def _set(default: Any, text: str, low: float, high: float, whole: bool = False) -> Any:
-    limits = {"help": text, "low": low, "high": high, "whole": whole}
-    return field(default=default, metadata=limits)
+    return field(default=default, metadata={"help": text, "limits": (low, high, whole)})
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,8 @@ class Settings:
     boot_seconds: float = _set(180.0, "of a machine", 0, DAY)
     image_seconds: float = _set(120.0, "to pull it", 0, DAY)
     wait_seconds: float | None = _set(None, "for capacity, on average; as recorded", 0, 30 * DAY)
-    fallback_seconds: float = _set(math.inf, "after such a wait go on, on demand", 0, math.inf)
     notice_read: float = _set(0.0, "share of the two-minute notices that is read", 0, 1)
     hourly: float | None = _set(None, "reclaims per machine-hour; as recorded", 0, 60)
-    together: float = _set(1.0, "share of the reclaims that take all machines at once", 0, 1)
     runs: int = _set(10_000, "of each option and case", 10, 1e6, True)
     seed: int = _set(0, "of the random numbers", 0, 2**63, True)
 
@@ -49,7 +46,7 @@ class Settings:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Everything arrives as text, and is checked by `settings_of`."""
     for each in fields(Settings):
-        shown = "" if each.default in (None, math.inf) else f" ({each.default:g})"
+        shown = "" if each.default is None else f" ({each.default:g})"
         parser.add_argument(_flag(each.name), metavar="N", default=None,
                             help=each.metadata["help"] + shown)  # fmt: skip
     add = parser.add_argument
@@ -85,14 +82,11 @@ def settings_of(args: argparse.Namespace) -> Settings:
         given = [_flag(name) for name in group if getattr(args, name) is not None]
         if len(given) > 1:
             raise UserError(f"{' and '.join(given)}: give one of them")
-    limits = {each.name: each.metadata for each in fields(Settings)}
-    texts = {name: getattr(args, name) for name in limits if getattr(args, name) is not None}
-    if "epochs" in texts and args.data is None:
+    if args.epochs is not None and args.data is None:
         raise UserError("--epochs: only --data has epochs; give both")
-    keys = ("low", "high", "whole")
     return Settings(**{
-        name: number(_flag(name), text, *(limits[name][key] for key in keys))
-        for name, text in texts.items()
+        each.name: number(_flag(each.name), text, *each.metadata["limits"])
+        for each in fields(Settings) if (text := getattr(args, each.name)) is not None
     })  # fmt: skip
 
 

@@ -11,24 +11,27 @@ from typing import Any
 import numpy as np
 
 from reports import prices as price_file
-from reports.closed_form import candidates
 from reports.plan import HIGH, MIDDLE, Planned, figures, pareto, recommended
 from reports.plan_command import Settings
 from reports.plots import pareto_plot, period_plot
 from reports.reclaims import CASES
+from reports.simulate import candidates
 from reports.tables import Report, Table, frame, price_table
 
-_HOURS, _MONEY = "{:.2f}", "${:,.2f}"
 _PARTS = ("", " low", " middle", " high", " 5 %", " 95 %")
-FORMATS = {
-    **{f"hours{part}": _HOURS for part in _PARTS},
-    **{f"cost{part}": _MONEY for part in _PARTS},
-    **dict.fromkeys(("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"), _HOURS),
-    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"),
-    **dict.fromkeys(("on demand at end", "in time"), "{:.0%}"),
-    **dict.fromkeys(("$/1,000 windows", "$/1,000,000 tokens"), "${:.4f}"),
-    **{"on demand": _MONEY, "$/h": _MONEY, "reclaims/h": "{:.3f}", "minutes": "{:.1f}"},
+_STYLES = {
+    "{:.2f}": [
+        *(f"hours{part}" for part in _PARTS),
+        *("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"),
+    ],
+    "{:,.0f}": ["slots", "steps", "wait min"],
+    "{:.1f}": ["minutes"],
+    "{:.3f}": ["reclaims/h"],
+    "{:.0%}": ["in time"],
+    "${:,.2f}": ["on demand", "$/h", *(f"cost{part}" for part in _PARTS)],
+    "${:.4f}": ["$/1,000 windows", "$/1,000,000 tokens"],
 }
+FORMATS = {name: style for style, names in _STYLES.items() for name in names}
 NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
           "low-high h": "{hours low}-{hours high}", "$": "{cost}",
           "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
@@ -45,9 +48,9 @@ def plan_report(
     kind, many = ("windows", 1000) if settings.tokens is None else ("tokens", 1_000_000)
     fixed = {p.option.hardware: p.cost for p in planned if not p.option.spot}
     rows = [
-        _row(p) | {"front": "*" if i in front else "", "on demand": fixed[p.option.hardware],
+        _row(p) | {"front": "*" if p in front else "", "on demand": fixed[p.option.hardware],
                    f"$/{many:,} {kind}": p.cost / work * many, f"{kind}/s": p.option.throughput}
-        for i, p in enumerate(planned)
+        for p in planned
     ]  # fmt: skip
     full = frame(sorted(rows, key=lambda row: row["cost"])).dropna(axis=1, how="all")
     short = full[(full["front"] == "*") | ((full["front"] != "*").cumsum() <= 10)]
@@ -63,7 +66,7 @@ def plan_report(
         price_table(used),
     ]
     shown = [p for p in planned if math.isfinite(p.cost)]
-    plots = [pareto_plot(shown, [planned[i] for i in sorted(front)], settings.deadline)]
+    plots = [pareto_plot(shown, front, settings.deadline)]
     curves = {
         case: [(r["minutes"], r[f"cost {case}"]) for r in tried] for case in ("middle", "high")
     }
@@ -85,8 +88,7 @@ def _row(p: Planned) -> dict[str, Any]:
     row |= {"on demand": None, "speed": option.speed}
     row |= {name: middle.get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
     if option.spot:
-        row |= {"on demand at end": middle["on demand at end"], "steps": p.steps}
-        row["minutes"] = p.job.period_seconds / 60
+        row |= {"steps": p.steps, "minutes": p.job.period_seconds / 60}
     return row
 
 

@@ -32,31 +32,27 @@ CASES = (
 
 @dataclass(frozen=True)
 class Constant:
-    """Memoryless: `hourly` reclaims per machine-hour, and exponential waits for capacity.
+    """Memoryless: `hourly` reclaims of a job, and exponential waits for capacity.
 
-    `together` is the share of the reclaims that take all machines of a job; the others take one.
-    Jobs on 16 recorded machines were stopped as often as those on one (0.5 to 0.6 an hour), so
-    the machines of a zone do go together.
+    A reclaim takes all machines of a job: jobs on 16 recorded machines were stopped as often as
+    those on one (0.5 to 0.6 an hour), so the machines of a zone do go together.
     """
 
     hourly: float
     wait_seconds: float = 0.0
-    together: float = 1.0
 
-    def rate(self, machines: int) -> float:
-        """Reclaims a second that stop a job on so many machines."""
-        return self.hourly * (self.together + (1 - self.together) * machines) / 3600
-
-    def all_at_once(self, machines: int) -> bool:
-        return self.together == 1 or machines == 1
+    @property
+    def rate(self) -> float:
+        """Reclaims a second."""
+        return self.hourly / 3600
 
     def begin(self, rng: np.random.Generator, runs: int) -> np.ndarray:
-        """Where on the clock each run begins, in seconds."""
+        """Where on the market's clock each run begins, in seconds."""
         return np.zeros(runs)
 
     def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """Seconds from a random moment until the machines can be had."""
-        busy = self.rate(machines) * self.wait_seconds
+        busy = self.rate * self.wait_seconds
         out = rng.random(now.size) < busy / (1 + busy)
         return np.where(out, self.wait(rng, now, machines), 0.0)
 
@@ -64,15 +60,11 @@ class Constant:
         """Seconds from a reclaim until the machines can be had."""
         return rng.exponential(self.wait_seconds, now.size)
 
-    def next(
-        self, rng: np.random.Generator, now: np.ndarray, machines: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds from `now` to the first reclaim (infinite: none), and how many it takes."""
-        rate = self.rate(machines)
-        if rate == 0:
-            return np.full(now.shape, np.inf), np.ones(now.shape, dtype=int)
-        every = rng.random(now.size) * rate * 3600 < self.hourly * self.together
-        return rng.exponential(1 / rate, now.shape), np.where(every, machines, 1)
+    def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
+        """Seconds from `now` to the first reclaim; infinite: none."""
+        if self.rate == 0:
+            return np.full(now.shape, np.inf)
+        return rng.exponential(1 / self.rate, now.shape)
 
     def alike(self) -> "Constant":
         return self
@@ -88,9 +80,6 @@ class Trace:
     seconds: np.ndarray
     machines: np.ndarray
     length: float
-
-    def all_at_once(self, machines: int) -> bool:
-        return machines == 1
 
     def begin(self, rng: np.random.Generator, runs: int) -> np.ndarray:
         """As `Constant.begin`: a random moment of the recording."""
@@ -112,25 +101,22 @@ class Trace:
         later = np.append(back, back[0] + self.length)[np.searchsorted(back, moment, "right")]
         return np.where(self._at(moment) >= machines, 0.0, later - moment)
 
-    def next(
-        self, rng: np.random.Generator, now: np.ndarray, machines: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """As `Constant.next`. Of the machines there were, each is as likely taken as another."""
         moment, before = now % self.length, np.roll(self.machines, 1)
         drops = np.flatnonzero(self.machines < before)
-        short = self._at(moment) < machines
-        seconds, taken = np.where(short, 0.0, np.inf), np.full(now.shape, machines)
+        stop = np.where(self._at(moment) < machines, moment, np.inf)
         index = np.searchsorted(self.seconds[drops], moment, "right")
-        left = np.flatnonzero(~short) if drops.size else np.array([], dtype=int)
+        left = np.flatnonzero(np.isinf(stop) & (drops.size > 0))
         while left.size:
             laps, which = np.divmod(index[left], drops.size)
             at = drops[which]
-            fewer = before[at] - self.machines[at]
-            taken[left] = rng.hypergeometric(machines, before[at] - machines, fewer)
-            seconds[left] = laps * self.length + self.seconds[at] - moment[left]
+            others, fewer = before[at] - machines, before[at] - self.machines[at]
+            hit = rng.hypergeometric(machines, others, fewer) > 0
+            stop[left[hit]] = (laps * self.length + self.seconds[at])[hit]
             index[left] += 1
-            left = left[taken[left] == 0]
-        return seconds, taken
+            left = left[~hit]
+        return stop - moment
 
     def alike(self) -> Constant:
         """The constant rate and the mean outage of the recording, to choose a period by."""

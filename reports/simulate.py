@@ -1,6 +1,6 @@
-"""A job on spot machines, run thousands of times, by the rules of reports/README.md and no others.
+"""A job on spot machines by the rules of reports/README.md: run thousands of times, and expected.
 
-Runs are columns of NumPy arrays: a step of the loop is one life (start to reclaim) of all runs.
+Runs are NumPy arrays: a step of the loop is one life (launch to reclaim) of all runs.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ import pandas as pd
 
 from reports.plan_command import Settings
 from reports.prices import FREE_HOUR
-from reports.reclaims import Market
+from reports.reclaims import Constant, Market
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
-IDLE_SECONDS = 1200.0  # max_idle_agent_period of the pool
 MOST_LIVES = 2000  # a run that is not through by then never will be
+LONGEST = 1800.0  # seconds of work that an advised period may put at stake
+BEARS = 1.10  # at the high rate an advised period takes at most so much more than the best
+MOST = 100_000  # periods that are looked at
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,6 @@ class Job:
     period_seconds: float
     machines: int
     price: float  # dollars an hour and machine
-    on_demand_price: float
     rules: Settings = Settings()
 
     @property
@@ -51,56 +52,66 @@ class Job:
 
 def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
     """A row for each run, by the seed alone: hours, cost (infinite: never done) and their parts."""
-    rng, machines, rules = np.random.Generator(np.random.PCG64(seed)), job.machines, job.rules
+    rng, rules = np.random.Generator(np.random.PCG64(seed)), job.rules
     shift = market.begin(rng, runs)  # where on the market's clock each run begins
-    waited = market.first_wait(rng, shift, machines)
-    fell = waited > rules.fallback_seconds
-    waited = np.minimum(waited, rules.fallback_seconds)
-    now = waited.copy()  # seconds since the run was ordered
-    columns = 1 if market.all_at_once(machines) else machines
-    born = np.repeat(now[:, None], columns, axis=1)  # [runs, machines]: when each was launched
-    done, lost, count = np.zeros((3, runs))  # done: what is saved of total_seconds
-    paid = np.zeros((2, runs))  # seconds of a machine on spot, and on demand
-    left = np.arange(runs)
+    now = market.first_wait(rng, shift, job.machines)  # seconds since the run was ordered
+    waited, left = now.copy(), np.arange(runs)
+    done, lost, paid, count = np.zeros((4, runs))  # done: what is saved of total_seconds
     for _ in range(MOST_LIVES):
-        start = born[left].max(axis=1) + job.start_seconds
-        ran, taken = market.next(rng, shift[left] + start, machines)
-        ran = np.where(fell[left], np.inf, ran)
+        start = now[left] + job.start_seconds
+        until = market.next(rng, shift[left] + start, job.machines)
         needed = rules.restart_seconds + job.total_seconds - done[left]
-        now[left] = start + np.minimum(ran, needed)
-        ended, stopped = left[ran >= needed], ran < needed
-        paid[fell[ended].astype(int), ended] += (now[ended, None] - born[ended]).mean(axis=1)
-        left, ran, taken = left[stopped], ran[stopped], taken[stopped]
+        stopped, ran = until < needed, np.minimum(until, needed)
+        up = job.start_seconds + ran
+        paid[left] += np.where(stopped & (up < FREE_HOUR * 3600), 0.0, up)
+        now[left] = start + ran
+        left, ran = left[stopped], ran[stopped]
         if not left.size:
             break
         count[left] += 1
         reached = done[left] + np.maximum(ran - rules.restart_seconds, 0.0)
         done[left] = job.saved(reached, done[left], rng.random(left.size) < rules.notice_read)
         lost[left] += reached - done[left]
-        wait = market.wait(rng, shift[left] + now[left] + DETECTION_SECONDS, machines)
-        fell[left] = wait > rules.fallback_seconds
-        down = DETECTION_SECONDS + np.minimum(wait, rules.fallback_seconds)
-        waited[left] += down - DETECTION_SECONDS
-        spent, born[left] = _replaced(rng, now[left], down, fell[left], taken, born[left])
-        paid[0, left] += spent
-    now[left] = paid[:, left] = np.inf
-    cost = machines * (paid[0] * job.price + paid[1] * job.on_demand_price) / 3600
-    hours = {"hours": now / 3600, "lost h": lost / 3600, "waiting h": waited / 3600}
-    return pd.DataFrame({**hours, "cost": cost, "reclaims": count, "on demand at end": fell})
+        now[left] += DETECTION_SECONDS
+        wait = market.wait(rng, shift[left] + now[left], job.machines)
+        waited[left] += wait
+        now[left] += wait
+    now[left] = paid[left] = np.inf
+    hours = pd.DataFrame({"hours": now, "lost h": lost, "waiting h": waited}) / 3600
+    return hours.assign(cost=paid / 3600 * job.machines * job.price, reclaims=count)
 
 
-def _replaced(
-    rng: np.random.Generator, now: np.ndarray, down: np.ndarray, fell: np.ndarray,
-    taken: np.ndarray, born: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Seconds paid, the mean over the machines, for those that leave; when each was launched.
+def running_seconds(job: Job, market: Constant, periods: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Expected seconds on running machines, and reclaims, for each period in seconds: exact.
 
-    Which are taken is drawn at random. One that AWS takes in its first hour is free. The others
-    idle, and leave when capacity does not come in IDLE_SECONDS, or the job goes on on demand.
+    With L reclaims a second, segments of s seconds (training and a checkpoint) and restarts of R
+    seconds that can be interrupted, a segment has e^(LR) (e^(Ls) - 1) reclaims, the first restart
+    e^(LR) - 1 more, and the running time is all of them over L. Without notices. After Bougeret et
+    al. 2011, "Checkpointing strategies for parallel jobs", with downtime that cannot fail.
     """
-    now, down = now[:, None], down[:, None]
-    hit = rng.random(born.shape).argsort(axis=1).argsort(axis=1) < taken[:, None]
-    leave, age = fell[:, None] | (down > IDLE_SECONDS), now - born
-    charged = np.where(age < FREE_HOUR * 3600, 0.0, age)
-    idle = np.where(leave, age + np.minimum(down, IDLE_SECONDS), 0.0)
-    return np.where(hit, charged, idle).mean(axis=1), np.where(hit | leave, now + down, born)
+    rate = max(market.rate, 1e-12)
+    count = np.maximum(np.ceil(job.work_seconds / periods - 1e-9), 1)
+    last = job.work_seconds - (count - 1) * periods + job.rules.checkpoint_seconds
+    with np.errstate(over="ignore", invalid="ignore"):
+        full = (count - 1) * np.expm1(rate * (periods + job.rules.checkpoint_seconds))
+        again = np.exp(rate * job.rules.restart_seconds)
+        reclaims = again - 1 + again * (full + np.expm1(rate * last))
+    reclaims = np.where(np.isnan(reclaims), np.inf, reclaims)
+    return reclaims / rate, reclaims
+
+
+def candidates(job: Job, step: float) -> np.ndarray:
+    """Every whole number of steps that may be advised: 30 min of work or less, and not the run."""
+    most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
+    return np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))
+
+
+def best_period(job: Job, middle: Constant, high: Constant, step: float) -> int:
+    """Steps between checkpoints: the least machine time at the middle rate, of all that the high
+    rate bears (at most BEARS times the least there)."""
+    steps = candidates(job, step)
+    usual, worst = (
+        seconds + reclaims * job.start_seconds
+        for seconds, reclaims in (running_seconds(job, m, steps * step) for m in (middle, high))
+    )
+    return int(steps[np.argmin(np.where(worst <= BEARS * worst.min(), usual, np.inf))])

@@ -10,20 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.__main__ import main
-from reports.closed_form import best_period, running_seconds
 from reports.plan_command import Settings
 from reports.reclaims import CASES, Constant
-from reports.simulate import Job, simulate
+from reports.simulate import Job, best_period, running_seconds, simulate
 
 MIDDLE, HIGH = (Constant(case.hourly, case.wait_seconds) for case in CASES[1:])
 JOBS = {
-    "64 V100": (Job(2850, 2850, 8, 7.344, 24.48), 2.76),
-    "1 V100 for 37 h": (Job(132_198, 132_198, 1, 0.918, 3.06), 24.0),
-    "8 H100": (Job(2110, 2110, 1, 21.15, 55.04), 0.384),
+    "64 V100": (Job(2850, 2850, 8, 7.344), 2.76),
+    "1 V100 for 37 h": (Job(132_198, 132_198, 1, 0.918), 24.0),
+    "8 H100": (Job(2110, 2110, 1, 21.15), 0.384),
     "slow checkpoints": (
-        Job(20_000, 20_000, 4, 8, 22, Settings(checkpoint_seconds=180, boot_seconds=600)), 1.5
+        Job(20_000, 20_000, 4, 8, Settings(checkpoint_seconds=180, boot_seconds=600)), 1.5
     ),
-    "slow restarts": (Job(9000, 9000, 2, 8, 22, Settings(restart_seconds=600)), 3.0),
+    "slow restarts": (Job(9000, 9000, 2, 8, Settings(restart_seconds=600)), 3.0),
 }  # fmt: skip
 
 
@@ -47,7 +46,7 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
 def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
     work, step, checkpoint, machines, rate, more
 ):
-    job = Job(work, work, machines, 1, 2, Settings(checkpoint_seconds=checkpoint))
+    job = Job(work, work, machines, 1, Settings(checkpoint_seconds=checkpoint))
     steps = best_period(job, Constant(rate), Constant(rate + more), step)
     assert steps == 1 or steps * step <= min(1800, work / 2) * (1 + 1e-9)
 

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.closed_form import running_seconds
 from reports.plan_command import Settings
 from reports.reclaims import CASES, Constant, Trace
-from reports.simulate import Job, simulate
+from reports.simulate import Job, running_seconds, simulate
 
 # The published 64-slot job on eight spot p3.16xlarge.
-JOB = Job(work_seconds=2850, period_seconds=300, machines=8, price=7.344, on_demand_price=24.48)
+JOB = Job(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
 
 
 def ruled(job: Job, **rules: float) -> Job:
@@ -26,21 +25,17 @@ def ruled(job: Job, **rules: float) -> Job:
 class Steady:
     """Reclaims at a constant rate, from the README's words."""
 
-    def __init__(self, hourly: float, wait: float, together: float = 1.0) -> None:
-        self.hourly, self.mean, self.together = hourly, wait, together
+    def __init__(self, hourly: float, wait: float) -> None:
+        self.hourly, self.mean = hourly, wait
 
-    def stop(self, dice: random.Random, now: float, n: int) -> tuple[float, int]:
-        rate = self.hourly * (self.together + (1 - self.together) * n)
-        if rate == 0:
-            return math.inf, 0
-        everything = dice.random() < self.hourly * self.together / rate
-        return now + dice.expovariate(rate / 3600), n if everything else 1
+    def stop(self, dice: random.Random, now: float, n: int) -> float:
+        return now + dice.expovariate(self.hourly / 3600) if self.hourly else math.inf
 
     def again(self, dice: random.Random, now: float, n: int) -> float:
         return dice.expovariate(1 / self.mean) if self.mean else 0.0
 
     def first(self, dice: random.Random, now: float, n: int) -> float:
-        rate = self.hourly * (self.together + (1 - self.together) * n) / 3600
+        rate = self.hourly / 3600
         gone = rate * self.mean / (1 + rate * self.mean)
         return self.again(dice, now, n) if dice.random() < gone else 0.0
 
@@ -61,18 +56,17 @@ class Replayed:
     def there(self, now: float) -> int:
         return [count for at, count in self.rows if at <= now % self.length][-1]
 
-    def stop(self, dice: random.Random, now: float, n: int) -> tuple[float, int]:
+    def stop(self, dice: random.Random, now: float, n: int) -> float:
         count = self.there(now)
         if count < n:
-            return now, n
+            return now
         for at, left in self.changes(now):
             if at <= now:
                 continue
             if left < count:
                 mine = [True] * n + [False] * (count - n)
-                taken = sum(dice.sample(mine, count - left))
-                if taken:
-                    return at, taken
+                if any(dice.sample(mine, count - left)):
+                    return at
             count = left
         raise AssertionError
 
@@ -94,35 +88,22 @@ def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[f
         done += trained
         marks.append((marks[-1] if marks else 0.0) + trained + rules.checkpoint_seconds)
     end, at, dollars, reclaims = marks[-1], 0.0, 0.0, 0
-    wait = market.first(dice, offset, n)
-    on_demand, launched = wait > rules.fallback_seconds, [min(wait, rules.fallback_seconds)] * n
+    launched = market.first(dice, offset, n)
     while True:
-        clock = max(launched) + rules.boot_seconds + rules.image_seconds
+        clock = launched + rules.boot_seconds + rules.image_seconds
         finish = clock + rules.restart_seconds + end - at
-        stop, taken = (math.inf, 0) if on_demand else market.stop(dice, offset + clock, n)
-        stop -= offset
+        stop = market.stop(dice, offset + clock, n) - offset
+        age = min(stop, finish) - launched
+        if stop >= finish or age >= 3600:
+            dollars += n * age / 3600 * job.price
         if stop >= finish:
-            price = job.on_demand_price if on_demand else job.price
-            paid = sum(finish - begun for begun in launched) / 3600 * price
-            return finish / 3600, dollars + paid, reclaims
+            return finish / 3600, dollars, reclaims
         reclaims += 1
         reached = at + max(0.0, stop - clock - rules.restart_seconds)
         at = max([at, *(mark for mark in marks if mark <= reached)])
         if dice.random() < rules.notice_read and rules.checkpoint_seconds <= 120:
             at = max(at, reached - 120)
-        wait = market.again(dice, offset + stop + 25, n)
-        on_demand = wait > rules.fallback_seconds
-        back = 25 + min(wait, rules.fallback_seconds)
-        dice.shuffle(launched)
-        for index, begun in enumerate(list(launched)):
-            age = stop - begun
-            if index < taken:
-                dollars += age / 3600 * job.price if age >= 3600 else 0.0
-            elif on_demand or back > 1200:
-                dollars += (age + min(back, 1200)) / 3600 * job.price
-            else:
-                continue
-            launched[index] = stop + back
+        launched = stop + 25 + market.again(dice, offset + stop + 25, n)
 
 
 ROWS = [(0, 8), (2.0, 5), (2.2, 8), (6.5, 0), (9, 8), (11, 12), (13, 9), (15, 8), (15.5, 3),
@@ -133,17 +114,16 @@ LONG = dataclasses.replace(JOB, work_seconds=30_000.0, period_seconds=700.0)
 PAIRS: dict[str, tuple[Job, Constant | Trace, Callable[[], Steady | Replayed]]] = {
     **{case.name: (JOB, Constant(case.hourly, case.wait_seconds),
                    lambda case=case: Steady(case.hourly, case.wait_seconds)) for case in CASES},
-    "one by one, some noticed": (
-        ruled(LONG, notice_read=0.5), Constant(0.05, 600, 0.2), lambda: Steady(0.05, 600, 0.2)
-    ),
-    "fallback": (
-        ruled(LONG, fallback_seconds=2000), Constant(0.3, 1500, 0.5), lambda: Steady(0.3, 1500, 0.5)
+    "some noticed": (
+        ruled(LONG, notice_read=0.5), Constant(0.3, 600), lambda: Steady(0.3, 600)
     ),
     "a trace": (LONG, TRACE, lambda: Replayed(ROWS)),
     "a trace on part of its machines": (
         dataclasses.replace(LONG, machines=3), TRACE, lambda: Replayed(ROWS)
     ),
-    "a trace, fallback": (ruled(LONG, fallback_seconds=900), TRACE, lambda: Replayed(ROWS)),
+    "a trace, some noticed": (
+        ruled(dataclasses.replace(LONG, machines=5), notice_read=0.5), TRACE, lambda: Replayed(ROWS)
+    ),
 }  # fmt: skip
 
 
@@ -170,7 +150,7 @@ def test_running_time_is_the_closed_form():
             job = dataclasses.replace(JOB, period_seconds=period)
             found = simulate(job, market, 20_000, seed=2)
             seconds, reclaims = running_seconds(job, market, np.array([period]))
-            busy = market.rate(8) * market.wait_seconds
+            busy = market.rate * market.wait_seconds
             down = 25 + market.wait_seconds + job.start_seconds
             hours = seconds + reclaims * down + job.start_seconds
             hours = (hours + busy / (1 + busy) * market.wait_seconds) / 3600
@@ -197,7 +177,7 @@ def test_a_machine_that_is_taken_in_its_first_hour_is_free():
     class Once(Constant):
         def next(self, rng, now, machines):
             first = now < 1000
-            return np.where(first, self.wait_seconds, np.inf), np.ones(now.size, dtype=int)
+            return np.where(first, self.wait_seconds, np.inf)
 
         def first_wait(self, rng, now, machines):
             return 0.0 * now
@@ -217,20 +197,18 @@ jobs = st.builds(
     period_seconds=st.floats(30, 5000),
     machines=st.integers(1, 16),
     price=st.floats(0.1, 50),
-    on_demand_price=st.floats(0.1, 100),
     rules=st.builds(
         Settings,
         checkpoint_seconds=st.floats(0.1, 200),
-        fallback_seconds=st.sampled_from([600.0, math.inf]),
         notice_read=st.sampled_from([0.0, 0.5, 1.0]),
     ),
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs, st.floats(0, 0.5), st.sampled_from([0.0, 300.0]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_no_run_is_shorter_than_its_work_and_a_higher_price_costs_more(job, rate, wait, together):
-    market = Constant(rate, wait, together)
+@given(jobs, st.floats(0, 0.5), st.sampled_from([0.0, 300.0]))
+def test_no_run_is_shorter_than_its_work_and_a_higher_price_costs_more(job, rate, wait):
+    market = Constant(rate, wait)
     found = simulate(job, market, 50, 0)
     least = (job.work_seconds + job.rules.checkpoint_seconds) / 3600
     assert (found["hours"] >= least * (1 - 1e-9)).all()
@@ -246,14 +224,6 @@ def test_a_notice_that_is_read_loses_two_minutes_at_most():
     late = ruled(JOB, notice_read=1.0, checkpoint_seconds=130.0)  # it does not fit in
     lost = simulate(late, Constant(2.0), 500, 0)
     assert (lost["lost h"] > lost["reclaims"] * 120 / 3600).any()
-
-
-def test_a_long_wait_ends_on_demand():
-    found = simulate(ruled(JOB, fallback_seconds=600.0), Constant(0.5, 1e12), 100, 0)
-    assert found["on demand at end"].all() and found["reclaims"].sum() == 0
-    seconds = 180 + 120 + 60 + 2850 + 250
-    np.testing.assert_allclose(found["hours"], (600 + seconds) / 3600)
-    np.testing.assert_allclose(found["cost"], 8 * 24.48 * seconds / 3600)
 
 
 def test_a_job_that_cannot_finish_says_so():

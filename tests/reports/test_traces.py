@@ -14,7 +14,7 @@ from reports.simulate import Job, simulate
 def test_the_outages_of_a_trace_are_waited_for():
     """Four machines are there for 6 h, gone for 4 h: no run that meets the outage is under 4 h."""
     trace = Trace(np.array([0.0, 6 * 3600]), np.array([4, 0]), 36_000.0)
-    job = Job(work_seconds=2850, period_seconds=300, machines=4, price=7.344, on_demand_price=24.48)
+    job = Job(work_seconds=2850, period_seconds=300, machines=4, price=7.344)
     found = simulate(job, trace, 2000, 0)
     met = found["waiting h"] > 0
     assert 0.4 < met.mean() < 0.6 and found["waiting h"].max() <= 4
