@@ -35,11 +35,9 @@ def priced(
     args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
 ) -> tuple[dict[str, Price], list[str]]:
     """`known`, refreshed as `--live` (a failure ends it), `--live=try` and `--region` say."""
-    if not args.live:
-        if args.region:
-            raise UserError(f"--region {args.region}: only --live asks for a region; give both")
-        return known, []
-    if not wanted:
+    if args.region and not args.live:
+        raise UserError(f"--region {args.region}: only --live asks for a region; give both")
+    if not args.live or not wanted:
         return known, []
     region = args.region or known[wanted[0]].region
     return refresh(known, wanted, region, args.today, must=args.live != "try")

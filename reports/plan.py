@@ -15,7 +15,6 @@ from reports.speed import Speed
 
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
-MIDDLE, HIGH = 1, 2  # of CASES
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,21 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """An option with its checkpoint period, and a row of figures for each of CASES."""
+    """An option with its checkpoint period, and a row of figures for each case."""
 
     option: Option
     job: Job
     step_seconds: float
-    markets: Sequence[Market]
-    cases: Sequence[dict[str, Any]]
+    markets: Mapping[str, Market]
+    cases: Mapping[str, dict[str, Any]]
 
     @property
     def hours(self) -> float:
-        return self.cases[MIDDLE]["hours"]
+        return self.cases["middle"]["hours"]
 
     @property
     def cost(self) -> float:
-        return self.cases[MIDDLE]["cost"]
+        return self.cases["middle"]["cost"]
 
     @property
     def steps(self) -> int:
@@ -88,17 +87,17 @@ def options(
     return found
 
 
-def markets(settings: Settings, trace: Trace | None) -> list[Market]:
+def markets(settings: Settings, trace: Trace | None) -> dict[str, Market]:
     """Low, middle and high: as recorded, or three times what was given."""
     if trace is not None:
-        return [trace] * len(CASES)
-    rate, wait = settings.hourly, settings.wait_seconds
-    if rate is not None and wait is None:
-        wait = CASES[MIDDLE].wait_seconds
-    return [
-        Constant(case.hourly if rate is None else rate, case.wait_seconds if wait is None else wait)
-        for case in CASES
-    ]
+        return dict.fromkeys(CASES, trace)
+    wait = settings.wait_seconds
+    if settings.hourly is not None and wait is None:
+        wait = CASES["middle"].wait_seconds
+    given = {
+        k: v for k, v in (("hourly", settings.hourly), ("wait_seconds", wait)) if v is not None
+    }
+    return {name: dataclasses.replace(case, **given) for name, case in CASES.items()}
 
 
 def figures(job: Job, market: Market) -> dict[str, Any]:
@@ -114,26 +113,26 @@ def figures(job: Job, market: Market) -> dict[str, Any]:
 
 
 def plan(
-    settings: Settings, work: float, unit: float, option: Option, seen: Sequence[Market]
+    settings: Settings, work: float, unit: float, option: Option, seen: Mapping[str, Market]
 ) -> Planned:
     """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
     step = (settings.batch or (256 if option.slots >= 16 else 48) * unit) / option.throughput
-    seconds = period = work / option.throughput
-    hourly: Sequence[float] = option.price.spot_range()
+    seconds, hourly = work / option.throughput, option.price.spot_range()
+    price = option.price.hourly(option.spot)
+    job = Job(seconds, seconds, option.machines, price, settings)
     if option.spot:
-        job = Job(seconds, seconds, option.machines, 0.0, settings)
-        rates = (seen[case].alike() for case in (MIDDLE, HIGH))
-        period = min((settings.checkpoint_period or best_period(job, *rates, step)) * step, seconds)
+        rates = (seen[case].alike() for case in ("middle", "high"))
+        steps = settings.checkpoint_period or best_period(job, *rates, step)
+        job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
     else:
-        settings = dataclasses.replace(settings, runs=10)
-        seen, hourly = [Constant(0.0)] * len(CASES), [option.price.on_demand] * len(CASES)
-    jobs = [Job(seconds, period, option.machines, price, settings) for price in hourly]
-    cases = [
-        {"case": case.name, "reclaims/h": market.alike().hourly,
-         "wait min": market.alike().wait_seconds / 60, "$/h": job.price, **figures(job, market)}
-        for case, market, job in zip(CASES, seen, jobs, strict=True)
-    ]  # fmt: skip
-    return Planned(option, jobs[MIDDLE], step, seen, cases)
+        seen, hourly = dict.fromkeys(CASES, Constant(0.0)), (price,) * len(CASES)
+        job = dataclasses.replace(job, rules=dataclasses.replace(settings, runs=10))
+    cases = {}
+    for (name, market), price in zip(seen.items(), hourly, strict=True):
+        alike, figured = market.alike(), figures(dataclasses.replace(job, price=price), market)
+        facts = {"case": name, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
+        cases[name] = {**facts, "$/h": price, **figured}
+    return Planned(option, job, step, seen, cases)
 
 
 def pareto(planned: Sequence[Planned]) -> list[Planned]:
@@ -151,5 +150,5 @@ def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
     finite = [p for p in planned if math.isfinite(p.cost)]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
-    safe = [p for p in finite if deadline is None or p.cases[MIDDLE]["hours 95 %"] <= deadline]
+    safe = [p for p in finite if deadline is None or p.cases["middle"]["hours 95 %"] <= deadline]
     return min(safe, key=lambda p: p.cost) if safe else min(finite, key=lambda p: p.hours)

@@ -11,27 +11,26 @@ from typing import Any
 import numpy as np
 
 from reports import prices as price_file
-from reports.plan import HIGH, MIDDLE, Planned, figures, pareto, recommended
+from reports.plan import Planned, figures, pareto, recommended
 from reports.plan_command import Settings
 from reports.plots import pareto_plot, period_plot
-from reports.reclaims import CASES
 from reports.simulate import candidates
 from reports.tables import Report, Table, frame, price_table
 
-_PARTS = ("", " low", " middle", " high", " 5 %", " 95 %")
 _STYLES = {
-    "{:.2f}": [
-        *(f"hours{part}" for part in _PARTS),
-        *("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"),
-    ],
-    "{:,.0f}": ["slots", "steps", "wait min"],
-    "{:.1f}": ["minutes"],
-    "{:.3f}": ["reclaims/h"],
-    "{:.0%}": ["in time"],
-    "${:,.2f}": ["on demand", "$/h", *(f"cost{part}" for part in _PARTS)],
-    "${:.4f}": ["$/1,000 windows", "$/1,000,000 tokens"],
+    "{:.2f}": "hours windows/s tokens/s reclaims lost-h waiting-h",
+    "${:,.2f}": "cost on-demand $/h",
+    "{:,.0f}": "slots steps wait-min",
+    "{:.1f}": "minutes",
+    "{:.3f}": "reclaims/h",
+    "{:.0%}": "in-time",
+    "${:.4f}": "$/1,000-windows $/1,000,000-tokens",
 }
-FORMATS = {name: style for style, names in _STYLES.items() for name in names}
+FORMATS = {
+    name.replace("-", " ") + part: style
+    for style, names in _STYLES.items() for name in names.split()
+    for part in ("", " low", " middle", " high", " 5 %", " 95 %")
+}  # fmt: skip
 NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
           "low-high h": "{hours low}-{hours high}", "$": "{cost}",
           "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
@@ -57,34 +56,37 @@ def plan_report(
     name = f"{best.option.hardware}, {best.option.market}"
     head = "Options: the front (*: none is both faster and cheaper) and the ten cheapest more"
     used = list({p.option.price.instance: p.option.price for p in planned}.values())
-    tried = _periods(best) if best.option.spot else []
     tables = [
         Table(head, short, FORMATS, narrow=NARROW),
-        Table(f"Recommended: {name}", frame(best.cases), FORMATS, narrow=NARROW_CASES),
+        Table(
+            f"Recommended: {name}", frame(list(best.cases.values())), FORMATS, narrow=NARROW_CASES
+        ),
         Table("All options", full, FORMATS, long=True),
-        *([Table(f"Checkpoint period for {name}", frame(tried), FORMATS, long=True)] * bool(tried)),
         price_table(used),
     ]
     shown = [p for p in planned if math.isfinite(p.cost)]
     plots = [pareto_plot(shown, front, settings.deadline)]
-    curves = {
-        case: [(r["minutes"], r[f"cost {case}"]) for r in tried] for case in ("middle", "high")
-    }
-    if len(tried) > 1 and np.isfinite([y for curve in curves.values() for _, y in curve]).all():
-        plots.append(period_plot(curves))
+    if best.option.spot:
+        tried = _periods(best)
+        table = Table(f"Checkpoint period for {name}", frame(tried), FORMATS, long=True)
+        tables.insert(-1, table)
+        curves = {case: [(row["minutes"], row[f"cost {case}"]) for row in tried
+                         if math.isfinite(row[f"cost {case}"])]
+                  for case in ("middle", "high")}  # fmt: skip
+        plots += [period_plot(curves)] if all(curves.values()) else []
     title = f"What {work:,.0f} {kind} would take and cost"
     own = [*notes, *price_file.notes(used, today)]
     return Report(title, tables, method(), own, plots, snippet(settings, best), best.cost)
 
 
 def _row(p: Planned) -> dict[str, Any]:
-    option, middle = p.option, p.cases[MIDDLE]
+    option, middle = p.option, p.cases["middle"]
     row = {"front": "", "hardware": option.hardware, "market": option.market, "slots": option.slots}
     for what in ("hours", "cost"):
         row[what] = middle[what]
         if option.spot:
-            row[f"{what} low"] = min(case[f"{what} 5 %"] for case in p.cases)
-            row[f"{what} high"] = max(case[f"{what} 95 %"] for case in p.cases)
+            row[f"{what} low"] = min(case[f"{what} 5 %"] for case in p.cases.values())
+            row[f"{what} high"] = max(case[f"{what} 95 %"] for case in p.cases.values())
     row |= {"on demand": None, "speed": option.speed}
     row |= {name: middle.get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
     if option.spot:
@@ -99,16 +101,16 @@ def _periods(p: Planned) -> list[dict[str, Any]]:
     for count in np.unique([*steps[np.geomspace(1, len(steps), 9).astype(int) - 1], p.steps]):
         job = dataclasses.replace(p.job, period_seconds=float(count * p.step_seconds))
         row = {"steps": int(count), "minutes": job.period_seconds / 60}
-        for case in (MIDDLE, HIGH):
+        for case in ("middle", "high"):
             found = figures(job, p.markets[case])
-            row |= {f"{what} {CASES[case].name}": found[what] for what in ("hours", "cost")}
+            row |= {f"{what} {case}": found[what] for what in ("hours", "cost")}
         rows.append(row | {"chosen": "*" if count == p.steps else ""})
     return rows
 
 
 def snippet(settings: Settings, best: Planned) -> str:
     """What to write into the experiment's YAML for the recommended option."""
-    option, late, worst = best.option, *(best.cases[c]["hours 95 %"] for c in (MIDDLE, HIGH))
+    option, late, worst = best.option, *(best.cases[c]["hours 95 %"] for c in ("middle", "high"))
     missed = settings.deadline is not None and late > settings.deadline
     advice = "  # checkpoint_period: once per epoch, the default"
     if option.spot:

@@ -56,11 +56,6 @@ class Price(Listed):
         seen = [p for p in (self.spot_low, self.spot, self.spot_high) if p is not None]
         return min(seen), self.spot, max(seen)
 
-    def stale(self, today: datetime.date) -> bool:
-        """Whether a figure that comes from the file is older than STALE_DAYS."""
-        old = (today - self.date).days > STALE_DAYS
-        return old and "file" in (self.on_demand_origin, self.spot_origin)
-
     def machines(self, slots: int) -> int:
         """Machines for `slots`. Raises UserError unless they fill whole machines."""
         if slots < 1 or slots % self.slots:
@@ -141,7 +136,8 @@ def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
                 f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
                 "stand for past and published runs"
             )
-        if price.stale(today):
+        old = (today - price.date).days > STALE_DAYS
+        if old and "file" in (price.on_demand_origin, price.spot_origin):
             lines.append(
                 f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "
                 "take --live, or look it up and date the file anew"

@@ -3,31 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from detalbert.errors import UserError
-
-
-class Case(NamedTuple):
-    """How spot may go: reclaims per machine-hour, the mean wait for capacity in seconds."""
-
-    name: str
-    hourly: float
-    wait_seconds: float
-    source: str
-
-
-# Recorded on V100s by github.com/skypilot-org/spot-traces ("Can't be late", NSDI 2024): machines
-# lost over machine-hours up, and how long the capacity was gone on average. 23 traces of 2022 and
-# 2023 have 0.06 to 1.39 an hour. No newer type is recorded: that they fare alike is assumed.
-CASES = (
-    Case("low", 0.060, 120.0, "us-east-2a, August 2023; the wait is assumed"),
-    Case("middle", 0.236, 3600.0, "us-west-2c, August 2023"),
-    Case("high", 1.390, 14160.0, "us-east-1a, February 2023; the wait: us-east-1f, August 2023"),
-)
 
 
 @dataclass(frozen=True)
@@ -61,13 +41,22 @@ class Constant:
         return rng.exponential(self.wait_seconds, now.size)
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from `now` to the first reclaim; infinite: none."""
-        if self.rate == 0:
-            return np.full(now.shape, np.inf)
-        return rng.exponential(1 / self.rate, now.shape)
+        """Seconds from `now` to the first reclaim."""
+        return rng.exponential(1 / max(self.rate, 1e-300), now.shape)
 
     def alike(self) -> "Constant":
         return self
+
+
+# How spot may go, recorded on V100s by github.com/skypilot-org/spot-traces ("Can't be late", NSDI
+# 2024): machines lost over machine-hours up, and how long the capacity was gone on average. 23
+# traces of 2022 and 2023 have 0.06 to 1.39 an hour. No newer type is recorded: that they fare alike
+# is assumed.
+CASES = {
+    "low": Constant(0.060, 120.0),  # us-east-2a, August 2023; the wait is assumed
+    "middle": Constant(0.236, 3600.0),  # us-west-2c, August 2023
+    "high": Constant(1.390, 14160.0),  # us-east-1a, February 2023; wait: us-east-1f, August 2023
+}
 
 
 @dataclass(frozen=True, eq=False)

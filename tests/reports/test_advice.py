@@ -14,7 +14,7 @@ from reports.plan_command import Settings
 from reports.reclaims import CASES, Constant
 from reports.simulate import Job, best_period, running_seconds, simulate
 
-MIDDLE, HIGH = (Constant(case.hourly, case.wait_seconds) for case in CASES[1:])
+MIDDLE, HIGH = CASES["middle"], CASES["high"]
 JOBS = {
     "64 V100": (Job(2850, 2850, 8, 7.344), 2.76),
     "1 V100 for 37 h": (Job(132_198, 132_198, 1, 0.918), 24.0),
@@ -81,6 +81,11 @@ def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(cap
     steps = int(re.search(r"checkpoint_period: (\d+)", report["yaml"])[1])
     minutes = next(row["minutes"] for row in spot if row["steps"] == steps)
     assert steps > 1 and minutes <= 30
+    periods = next(t for t in report["tables"] if t["title"].startswith("Checkpoint period"))[
+        "rows"
+    ]
+    chosen = next(row for row in periods if row["chosen"])
+    assert chosen["steps"] == steps and chosen["cost middle"] == report["total"]
 
 
 def test_the_published_64_slot_job_is_not_told_to_do_without_checkpoints(capsys):

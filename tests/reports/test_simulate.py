@@ -112,8 +112,8 @@ HOURS, COUNTS = np.array(ROWS[:-1]).T
 TRACE = Trace(HOURS * 3600, COUNTS.astype(int), 24 * 3600.0)
 LONG = dataclasses.replace(JOB, work_seconds=30_000.0, period_seconds=700.0)
 PAIRS: dict[str, tuple[Job, Constant | Trace, Callable[[], Steady | Replayed]]] = {
-    **{case.name: (JOB, Constant(case.hourly, case.wait_seconds),
-                   lambda case=case: Steady(case.hourly, case.wait_seconds)) for case in CASES},
+    **{name: (JOB, case, lambda case=case: Steady(case.hourly, case.wait_seconds))
+       for name, case in CASES.items()},
     "some noticed": (
         ruled(LONG, notice_read=0.5), Constant(0.3, 600), lambda: Steady(0.3, 600)
     ),
