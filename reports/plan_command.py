@@ -4,6 +4,7 @@ Nothing is imported here that `--help` could do without.
 """
 
 import argparse
+import functools
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,7 +20,8 @@ MOST_SLOTS = 1024
 
 
 def _set(default: Any, text: str, low: float, high: float, whole: bool = False) -> Any:
-    return field(default=default, metadata={"help": text, "limits": (low, high, whole)})
+    limits = {"low": low, "high": high, "whole": whole}
+    return field(default=default, metadata={"help": text, "limits": limits})
 
 
 @dataclass(frozen=True)
@@ -44,20 +46,21 @@ class Settings:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Everything arrives as text, and is checked by `settings_of`."""
-    for each in fields(Settings):
-        shown = "" if each.default is None else f" ({each.default:g})"
-        parser.add_argument(_flag(each.name), metavar="N", default=None,
-                            help=each.metadata["help"] + shown)  # fmt: skip
+    """The settings, each checked as its flag is read, and what they are taken from."""
     add = parser.add_argument
-    add("--data", metavar="FILE", default=None, help="count the windows of this SQuAD file")
+    for each in fields(Settings):
+        flag, shown = _flag(each.name), "" if each.default is None else f" ({each.default:g})"
+        check = functools.partial(number, flag, **each.metadata["limits"])
+        add(flag, type=check, metavar="N", help=each.metadata["help"] + shown)
+    add("--data", metavar="FILE", help="count the windows of this SQuAD file")
     config = Path("configs/distributed64.yaml")
     add("--config", type=Path, default=config, help="how --data is cut into windows")
     speeds = "measured, a second; default: the published V100 figures"
-    add("--throughput", metavar="SLOTS=WINDOWS,...@INSTANCE", default=None, help=speeds)
-    add("--pool", nargs="+", metavar="INSTANCE", default=None, help="all that AWS still launches")
-    add("--slots", nargs="+", metavar="N", default=None, help="1 4 8 16 32 64")
-    add("--trace", type=Path, metavar="FILE", default=None, help="recorded capacity, replayed")
+    add("--throughput", metavar="SLOTS=WINDOWS,...@INSTANCE", help=speeds)
+    add("--pool", nargs="+", metavar="INSTANCE", help="all that AWS still launches")
+    count = functools.partial(number, "--slots", low=1, high=MOST_SLOTS, whole=True)
+    add("--slots", nargs="+", metavar="N", type=count, help="1 4 8 16 32 64")
+    add("--trace", type=Path, metavar="FILE", help="recorded capacity, replayed")
 
 
 def _flag(name: str) -> str:
@@ -77,17 +80,14 @@ def number(flag: str, text: str, low: float, high: float, whole: bool = False) -
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """Raises UserError for a number that cannot be, and for two that contradict each other."""
+    """Raises UserError for two that contradict each other."""
+    given = {name: value for name, value in vars(args).items() if value is not None}
     for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):
-        given = [_flag(name) for name in group if getattr(args, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(given)}: give one of them")
-    if args.epochs is not None and args.data is None:
+        if len(both := [_flag(name) for name in group if name in given]) > 1:
+            raise UserError(f"{' and '.join(both)}: give one of them")
+    if "epochs" in given and "data" not in given:
         raise UserError("--epochs: only --data has epochs; give both")
-    return Settings(**{
-        each.name: number(_flag(each.name), text, *each.metadata["limits"])
-        for each in fields(Settings) if (text := getattr(args, each.name)) is not None
-    })  # fmt: skip
+    return Settings(**{e.name: given[e.name] for e in fields(Settings) if e.name in given})
 
 
 def run(args: argparse.Namespace) -> "Report":
@@ -99,18 +99,17 @@ def run(args: argparse.Namespace) -> "Report":
     from reports.speed import count_windows, parse_speed
 
     settings = settings_of(args)
-    slots = [number("--slots", text, 1, MOST_SLOTS, True) for text in args.slots or []]
     trace = load_trace(args.trace) if args.trace else None
     known = prices.load_prices(args.prices or prices.PRICE_FILE)
     unit = LENGTH if settings.tokens is not None else 1
     speed = parse_speed(args.throughput, known, unit)
-    choices = plan.options(known, args.pool, slots, speed)
+    choices = plan.options(known, args.pool, args.slots or [], speed)
     work = settings.tokens or settings.windows or EPOCHS * WINDOWS
     if args.data is not None:
         work = count_windows(args.data, args.config) * settings.epochs
     wanted = sorted({option.price.instance for option in choices})
     known, notes = live.priced(args, known, wanted)
-    choices = plan.options(known, args.pool, slots, speed)
+    choices = plan.options(known, args.pool, args.slots or [], speed)
     seen = plan.markets(settings, trace)
     planned = [plan.plan(settings, work, unit, option, seen) for option in choices]
     return plan_report(settings, work, planned, notes, args.today)
