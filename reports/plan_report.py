@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from reports import prices as price_file
 from reports.plan import Planned, figures, pareto, recommended
@@ -56,11 +57,10 @@ def plan_report(
     name = f"{best.option.hardware}, {best.option.market}"
     head = "Options: the front (*: none is both faster and cheaper) and the ten cheapest more"
     used = list({p.option.price.instance: p.option.price for p in planned}.values())
+    cases = frame(list(best.cases.values()))
     tables = [
         Table(head, short, FORMATS, narrow=NARROW),
-        Table(
-            f"Recommended: {name}", frame(list(best.cases.values())), FORMATS, narrow=NARROW_CASES
-        ),
+        Table(f"Recommended: {name}", cases, FORMATS, narrow=NARROW_CASES),
         Table("All options", full, FORMATS, long=True),
         price_table(used),
     ]
@@ -68,12 +68,10 @@ def plan_report(
     plots = [pareto_plot(shown, front, settings.deadline)]
     if best.option.spot:
         tried = _periods(best)
-        table = Table(f"Checkpoint period for {name}", frame(tried), FORMATS, long=True)
-        tables.insert(-1, table)
-        curves = {case: [(row["minutes"], row[f"cost {case}"]) for row in tried
-                         if math.isfinite(row[f"cost {case}"])]
+        tables.insert(-1, Table(f"Checkpoint period for {name}", tried, FORMATS, long=True))
+        curves = {case: tried[["minutes", f"cost {case}"]].to_numpy(dtype=float)
                   for case in ("middle", "high")}  # fmt: skip
-        plots += [period_plot(curves)] if all(curves.values()) else []
+        plots.append(period_plot(curves))
     title = f"What {work:,.0f} {kind} would take and cost"
     own = [*notes, *price_file.notes(used, today)]
     return Report(title, tables, method(), own, plots, snippet(settings, best), best.cost)
@@ -94,7 +92,7 @@ def _row(p: Planned) -> dict[str, Any]:
     return row
 
 
-def _periods(p: Planned) -> list[dict[str, Any]]:
+def _periods(p: Planned) -> pd.DataFrame:
     """The chosen period beside others, simulated."""
     steps = candidates(p.job, p.step_seconds)
     rows = []
@@ -105,7 +103,7 @@ def _periods(p: Planned) -> list[dict[str, Any]]:
             found = figures(job, p.markets[case])
             row |= {f"{what} {case}": found[what] for what in ("hours", "cost")}
         rows.append(row | {"chosen": "*" if count == p.steps else ""})
-    return rows
+    return frame(rows)
 
 
 def snippet(settings: Settings, best: Planned) -> str:
