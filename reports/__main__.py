@@ -2,115 +2,102 @@
 
   python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
   python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
+  python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
   python -m reports plan --windows 264396 --slots 8 64 --deadline 2
   python -m reports scaling --published --run fused=bench.json
 
-Exit status 0, or 2 with one line on standard error: what is wrong and what to do.
+Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do.
 """
 
 import argparse
 import datetime
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 from detalbert.errors import UserError
 
 _PACKAGES = {"boto3", "botocore", "determined", "jinja2", "matplotlib", "numpy", "pandas", "rich",
-             "yaml"}  # fmt: skip
+             "tabulate", "yaml"}  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
-    args = _parser().parse_args(argv)
     try:
+        args = _parser().parse_args(argv)
         from reports import commands
 
-        commands.write(commands.COMMANDS[args.command](args), args)
-        return 0
+        return commands.write(commands.COMMANDS[args.command](args), args)
     except UserError as error:
         fault = str(error)
-    except ModuleNotFoundError as error:
-        name = (error.name or "").split(".")[0]
-        if name not in _PACKAGES:
+    except ImportError as error:  # pandas raises a bare one for tabulate
+        missing = (error.name or "tabulate").split(".")[0]
+        if missing not in _PACKAGES:
             raise
-        fault = f"{name} is not installed; run pip install -r reports/requirements.txt"
+        fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
     print(f"reports: error: {fault}", file=sys.stderr)
     return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see python -m {self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    from reports import plan_command
+
+    dollars, windows = (
+        functools.partial(plan_command.number, flag, low=low, high=1e15)
+        for flag, low in (("--budget", 0.01), ("--windows", 1))
+    )
+    parser = _Parser(
         prog="reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    common = argparse.ArgumentParser(add_help=False)
+    common, records = _Parser(add_help=False), _Parser(add_help=False)
     form = common.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the numbers as JSON")
     form.add_argument("--markdown", action="store_true", help="the tables as Markdown")
-    common.add_argument("--html", type=Path, metavar="FILE", help="also write one page with plots")
-    common.add_argument("--prices", type=Path, metavar="YAML", help="default: cluster/prices.yaml")
-    common.add_argument("--live", action="store_true", help="ask AWS for today's prices")
-    common.add_argument("--region", help="for --live; default: the price file's")
-    common.add_argument(
-        "--today", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DAY",
-        help="the day that prices are stale or fresh on",
-    )  # fmt: skip
-    records = argparse.ArgumentParser(add_help=False)
-    records.add_argument("--published", action="store_true", help="the published figures")
-    records.add_argument("--run", action="append", default=[], metavar="PATH", help="see README")
-    records.add_argument("--experiment", type=int, nargs="+", default=[], metavar="ID")
-    records.add_argument("--master", metavar="URL", help="default: DET_MASTER, as det has it")
-    records.add_argument("--user", help="as det -u")
-    records.add_argument(
-        "--until", type=_moment, metavar="TIME", help="the end of what still runs; default: now"
-    )
+    form.add_argument("--csv", action="store_true", help="the first table as CSV")
+    add = common.add_argument
+    add("--wide", action="store_true", help="all columns on a terminal")
+    add("--html", type=Path, metavar="FILE", help="also write one page with plots")
+    add("--prices", type=Path, metavar="YAML", help="default: cluster/prices.yaml")
+    live = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
+    add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
+    add("--region", help="for --live; default: the price file's")
+    add("--budget", type=dollars, metavar="DOLLARS", help="exit 3 when it costs more")
+    day = datetime.date.fromisoformat
+    add("--today", type=day, default=datetime.date.today(), help="prices are stale or fresh on it")
+    _record_options(records.add_argument)
     cost = commands.add_parser("cost", parents=[common, records], help="what runs cost")
-    cost.add_argument("--baseline", metavar="RUN", help="default: the first row")
-    cost.add_argument("--windows", type=float, help="work that a benchmark is projected to")
-    cost.add_argument(
-        "--price-pool", action="append", default=[], metavar="POOL=INSTANCE[:spot]",
-        help="price a pool that is not on EC2 as if it were",
-    )  # fmt: skip
+    add = cost.add_argument
+    add("--baseline", metavar="RUN", help="default: the first row")
+    add("--by", choices=["user", "label", "month"], help="totals of the cluster's experiments")
+    add("--tokens", action="store_true", help="in tokens instead of windows")
+    add("--windows", type=windows, help="work that a benchmark is projected to")
+    pool = {"metavar": "POOL=INSTANCE[:spot]", "help": "price a pool that is not on EC2"}
+    add("--price-pool", action="append", default=[], **pool)
     commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
-    options = {"argument_default": argparse.SUPPRESS, "help": "expected time and cost"}
-    _plan_options(commands.add_parser("plan", parents=[common], **options))
+    plan = commands.add_parser("plan", parents=[common], help="expected time and cost")
+    plan_command.add_options(plan)
     return parser
 
 
-def _plan_options(plan: argparse.ArgumentParser) -> None:
-    """What is left out has the default of `plan.Settings`."""
-    add = plan.add_argument
-    work = plan.add_mutually_exclusive_group()
-    work.add_argument("--windows", type=float, help="to train on; default: the published run's")
-    work.add_argument("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    default = Path("configs/distributed64.yaml")
-    add("--config", type=Path, default=default, help="how --data is cut into windows")
-    add("--epochs", type=float, default=2, help="of --data")
-    plan.set_defaults(throughput=None, pool=None, slots=None)
-    published = "measured; default: the published V100 figures"
-    add("--throughput", metavar="SLOTS=WINDOWS/S,...@INSTANCE", help=published)
-    add("--pool", nargs="+", metavar="INSTANCE", help="default: all with a price")
-    add("--slots", type=int, nargs="+", metavar="N", help="default: 1 4 8 16 32 64")
-    add("--deadline", type=float, metavar="HOURS", dest="deadline_hours")
-    add("--batch", type=int, help="windows a step; default: 48, 256 from 16 slots")
-    add("--checkpoint-seconds", type=float)
-    period = {"metavar": "STEPS", "dest": "period_steps"}
-    add("--checkpoint-period", type=int, help="instead of the best", **period)
-    add("--restart-seconds", type=float, help="container to first step")
-    add("--boot-seconds", type=float)
-    add("--image-seconds", type=float)
-    add("--wait-seconds", type=float, help="for capacity, on average")
-    add("--fallback-seconds", type=float, help="after such a wait go on, on demand")
-    add("--notice-read", type=float, metavar="SHARE", help="of the two-minute notices")
-    rates = plan.add_mutually_exclusive_group()
-    rates.add_argument("--hourly", type=float, help="reclaims per machine-hour")
-    rates.add_argument("--monthly", type=float, help="share of machines reclaimed within a month")
-    rates.add_argument("--trace", type=Path, metavar="CSV", help="recorded reclaims")
-    add("--runs", type=int)
-    add("--seed", type=int)
+def _record_options(add: Callable[..., Any]) -> None:
+    add("--published", action="store_true", help="the published figures")
+    add("--run", action="append", default=[], metavar="PATH", help="see README")
+    add("--experiment", type=int, nargs="+", default=[], metavar="ID")
+    add("--since", type=_moment, metavar="TIME", help="all experiments that ran from then on")
+    add("--until", type=_moment, metavar="TIME", help="the end of what still runs; default: now")
+    add("--master", metavar="URL", help="default: DET_MASTER, as det has it")
+    add("--user", help="as det -u")
 
 
-def _moment(text: str) -> datetime.datetime:
+def _moment(text: str) -> Any:
     from reports.records import parse_time
 
     return parse_time(text)

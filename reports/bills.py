@@ -1,213 +1,266 @@
-"""A cluster's records -> what each experiment cost, from the launch of its machines on.
+"""A cluster's records -> what each experiment cost.
 
-A machine's life is cut where allocations begin and end. While experiments hold it they pay it, in
-proportion to their slots on it; its boot is paid by the first, its idle time by those who held it
-last. Machines whose launch the master did not record are paid while they are held.
+A machine's life is cut where allocations begin and end. While tasks hold it they pay it by their
+slots on it; its boot and its idle time are shared by slot-hours between all that used it. A gap
+longer than the pool boots or idles is time that nobody seen here used: it is paid by nobody.
+A machine whose launch the master did not record is paid while it is held.
 """
 
-import datetime
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple
 
-from reports.prices import Price, find
-from reports.records import ENDED, FINISHED, Experiment, Moment, Pool, Records, Trial
+import pandas as pd
+
+from reports.prices import FREE_HOUR, Price, find
+from reports.records import Allocation, Experiment, Moment, Pool, Records, Report, Trial
 from reports.run import Run
 
-_KINDS = {"training": "training", "validation": "validation", "checkpointing": "checkpoints",
-          "imagepulling": "image"}  # fmt: skip
+HOUR = pd.Timedelta(hours=1)
+SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
+SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
+OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED": ""}
+NUMBERS = ["hours", "cost", "low", "high", "on demand"]
+History = Mapping[str, pd.Series]  # instance type -> dollars an hour from each moment on
 
 
-@dataclass(frozen=True)
-class Hold:
-    """An experiment on one machine for a while."""
+class Machine(NamedTuple):
+    """One machine's life; `share` of it is paid, `taken` says that AWS took it back."""
 
-    experiment: int
-    slots: float
+    name: str
+    pool: Pool
     start: Moment
     end: Moment
+    holds: Sequence[Allocation]
+    share: float = 1.0
+    taken: bool = False
 
 
-def share_life(start: Moment, end: Moment, holds: list[Hold]) -> dict[tuple[int, str], float]:
-    """Who pays which seconds of one machine's life; the sum is the whole life."""
-    paid: dict[tuple[int, str], float] = defaultdict(float)
-    cuts = {start, end}
-    cuts |= {min(max(cut, start), end) for hold in holds for cut in (hold.start, hold.end)}
-    ordered = sorted(cuts)
-    for left, right in zip(ordered, ordered[1:], strict=False):
-        seconds = (right - left).total_seconds()
-        active = [hold for hold in holds if hold.start <= left and hold.end >= right]
-        phase = "held"
-        if not active:
-            ended = [hold for hold in holds if hold.end <= left]
-            phase = "idle" if ended else "boot"
-            latest = max((hold.end for hold in ended), default=None)
-            first = min(hold.start for hold in holds)
-            active = [h for h in holds if (h.end == latest if ended else h.start == first)]
-        weight = sum(hold.slots for hold in active)
-        for hold in active:
-            paid[hold.experiment, phase] += seconds * hold.slots / weight
-    return dict(paid)
-
-
-def experiment_runs(
-    records: Records, prices: Mapping[str, Price], priced_as: Mapping[str, Pool]
-) -> list[Run]:
-    """A row per experiment. `priced_as`: pools not on EC2."""
-    pools = {**records.pools, **priced_as}
-    dollars: dict[tuple[int, str], float] = defaultdict(float)
-    used: dict[str, Price] = {}
-    unpriced: dict[int, set[str]] = defaultdict(set)
-    for (name, _), (start, end, holds, slots) in _machines(records).items():
-        pool = pools.get(name)
+def machines(records: Records, prices: Mapping[str, Price]) -> list[Machine]:
+    """Those that the named experiments held, in priced pools."""
+    held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
+    for a in records.allocations:
+        for node in a.nodes or (a.id,):
+            held[a.pool, node].append(a)
+    found, lives = [], records.lives
+    for (name, node), holds in held.items():
+        pool, life = records.pools.get(name), lives.get(node)
         if pool is None or not pool.instance:
-            for hold in holds:
-                unpriced[hold.experiment].add(name)
             continue
-        price = used.setdefault(pool.instance, find(prices, pool.instance))
-        share = 1.0 if slots is None else slots / price.slots
-        for key, seconds in share_life(start, end, holds).items():
-            dollars[key] += seconds / 3600 * price.hourly(pool.spot) * share
-    return [
-        _run(experiment, records, pools, used, dollars, unpriced[experiment.id])
-        for experiment in records.experiments
-    ]
-
-
-def _machines(
-    records: Records,
-) -> dict[tuple[str, str], tuple[Moment, Moment, list[Hold], float | None]]:
-    """(pool, machine) -> its life, who held it, and the slots of it that are paid (None: all)."""
-    lives = {e.name: e for e in records.entries if e.kind == "instance"}
-    held: dict[tuple[str, str], list[Hold]] = defaultdict(list)
-    for experiment in records.experiments:
-        for trial in experiment.trials:
-            for allocation in trial.allocations:
-                end = allocation.end or records.until
-                nodes = allocation.nodes or (allocation.id,)
-                for node in nodes:
-                    slots = experiment.slots / len(nodes)
-                    hold = Hold(experiment.id, slots, allocation.start, end)
-                    held[allocation.pool, node].append(hold)
-    machines = {}
-    for (pool, node), holds in held.items():
-        life = lives.get(node)
-        start = min(hold.start for hold in holds)
-        end = max(hold.end for hold in holds)
-        if life is not None:
-            over = life.end or records.until
-            machines[pool, node] = (min(life.start, start), max(over, end), holds, None)
+        if life is None:
+            slots = find(prices, pool.instance).slots
+            found += [Machine(node, pool, a.start, a.end, [a], _slots(a) / slots) for a in holds]
             continue
-        for number, hold in enumerate(holds):  # not recorded: no time between holds is paid
-            key = (pool, f"{node} {number}")
-            machines[key] = (hold.start, hold.end, [hold], hold.slots)
-    return machines
-
-
-def lost_spans(trial: Trial) -> list[tuple[Moment, Moment]]:
-    """From an allocation's last checkpoint (or its start) to its end, unless the work was kept."""
-    spans = []
-    following = [allocation.start for allocation in trial.allocations[1:]]
-    for allocation, after in zip(trial.allocations, [*following, None], strict=True):
-        if allocation.end is None or (after is None and trial.state not in ENDED - FINISHED):
-            continue  # it runs, it came to its end, or it waits for a start that shows what is kept
-        saved = [c for c in trial.checkpoints if allocation.start <= c and (not after or c < after)]
-        spans.append((min(max(saved, default=allocation.start), allocation.end), allocation.end))
-    return spans
-
-
-def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
-    """Allocated seconds by what happened in them, over all trials; "other" is start and stop."""
-    held = sum(
-        ((a.end or records.until) - a.start).total_seconds()
-        for trial in experiment.trials
-        for a in trial.allocations
-    )
-    spans = [span for trial in experiment.trials for span in lost_spans(trial)]
-    lost = sum((end - start).total_seconds() for start, end in spans)
-    found: dict[str, float] = dict.fromkeys(_KINDS.values(), 0.0)
-    redone = 0.0
-    for entry in records.entries:
-        if entry.experiment == experiment.id and entry.kind in _KINDS:
-            end = entry.end or records.until
-            found[_KINDS[entry.kind]] += (end - entry.start).total_seconds()
-            if entry.kind == "training":
-                overlaps = (min(end, to) - max(entry.start, from_) for from_, to in spans)
-                redone += sum(max(overlap.total_seconds(), 0.0) for overlap in overlaps)
-    several = len(experiment.trials) > 1  # raw entries do not say whose they are
-    redone = min(lost, found["training"]) if several else redone
-    found["training"] = max(found["training"] - redone, 0.0)
-    found["lost"] = lost
-    found["other"] = max(held - sum(found.values()), 0.0)
+        holds = [*holds, *(a for a in records.others if node in a.nodes)]
+        last = max(a.end for a in holds)
+        idle = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
+        gone = life.end < records.until and life.end - last < idle
+        span = min([life.start, *(a.start for a in holds)]), max(life.end, last)
+        found.append(Machine(node, pool, *span, holds, 1.0, pool.spot and gone))
     return found
 
 
-def _run(
-    experiment: Experiment,
-    records: Records,
-    pools: Mapping[str, Pool],
-    used: Mapping[str, Price],
-    dollars: Mapping[tuple[int, str], float],
-    unpriced: set[str],
-) -> Run:
-    allocations = [a for trial in experiment.trials for a in trial.allocations]
+def _slots(allocation: Allocation) -> float:
+    """On one machine."""
+    return allocation.slots / max(len(allocation.nodes), 1)
+
+
+def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, float]]:
+    """Owner (None: nobody), phase, from, to, share; the shares of a moment add up to 1."""
+    holds = [a for a in machine.holds if a.end > a.start]
+    cuts = {machine.start, machine.end} | {t for a in holds for t in (a.start, a.end)}
+    used: dict[Any, float] = defaultdict(float)  # slot-seconds by owner
+    gaps = []
+    for left, right in pairwise(sorted(cuts)):
+        active = [a for a in holds if a.start <= left and right <= a.end]
+        for a in active:
+            used[a.owner] += _slots(a) * (right - left).total_seconds()
+            yield a.owner, "held", left, right, _slots(a) / sum(map(_slots, active))
+        if not active:
+            gaps.append((left, right))
+    for left, right in gaps:
+        phase = "idle" if any(a.end <= left for a in holds) else "boot"
+        if not used or right - left > SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase)):
+            yield None, "unused", left, right, 1.0
+            continue
+        for owner, weight in used.items():
+            yield owner, phase, left, right, weight / sum(used.values())
+
+
+def segments(records: Records, prices: Mapping[str, Price], history: History) -> pd.DataFrame:
+    """A row per machine, owner and stretch of time within one month: hours and dollars."""
+    rows = []
+    for machine in machines(records, prices):
+        price, spot = find(prices, machine.pool.instance), machine.pool.spot
+        known = history.get(machine.pool.instance) if spot else None
+        free = machine.taken and (machine.end - machine.start) / HOUR <= FREE_HOUR
+        for owner, phase, start, end, share in share_life(machine):
+            months = pd.date_range(start.normalize(), end, freq="MS").tolist()
+            for left, right in pairwise([start, *(m for m in months if start < m < end), end]):
+                hours = (right - left) / HOUR * share * machine.share
+                rate = price.hourly(spot) if known is None else _mean(known, left, right, price)
+                seen = price.spot_range() if spot and known is None else (rate, rate, rate)
+                paid = [0.0 if free else hours * dollars for dollars in (rate, seen[0], seen[2])]
+                where = (machine.name, owner, phase, left, right, f"{left:%Y-%m}")
+                rows.append((*where, hours, *paid, hours * price.on_demand))
+    columns = ["machine", "owner", "phase", "start", "end", "month", *NUMBERS]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float:
+    """Dollars an hour over a stretch; before the history begins, the price file's."""
+    times = [start, *history.index[(history.index > start) & (history.index < end)], end]
+    rates = history.reindex(times[:-1], method="ffill").fillna(price.spot)
+    lengths = [(right - left) / (end - start) for left, right in pairwise(times)]
+    return float((rates.to_numpy() * lengths).sum())
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """What a reader must know of the machines."""
+    nobody = table.loc[table["phase"] == "unused", ["hours", "cost"]].sum()
+    if not nobody["hours"]:
+        return []
+    text = f"{nobody['hours']:.2f} machine-hours (${nobody['cost']:,.2f}) on the same machines are "
+    return [text + "in no bill: nobody seen here used them"]
+
+
+def stops(trial: Trial, records: Records) -> list[tuple[str, Allocation, float]]:
+    """The allocations that ended before the trial did: what ended them, seconds lost.
+
+    The master says none of it: a machine that ended with the allocation was reclaimed, one that
+    saved just before was paused (by a user or the scheduler), another task is a continuation.
+    Lost is the time from the last checkpoint, or the start, where work was going on.
+    """
+    gone = {name: life.end for name, life in records.lives.items() if life.end < records.until}
+    found = []
+    for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
+        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=None)
+        if after is None:
+            kind = OVER.get(trial.state, "")
+        elif after.task != a.task:
+            kind = "continued"
+        elif any(abs(gone[node] - a.end) <= SLACK for node in a.nodes if node in gone):
+            kind = "reclaimed"
+        else:
+            kind = "paused" if saved is not None and a.end - saved <= SAVED else "failed"
+        lost = (a.end - (a.start if saved is None else saved)).total_seconds()
+        if kind:
+            found.append((kind, a, 0.0 if kind in ("paused", "continued") else lost))
+    return found
+
+
+def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
+    """Allocated seconds by what happened in them, over all trials; "other" is the rest."""
+    spent: Counter[str] = Counter()
+    for entry in records.entries:
+        if entry.experiment == experiment.id:
+            spent[entry.kind] += (entry.end - entry.start).total_seconds()
+    found = dict.fromkeys(["start-up", "restart", "training"], 0.0)
+    found |= {"validation": spent["validation"], "checkpoints": spent["checkpointing"], "lost": 0.0}
+    for trial in experiment.trials:
+        found["lost"] += sum(lost for _, _, lost in stops(trial, records))
+        begun: dict[str, float] = {}
+        for steps, report in _reports(trial):
+            seconds = steps * experiment.batch / report.speed
+            found["training"] += seconds
+            for a in trial.allocations:
+                if a.start < report.time <= a.end:
+                    begun.setdefault(a.id, (report.time - a.start).total_seconds() - seconds)
+        for index, a in enumerate(trial.allocations):
+            found["restart" if index else "start-up"] += max(begun.get(a.id, 0.0), 0.0)
+    found["training"] = found["training"] or max(spent["training"] - found["lost"], 0.0)
+    held = sum((a.end - a.start).total_seconds() for a in experiment.allocations)
+    return {**found, "other": max(held - sum(found.values()), 0.0)}
+
+
+def _reports(trial: Trial) -> Iterator[tuple[int, Report]]:
+    """Those that have a speed, with the steps that each is of."""
+    before = 0
+    for report in trial.reports:
+        if report.speed > 0 and report.steps > before:
+            yield report.steps - before, report
+        before = report.steps
+
+
+def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
+    """A row per experiment. `table`: of `segments`."""
+    return [_run(e, records, table[table["owner"] == e.id]) for e in records.experiments]
+
+
+def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
+    held, trials = experiment.allocations, experiment.trials
+    names = sorted({a.pool for a in held}) or [experiment.pool]
+    instances = {name: records.pools[name].instance if name in records.pools else ""
+                 for name in names}  # fmt: skip
+    unpriced = [name for name in names if held and not instances[name]]
+    start = min((a.start for a in held), default=records.until)
+    end = max((a.end for a in held), default=start)
+    worked, at_once, widest = _clock(held)
     seconds = phase_seconds(experiment, records)
-    parts = _dollars_of_phases(experiment, seconds, dollars)
-    names = list(dict.fromkeys(a.pool for a in allocations)) or [experiment.pool]
-    notes = [f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
-             for name in sorted(unpriced)]  # fmt: skip
-    steps = [report for trial in experiment.trials for report in trial.speeds]
-    windows = sum(t.steps for t in experiment.trials) * experiment.global_batch_size
-    start = min((a.start for a in allocations), default=records.until)
-    ends = [a.end or records.until for a in allocations]
-    scored = [trial.scores for trial in experiment.trials if trial.scores]
-    best = max(scored, key=lambda scores: scores.get("f1", 0.0), default={})
-    hardware, rate = _machines_of(experiment.slots, pools.get(names[0]), used)
-    return Run(
-        name=f"experiment {experiment.id}, {experiment.name}",
-        hardware=hardware,
-        slots=experiment.slots,
-        pool=", ".join(names),
-        throughput=_throughput(steps, windows, seconds["training"]),
-        hours=(max(ends, default=start) - start) / datetime.timedelta(hours=1),
-        windows=windows,
-        lost_hours=seconds["lost"] / 3600,
-        restarts=sum(max(len(trial.allocations) - 1, 0) for trial in experiment.trials),
-        rate=rate,
-        cost=None if unpriced else sum(parts.values()),
-        exact=best.get("exact"),
-        f1=best.get("f1"),
-        parts={} if unpriced else parts,
-        notes=tuple(notes),
-        running=any(trial.state not in ENDED for trial in experiment.trials),
-    )
+    windows = sum(trial.steps for trial in trials) * experiment.batch
+    speed, tokens = _speed([r for trial in trials for r in _reports(trial)])
+    speed = speed or windows / (seconds["training"] or float("inf")) or None
+    best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
+    run = Run(
+        name=f"experiment {experiment.id}, {experiment.name}", pool=", ".join(names),
+        hardware=f"{max(widest[1], 1)} x {instances[names[0]] or 'machine'}", windows=windows,
+        slots=int(widest[0]) or experiment.slots, throughput=speed and speed * at_once,
+        hours=(end - start) / HOUR, worked=worked, model=experiment.model, data=experiment.data,
+        tokens=tokens or None, lost_hours=seconds["lost"] / 3600, exact=best.get("exact"),
+        f1=best.get("f1"), running=any(trial.state not in OVER for trial in trials),
+        stops=Counter(kind for trial in trials for kind, _, _ in stops(trial, records)),
+        notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
+                    for name in unpriced),
+    )  # fmt: skip
+    return run if unpriced else _paid(run, mine, seconds, start, end)
 
 
-def _dollars_of_phases(
-    experiment: Experiment, seconds: Mapping[str, float], dollars: Mapping[tuple[int, str], float]
-) -> dict[str, float]:
-    """What booting and idle machines cost, and the rest dealt out by the seconds of each phase."""
-    parts = {phase: dollars.get((experiment.id, phase), 0.0) for phase in ("boot", "idle")}
-    total = sum(seconds.values())
-    for phase, spent in seconds.items():
-        share = spent / total if total else 0.0
-        parts[phase] = dollars.get((experiment.id, "held"), 0.0) * share
-    return parts
+def _paid(
+    run: Run, mine: pd.DataFrame, seconds: Mapping[str, float], start: Moment, end: Moment
+) -> Run:
+    """The dollars: of boot and idle machines, and the rest dealt out by the seconds of phases."""
+    money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
+    total = sum(seconds.values()) or 1.0
+    parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
+    parts |= {phase: float(money["held"]) * spent / total for phase, spent in seconds.items()}
+    # Boot and idle time after the first start and before the last end is between allocations.
+    between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
+    cost, low, high, on_demand = (float(mine[key].sum()) for key in NUMBERS[1:])
+    return replace(
+        run, parts=parts, cost=cost, low=low, high=high, on_demand=on_demand,
+        rate=float(money["held"]) / run.worked if run.worked else None,
+        stopped=parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum()),
+    )  # fmt: skip
 
 
-def _throughput(reports: list[tuple[int, float]], windows: float, seconds: float) -> float | None:
-    """Windows a second: steps over the time their reports say, else windows over training time."""
-    if reports:
-        return sum(n for n, _ in reports) / sum(n / speed for n, speed in reports)
-    return windows / seconds if seconds else None
+def _clock(held: Sequence[Allocation]) -> tuple[float, float, tuple[float, int]]:
+    """Hours with machines, trials at once in them on average, most slots and machines at once."""
+    worked, widest = 0.0, (0.0, 0)
+    for left, right in pairwise(sorted({time for a in held for time in (a.start, a.end)})):
+        now = [a for a in held if a.start <= left and right <= a.end]
+        worked += (right - left) / HOUR if now else 0.0
+        nodes = {node for a in now for node in a.nodes or (a.id,)}
+        widest = max(widest, (sum(a.slots for a in now), len(nodes)))
+    return worked, sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0), widest
 
 
-def _machines_of(
-    slots: int, pool: Pool | None, used: Mapping[str, Price]
-) -> tuple[str, float | None]:
-    """What `slots` of a pool are, and dollars an hour for them; None where it has no price."""
-    price = used.get(pool.instance) if pool else None
-    if price is None:
-        return f"{slots} slots", None
-    rate = price.hourly(pool.spot) * max(slots / price.slots, 1)
-    return f"{max(slots // price.slots, 1)} x {price.instance}", rate
+def _speed(reports: Sequence[tuple[int, Report]]) -> tuple[float | None, float]:
+    """Windows a second of one trial, and tokens of a window (0: not reported)."""
+    seconds, steps = sum(n / r.speed for n, r in reports), sum(n for n, _ in reports)
+    tokens = sum(n / r.speed * r.tokens for n, r in reports)
+    return (steps / seconds, tokens / steps) if steps else (None, 0.0)
+
+
+def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Machine-hours and dollars by user, label or month; the sum, and what nobody used."""
+    names = {e.id: {"user": e.user, "label": ", ".join(e.labels) or "(no label)"}.get(by)
+             for e in records.experiments}  # fmt: skip
+    mine = table[table["owner"].isin(list(names))]
+    key = mine["month"] if by == "month" else mine["owner"].map(names)
+    found = mine.groupby(key)[NUMBERS].sum()
+    found.insert(0, "experiments", mine.groupby(key)["owner"].nunique())
+    for name, rows in (("all", mine), ("(nobody)", table[table["owner"].isna()])):
+        found.loc[name] = [rows["owner"].nunique(), *rows[NUMBERS].sum()]
+    return found.rename_axis(by).reset_index().astype({"experiments": int})

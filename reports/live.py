@@ -1,89 +1,101 @@
-"""`--live`: today's prices from AWS; where AWS does not answer, the file's, marked as such.
+"""`--live`: prices from AWS, today's and those of the past 90 days.
 
 Needs ec2:DescribeSpotPriceHistory and pricing:GetProducts, and credentials as the AWS command line
 finds them. The price list is served from us-east-1 for every region.
 """
 
+import argparse
 import dataclasses
 import datetime
 import json
-import statistics
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from detalbert.errors import first_line
+import pandas as pd
+
+from detalbert.errors import UserError, first_line
 from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
-_REFUSED = {
-    "AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch",
-    "InvalidSignatureException", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
-}  # fmt: skip
-_FORBIDDEN = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
-_THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests",
-              "TooManyRequestsException"}  # fmt: skip
+# What is wrong, by AWS's error code: the first pattern that is found in it.
+_REASONS = {
+    "Throttling|RequestLimit|TooMany": "AWS throttled the request and did so again; try later",
+    "Unauthorized|AccessDenied": "these credentials may not ask; allow the two actions",
+    "Auth|Token|Signature|UnrecognizedClient|RequestExpired": (
+        "AWS refused the credentials; check AWS_PROFILE or the keys"
+    ),
+    "": "AWS answered an error",
+}
+
+
+def priced(
+    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
+) -> tuple[dict[str, Price], list[str]]:
+    """`known`, refreshed as `--live` (a failure ends it), `--live=try` and `--region` say."""
+    if args.region and not args.live:
+        raise UserError(f"--region {args.region}: only --live asks for a region; give both")
+    if not args.live or not wanted:
+        return known, []
+    region = args.region or known[wanted[0]].region
+    return refresh(known, wanted, region, args.today, must=args.live != "try")
 
 
 def refresh(
-    prices: Mapping[str, Price], instances: Sequence[str], region: str, today: datetime.date
+    known: Mapping[str, Price], wanted: Sequence[str], region: str, today: datetime.date, must: bool
 ) -> tuple[dict[str, Price], list[str]]:
-    """`prices` with AWS's own figures for `instances`, and what went wrong, a line each."""
-    fresh, notes = dict(prices), []
-    spot, failure = _asked(lambda: _spot(instances, region))
-    spot = spot or {}
-    notes += [f"--live: {SPOT}: {failure}; the file's spot prices stand"] if failure else []
-    listed: dict[str, float] = {}
-    for instance in instances:
-        found, failure = _asked(lambda name=instance: _on_demand(name, region))
-        listed |= {instance: found} if found else {}
-        if failure:
-            notes.append(f"--live: {LIST}: {failure}; the file's on-demand prices stand")
-            break
-    for instance in instances:
-        missing = [
-            what
-            for what, known in ((SPOT, spot), (LIST, listed))
-            if instance not in known and not any(what in note for note in notes)
-        ]
+    """`known` with AWS's own figures for `wanted`, and what AWS does not have, a line each.
+
+    Raises UserError when AWS does not answer and it `must`; otherwise the file's prices stand.
+    """
+    notes: list[str] = []
+    now = pd.Timestamp.now("UTC").to_pydatetime()
+    spot = _asked(lambda: _zones(wanted, region, StartTime=now), SPOT, must, notes)
+    listed = _asked(lambda: {i: _on_demand(i, region) for i in wanted}, LIST, must, notes)
+    fresh = dict(known)
+    for instance in wanted:
+        zones, price = (spot or {}).get(instance), (listed or {}).get(instance)
+        gaps = ((SPOT, spot, zones), (LIST, listed, price))
+        missing = [what for what, answer, found in gaps if answer is not None and found is None]
         if missing:
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
-                f"the region may not offer it; the file's price ({prices[instance].region}) stands"
+                f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
         changes: dict[str, Any] = {}
-        if instance in spot:
-            changes |= {"spot": spot[instance], "spot_origin": "live"}
-        if instance in listed:
-            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
-        if len(changes) == 4:
+        if zones is not None:
+            low, middle, high = zones.iloc[-1].quantile([0, 0.5, 1])
+            changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
+        if price is not None:
+            changes |= {"on_demand": price, "on_demand_origin": "live"}
+        if zones is not None and price is not None:
             changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
-        fresh[instance] = dataclasses.replace(prices[instance], **changes)
-    return fresh, list(dict.fromkeys(notes))
+        fresh[instance] = dataclasses.replace(known[instance], **changes)
+    return fresh, notes
 
 
-def _asked(call: Callable[[], Any]) -> tuple[Any, str]:
-    """What `call` gives, or nothing and the reason in words."""
+def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> Any:
+    """What `call` gives; where AWS fails, nothing and a note, or the UserError if it `must`."""
     import botocore.exceptions as errors
 
     try:
-        return call(), ""
+        return call()
     except errors.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code"))
-        if code in _REFUSED:
-            return None, f"AWS refused the credentials ({code}); check AWS_PROFILE or the keys"
-        if code in _FORBIDDEN:
-            return None, f"these credentials may not ask ({code}); allow the two actions"
-        if code in _THROTTLED:
-            return None, f"AWS throttled the request ({code}) and did so again; try later"
-        return None, f"AWS answered {code}"
+        words = next(words for pattern, words in _REASONS.items() if re.search(pattern, code))
+        reason = f"{words} ({code})"
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
-        return None, "no AWS credentials found; run aws configure or set AWS_PROFILE"
+        reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        return None, "AWS cannot be reached; check the network"
-    except errors.BotoCoreError as error:
-        return None, first_line(error)
+        reason = "AWS cannot be reached; check the network"
+    except (errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
+        reason = first_line(error)
+    if must:
+        raise UserError(f"--live: {what}: {reason}; or take --live=try") from None
+    notes.append(f"--live: {what}: {reason}; the file's prices stand")
+    return None
 
 
 def _client(service: str, region: str) -> Any:
@@ -96,47 +108,46 @@ def _client(service: str, region: str) -> Any:
     return session.client(service, region_name=region, config=config)
 
 
-def _spot(instances: Sequence[str], region: str) -> dict[str, float]:
-    """The current price of each type: the median over the region's zones."""
-    pages = (
-        _client("ec2", region)
-        .get_paginator("describe_spot_price_history")
-        .paginate(
-            InstanceTypes=list(instances),
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=datetime.datetime.now(datetime.timezone.utc),
-        )
-    )
-    newest: dict[tuple[str, str], tuple[Any, float]] = {}
-    for page in pages:
-        for entry in page["SpotPriceHistory"]:
-            key = (entry["InstanceType"], entry["AvailabilityZone"])
-            found = (entry["Timestamp"], float(entry["SpotPrice"]))
-            newest[key] = max(newest.get(key, found), found)
-    zones: dict[str, list[float]] = {}
-    for (instance, _), (_, price) in newest.items():
-        zones.setdefault(instance, []).append(price)
-    return {instance: statistics.median(found) for instance, found in zones.items()}
+def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.DataFrame]:
+    """AWS's spot price history of each type: dollars an hour by time (UTC) and zone, in steps."""
+    asked = {"InstanceTypes": list(instances), "ProductDescriptions": ["Linux/UNIX"], **span}
+    pages = _client("ec2", region).get_paginator("describe_spot_price_history").paginate(**asked)
+    columns = ["InstanceType", "AvailabilityZone", "Timestamp", "SpotPrice"]
+    table = pd.DataFrame([e for page in pages for e in page["SpotPriceHistory"]], columns=columns)
+    table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
+    table["SpotPrice"] = table["SpotPrice"].astype(float)
+    return {
+        str(instance): rows.pivot_table(
+            "SpotPrice", "Timestamp", "AvailabilityZone", aggfunc="last"
+        ).ffill()
+        for instance, rows in table.groupby("InstanceType")
+    }
+
+
+def spot_history(
+    instances: Sequence[str], region: str, since: datetime.datetime, until: datetime.datetime
+) -> dict[str, pd.Series]:
+    """Dollars an hour of each type: the median over the zones, a step at each time (UTC).
+
+    The price of a moment is that of the last time before it. AWS keeps 90 days; a type of which
+    it says nothing has an empty series. Raises UserError when AWS does not answer.
+    """
+    span = {"StartTime": since, "EndTime": until}
+    found = _asked(lambda: _zones(instances, region, **span), SPOT, True, [])
+    none = pd.DataFrame(dtype=float)
+    return {instance: found.get(instance, none).median(axis=1) for instance in instances}
 
 
 def _on_demand(instance: str, region: str) -> float | None:
     """Linux, shared tenancy, nothing pre-installed; None when the price list has no such entry."""
-    wanted = {
-        "instanceType": instance,
-        "regionCode": region,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
+    wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux",
+              "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}  # fmt: skip
     answer = _client("pricing", PRICE_LIST_REGION).get_products(
         ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()],
     )
-    for text in answer["PriceList"]:
-        for term in json.loads(text)["terms"].get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get("USD", 0))
-                if price > 0:
-                    return price
-    return None
+    terms = [t for text in answer["PriceList"]
+             for t in json.loads(text)["terms"].get("OnDemand", {}).values()]  # fmt: skip
+    prices = [float(d["pricePerUnit"].get("USD", 0))
+              for term in terms for d in term["priceDimensions"].values()]  # fmt: skip
+    return next((price for price in prices if price > 0), None)

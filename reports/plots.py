@@ -2,10 +2,11 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from pathlib import Path
+from textwrap import fill
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
@@ -14,149 +15,131 @@ from reports.plan import Planned
 from reports.run import Run
 from reports.tables import Plot
 
-STYLE = {
-    "svg.hashsalt": "reports",  # ids within the SVG; random without it
-    "svg.fonttype": "path",  # the same glyphs wherever the page is opened
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.color": "0.85",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-}
+STYLE = Path(__file__).with_name("page.mplstyle")
 MARKERS = "osD^vP*X<>hdp"
-HATCHES = ["", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "---"]
+HATCHES = ["", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "---", "|||", "**"]
 GREYS = ["0.25", "0.85", "0.55", "0.95", "0.4", "0.75", "0.65", "0.9"]
 LINES = ["-", "--", ":", "-."]
+BESIDE = {"frameon": False, "loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 7}
 
 
-def _svg(axes: Axes) -> str:
+def _plot(name: str, axes: Axes, caption: str, x: str, y: str = "") -> Plot:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(**BESIDE)  # over the lines and bars it would hide some
     text = io.StringIO()
     axes.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
-    return svg[svg.index("<svg") :]
+    return Plot(name, svg[svg.index("<svg") :], caption)
 
 
-@rc_context(STYLE)
+def _log(axes: Axes, name: str) -> None:
+    """Ticks at 1, 2 and 5 times a power of ten, as plain numbers."""
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+@style.context(STYLE)
 def cost_plot(runs: Sequence[Run]) -> Plot:
-    """Bars of dollars, hatched by what they paid for."""
+    """Bars of dollars, hatched by what they paid for; whiskers from the lowest to the highest."""
     runs = [run for run in runs if run.cost is not None]
-    axes = Figure(figsize=(7.2, 0.7 + 0.5 * len(runs))).subplots()
     names = list(dict.fromkeys(part for run in runs for part in run.parts))
-    left = np.zeros(len(runs))
+    axes = Figure(figsize=(8.6, max(0.9 + 0.5 * len(runs), 0.2 * len(names)))).subplots()
+    left, rows = np.zeros(len(runs)), range(len(runs))
     for index, part in enumerate(names):
         width = np.array([run.parts.get(part, 0.0) for run in runs])
-        look = index % len(HATCHES)
         axes.barh(
-            range(len(runs)), width, left=left, height=0.6, label=part,
-            color=GREYS[look], hatch=HATCHES[look], edgecolor="black", linewidth=0.7,
+            rows, width, left=left, height=0.6, label=part, edgecolor="black", linewidth=0.7,
+            color=GREYS[index % len(GREYS)], hatch=HATCHES[index % len(HATCHES)],
         )  # fmt: skip
         left += width
     for row, run in enumerate(runs):
-        axes.annotate(
-            f" ${run.cost:,.2f}, {run.hours:.2f} h", (left[row], row), va="center", fontsize=8
-        )
-    axes.set_yticks(range(len(runs)), [run.name for run in runs])
+        ends = [run.cost if end is None else end for end in (run.low, run.high)]
+        if ends[0] < ends[1]:
+            axes.plot(ends, [row, row], "|-", color="black", linewidth=1)
+        words = f"  ${run.cost:,.2f}, {run.worked or run.hours:.2f} h"
+        axes.annotate(words, (max(left[row], ends[1]), row), va="center", fontsize=8)
+        left[row] = max(left[row], ends[1])
+    axes.set_yticks(rows, [fill(run.name, 30) for run in runs])
     axes.invert_yaxis()
-    axes.set_xlim(0, max(left.max() * 1.3, 1e-9))
-    axes.set_xlabel("dollars")
+    axes.set_xlim(0, max(left.max() * 1.35, 1e-9))
     axes.grid(axis="y", visible=False)
-    if len(names) > 1:
-        axes.legend(fontsize=8, frameon=False, loc="best")
-    return Plot("cost", _svg(axes), "Cost of each run, by what was paid for.")
+    caption = "Cost of each run by what was paid for; a whisker is the range of spot prices."
+    return _plot("cost", axes, caption, "dollars")
 
 
-@rc_context(STYLE)
+@style.context(STYLE)
 def pareto_plot(
     planned: Sequence[Planned], front: Sequence[Planned], deadline: float | None
 ) -> Plot:
     """Expected hours against expected dollars: a marker per instance type, filled when spot."""
-    axes = Figure(figsize=(7.2, 4.6)).subplots()
+    axes = Figure(figsize=(8.6, 5.2)).subplots()
     kinds = list(dict.fromkeys(p.option.price.instance for p in planned))
-    marks = dict(zip(kinds, cycle(MARKERS), strict=False))
-    for kind in kinds:
+    for index, kind in enumerate(kinds):  # with a thick edge, the shapes serve twice
+        edge, marker = 0.8 + 1.0 * (index // len(MARKERS)), MARKERS[index % len(MARKERS)]
+        look = {"color": "black", "marker": marker, "ls": "none", "mew": edge, "ms": 5.2 + edge}
         mine = [p for p in planned if p.option.price.instance == kind]
-        axes.plot([], [], marks[kind], color="black", label=kind)
-        for spot in (True, False):
-            chosen = [p for p in mine if p.option.spot == spot]
-            axes.plot(
-                [p.hours for p in chosen], [p.cost for p in chosen], marks[kind],
-                color="black", markerfacecolor="0.45" if spot else "white", markersize=6,
-                linestyle="none",
-            )  # fmt: skip
-    _front(axes, front)
-    if deadline is not None:
-        axes.axvline(deadline, color="black", linestyle=":", linewidth=1.2)
-        axes.annotate(" deadline", (deadline, 0.97), xycoords=("data", "axes fraction"))
-    _log_axes(axes)
-    axes.set_xlabel("expected hours")
-    axes.set_ylabel("expected dollars")
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return Plot(
-        "pareto",
-        _svg(axes),
-        "Time against cost. Grey marks are spot, white ones on demand; the line joins the "
-        "options that no other beats in both, labelled with their slots.",
-    )
-
-
-def _front(axes: Axes, front: Sequence[Planned]) -> None:
+        axes.plot([], [], label=kind, mfc="white", **look)
+        for spot, face in ((True, "0.6"), (False, "white")):
+            found = [p for p in mine if p.option.spot == spot]
+            axes.plot([p.hours for p in found], [p.cost for p in found], mfc=face, **look)
     front = sorted(front, key=lambda p: p.hours)
     axes.plot([p.hours for p in front], [p.cost for p in front], "-", color="black", lw=1)
     for p in front:
         axes.annotate(
-            f"{p.option.slots}", (p.hours, p.cost), xytext=(5, 5),
+            f"{p.option.slots}", (p.hours, p.cost), xytext=(-5, -11), ha="right",
             textcoords="offset points", fontsize=8, fontweight="bold",
         )  # fmt: skip
+    if deadline is not None:
+        axes.axvline(deadline, color="black", linestyle=":", linewidth=1.2)
+        axes.annotate(" deadline", (deadline, 0.97), xycoords=("data", "axes fraction"))
+    _log(axes, "x")
+    _log(axes, "y")
+    caption = (
+        "Time against cost. Grey marks are spot, white ones on demand; the line joins the options "
+        "that no other beats in both, labelled with their slots."
+    )
+    return _plot("pareto", axes, caption, "expected hours", "expected dollars")
 
 
-def _log_axes(axes: Axes) -> None:
-    for axis, name in ((axes.xaxis, "x"), (axes.yaxis, "y")):
-        getattr(axes, f"set_{name}scale")("log")
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-@rc_context(STYLE)
+@style.context(STYLE)
 def scaling_plot(series: Mapping[str, Sequence[tuple[int, float]]], published: set[str]) -> Plot:
     """Efficiency over GPUs or machines: solid for what was measured, broken for published."""
-    axes = Figure(figsize=(7.2, 4.8)).subplots()
+    axes = Figure(figsize=(9.6, 4.8)).subplots()
     for index, (name, points) in enumerate(series.items()):
         broken = LINES[1 + index % (len(LINES) - 1)]
         axes.plot(
-            [units for units, _ in points], [value for _, value in points],
-            color="0.35" if name in published else "black",
+            *zip(*points, strict=True), color="0.35" if name in published else "black",
             linestyle=broken if name in published else "-",
-            linewidth=1.0 if name in published else 2.0,
-            marker=MARKERS[index % len(MARKERS)], markerfacecolor="white", label=name,
+            linewidth=1.0 if name in published else 2.0, label=fill(name, 34),
+            marker=MARKERS[index % len(MARKERS)], markerfacecolor="white",
         )  # fmt: skip
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_ylim(0, None)
-    axes.set_xlabel("GPUs or machines, as the series says")
-    axes.set_ylabel("T(N) / (N x T(1))")
-    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    return Plot("scaling", _svg(axes), "Scaling efficiency; broken lines are published.")
+    caption = "Scaling efficiency; broken lines are published."
+    x = "GPUs or machines, as the series says"
+    return _plot("scaling", axes, caption, x, "T(N) / (N x T(1))")
 
 
-@rc_context(STYLE)
+@style.context(STYLE)
 def period_plot(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Plot:
     """Expected dollars over the checkpoint period in minutes, a curve per way to know them."""
-    axes = Figure(figsize=(7.2, 3.2)).subplots()
+    axes = Figure(figsize=(8.6, 3.4)).subplots()
     for index, (name, points) in enumerate(curves.items()):
         axes.plot(
-            [x for x, _ in points], [y for _, y in points], color="black",
-            linestyle=LINES[index % len(LINES)], marker=MARKERS[index],
-            markerfacecolor="white", label=name,
+            *zip(*points, strict=True), color="black", linestyle=LINES[index % len(LINES)],
+            marker=MARKERS[index % len(MARKERS)] if len(points) < 20 else None,
+            markerfacecolor="white", label=fill(name, 26),
         )  # fmt: skip
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("minutes of training between checkpoints")
-    axes.set_ylabel("expected dollars")
-    axes.legend(fontsize=8, frameon=False)
-    return Plot("period", _svg(axes), "What the checkpoint period does to the cost.")
+    _log(axes, "x")
+    axes.set_ylim(0, None)
+    caption = "What the checkpoint period does to the cost."
+    x = "minutes of training between checkpoints"
+    return _plot("period", axes, caption, x, "expected dollars")

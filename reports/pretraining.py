@@ -1,21 +1,25 @@
 """Results of `python -m benchmarks pretrain`, for the page that has the published ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from detalbert.errors import UserError
 from reports.published import Point
 from reports.runs import read_json, read_number
-from reports.tables import Table, frame
+from reports.tables import Table
+
+STYLES = {"sequences/s": "{:,.1f}", "MFU": "{:.2f}", "forwards a step": "{:.1f}",
+          "workers": "{}", "added to none": "{:+.1%}"}  # fmt: skip
 
 
 class Pretraining(NamedTuple):
-    """One result: scaling series, and rows of the tables of steps and of loader workers."""
+    """One result: its scaling series, and its tables of steps and of loader workers."""
 
     points: list[Point]
-    steps: list[dict[str, Any]]
-    loader: list[dict[str, Any]]
+    tables: list[Table]
 
 
 def read_pretraining(path: str, label: str) -> Pretraining | None:
@@ -23,24 +27,12 @@ def read_pretraining(path: str, label: str) -> Pretraining | None:
 
     Args: label: what its series are called; empty: the model and the device.
     """
-    if not Path(path).is_file():
-        return None
-    content = read_json(Path(path))
+    content = read_json(Path(path)) if Path(path).is_file() else {}
     if content.get("stage") != "pretrain":
         return None
     try:
-        name = label or (
-            f"pretraining {content['settings']['shape']} on {content['device']['name']}"
-        )
-
-        def median(where: str, facts: Mapping[str, Any], key: str) -> float:
-            return read_number(Path(path), f"{where}.{key}", facts[key]["median"])
-
-        return Pretraining(
-            _points(name, content["scaling"], median),
-            _steps(name, content["results"], median),
-            _loader(name, content["loader"], median),
-        )
+        name = f"pretraining {content['settings']['shape']} on {content['device']['name']}"
+        return _found(Path(path), content, label or name)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
             f"{path}: not all that a pretraining benchmark has; run python -m benchmarks pretrain "
@@ -48,51 +40,26 @@ def read_pretraining(path: str, label: str) -> Pretraining | None:
         ) from None
 
 
-Median = Callable[[str, Mapping[str, Any], str], float]
+def _found(file: Path, content: Mapping[str, Any], name: str) -> Pretraining:
+    def rates(where: str, key: str = "sequences_per_second", inside: Any = content) -> pd.Series:
+        medians = {entry: facts[key]["median"] for entry, facts in inside[where].items()}
+        return pd.Series({e: read_number(file, f"{where}.{e}", m) for e, m in medians.items()})
 
-
-def _points(name: str, scaling: Mapping[str, Any], median: Median) -> list[Point]:
-    return [
-        Point(
-            f"{name}, {kind}, sequences/s over processes",
-            int(processes),
-            median(f"scaling.{kind}.{processes}", facts, "sequences_per_second"),
-            "measured",
-        )
-        for kind, series in scaling.items()
-        for processes, facts in series.items()
+    points = [
+        Point(f"{name}, {kind}, sequences/s over processes", int(count), rate, "measured")
+        for kind in content["scaling"]
+        for count, rate in rates(kind, inside=content["scaling"]).items()
     ]
-
-
-def _steps(name: str, results: Mapping[str, Any], median: Median) -> list[dict[str, Any]]:
-    return [
-        {
-            "run": name,
-            "forwards a step": facts["forwards"],
-            "sequences/s": median(f"results.{side}", facts, "sequences_per_second"),
-            "MFU": median(f"results.{side}", facts, "mfu"),
-        }
-        for side, facts in results.items()
-    ]
-
-
-def _loader(name: str, loader: Mapping[str, Any], median: Median) -> list[dict[str, Any]]:
-    rates = {
-        int(workers): median(f"loader.{workers}", facts, "sequences_per_second")
-        for workers, facts in loader.items()
-    }
-    return [
-        {"run": name, "workers": n, "sequences/s": rate, "added to none": rate / rates[0] - 1}
-        for n, rate in sorted(rates.items())
-    ]
-
-
-def tables(found: Sequence[Pretraining]) -> list[Table]:
-    if not found:
-        return []
-    styles = {"sequences/s": "{:,.1f}", "MFU": "{:.2f}", "forwards a step": "{:.1f}"}
-    loader = {"workers": "{}", "sequences/s": "{:,.1f}", "added to none": "{:+.1%}"}
-    return [
-        Table("Pretraining steps, measured", frame([r for x in found for r in x.steps]), styles),
-        Table("The loader alone, measured", frame([r for x in found for r in x.loader]), loader),
-    ]
+    loader = rates("loader").rename(int).sort_index()
+    steps = {side: facts["forwards"] for side, facts in content["results"].items()}
+    tables = {
+        "Pretraining steps, measured": {
+            "forwards a step": pd.Series(steps), "sequences/s": rates("results"),
+            "MFU": rates("results", "mfu"),
+        },
+        "The loader alone, measured": {
+            "workers": loader.index, "sequences/s": loader, "added to none": loader / loader[0] - 1
+        },
+    }  # fmt: skip
+    named = {title: pd.DataFrame({"run": name, **columns}) for title, columns in tables.items()}
+    return Pretraining(points, [Table(title, frame, STYLES) for title, frame in named.items()])

@@ -1,233 +1,300 @@
 """What a Determined 0.38.1 master recorded of experiments: allocations, machines, reports.
 
 Asked with the client's own types (`determined.common.api.bindings`) and logged in as `det` is.
-Traps of that release, seen in its queries: a task's allocations come without slots and without exit
-reason; one allocation's own times are Go's text form, not RFC 3339; raw entries name the
-experiment and not the trial, begin where the entry before them ended, and keep steps that were
-rolled back; metrics of steps that were rolled back are not returned at all.
+Traps of that release, seen in its answers: a task's allocations come without slots, exit reason
+and time zone (they are UTC); a continued trial has another task; raw entries name the experiment
+and not the trial, begin where the entry before them ended, and are not cut to the span asked for;
+metrics of steps that were rolled back are not returned. Who else held a machine stands in the CSV
+of all allocations (`det resources allocations`), its machines in each task's accelerator data.
 """
 
-import datetime
+import csv
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from detalbert.errors import UserError
+import pandas as pd
 
-Moment = datetime.datetime
-FINISHED = {"STATE_COMPLETED"}
-ENDED = FINISHED | {"STATE_CANCELED", "STATE_ERROR"}
+from detalbert.errors import UserError, first_line
+from reports.run import data_name, model_name
+
+Moment = pd.Timestamp
+ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
+DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
+PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
+COLUMNS = {"allocation_id", "slots", "start_time", "end_time"}  # that the CSV cannot be without
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """One start of a trial: machines held from `start` to `end` (None: it still runs)."""
+class Allocation(NamedTuple):
+    """One start of a task: `slots` on `nodes` in all, held from `start` to `end`."""
 
     id: str
     start: Moment
-    end: Moment | None
+    end: Moment
     pool: str
     nodes: tuple[str, ...]  # agent ids, which are EC2 instance ids where Determined started them
+    slots: float = 1
+    owner: int | str = 0  # an experiment, or kind and user of a task that is none
+
+    @property
+    def task(self) -> str:
+        return self.id.rpartition(".")[0]
 
 
-@dataclass(frozen=True)
-class Trial:
+class Report(NamedTuple):
+    """One training report: after `steps` in all, at `speed` windows (and `tokens`) a second."""
+
+    time: Moment
+    steps: int
+    speed: float
+    tokens: float
+
+
+class Trial(NamedTuple):
     id: int
     state: str
     allocations: tuple[Allocation, ...]  # in order of start
     checkpoints: tuple[Moment, ...]
     steps: int
-    speeds: tuple[tuple[int, float], ...]  # steps done, windows a second of the report
+    reports: tuple[Report, ...]  # in order of steps
     scores: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     id: int
     name: str
+    user: str
+    labels: tuple[str, ...]
+    model: str | None
+    data: str | None
     slots: int  # per trial
-    global_batch_size: int
+    batch: int
     pool: str
     trials: tuple[Trial, ...]
 
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [allocation for trial in self.trials for allocation in trial.allocations]
 
-@dataclass(frozen=True)
-class Entry:
+
+class Entry(NamedTuple):
     """A raw entry: one workload of an experiment, or the life of an agent or an instance."""
 
     kind: str
-    experiment: int | None
+    experiment: int
     name: str  # user, agent id or instance id
     start: Moment
-    end: Moment | None
+    end: Moment
 
 
-@dataclass(frozen=True)
-class Pool:
-    """A resource pool; `instance` is empty where it is not on EC2."""
+class Pool(NamedTuple):
+    """A resource pool; `instance` is empty where it is not on EC2. `boot`, `idle`: seconds."""
 
-    name: str
     instance: str
     spot: bool
+    boot: float = PATIENCE
+    idle: float = PATIENCE
 
 
 @dataclass(frozen=True)
 class Records:
     experiments: tuple[Experiment, ...]
-    entries: tuple[Entry, ...]
     pools: Mapping[str, Pool]
     until: Moment  # "now": the end of what still runs
-    notes: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    others: tuple[Allocation, ...] = ()  # on the same machines, of tasks that are not named
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [a for experiment in self.experiments for a in experiment.allocations]
+
+    @property
+    def lives(self) -> dict[str, Entry]:
+        """Of the machines whose launch the master recorded."""
+        return {entry.name: entry for entry in self.entries if entry.kind == "instance"}
 
 
 def parse_time(text: str) -> Moment:
-    """RFC 3339 (any number of digits, zone or none) or Go's "2026-11-20 10:00:00.5 +0000 UTC"."""
-    found = re.match(
-        r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))?\s*(Z|[+-]\d\d:?\d\d|[+-]\d\d)?", text
-    )
-    if not found:
+    """RFC 3339, with or without a zone, or Go's "2026-11-20 10:00:00.5 +0000 UTC"; in UTC."""
+    moment = pd.Timestamp(str(text).removesuffix(" UTC"))
+    if moment is pd.NaT or not re.match(r"\d{4}-\d\d-\d\d", str(text)):
         raise ValueError(f"not a time: {text!r}")
-    day, clock, fraction, zone = found.groups()
-    zone = "+00:00" if zone in (None, "Z") else zone
-    micro = (fraction or "0")[:6].ljust(6, "0")
-    moment = datetime.datetime.fromisoformat(f"{day}T{clock}.{micro}{zone}")
-    return moment.astimezone(datetime.timezone.utc)
+    return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(master: str, user: str | None, ids: Sequence[int], until: Moment) -> Records:
-    """Everything the master knows of these experiments. Raises UserError, naming the master."""
+def fetch(master: str | None, user: str | None, ids: Sequence[int], since: Moment | None,
+          until: Moment) -> Records:  # fmt: skip
+    """What the master knows of these experiments, or of all since `since`. Raises UserError."""
+    import requests
     from determined.common import api
-    from determined.common.api import authentication, certs
+    from determined.common.api import authentication, certs, errors
 
-    errors = api.errors
+    said = f"{master or 'DET_MASTER'}: no Determined master answers there; set --master"
     try:
+        master = api.canonicalize_master_url(master or api.get_default_master_url())
         cert = certs.default_load(master)
         session = authentication.login_with_cache(master, requested_user=user, cert=cert)
-        return _fetch(session, ids, until)
-    except errors.UnauthenticatedException:
+        return _Asker(session, until).records(ids, since)
+    except (errors.UnauthenticatedException, EOFError):
         raise UserError(f"{master}: not logged in; run det user login USER") from None
     except errors.ForbiddenException as error:
         raise UserError(f"{master}: {user or 'this user'} may not see it: {error}") from None
-    except errors.MasterNotFoundException:
-        raise UserError(f"{master}: no master answers there; set DET_MASTER or --master") from None
+    except (errors.MasterNotFoundException, requests.RequestException):
+        raise UserError(said) from None
     except (errors.APIException, errors.BadResponseException, errors.BadRequestException) as error:
-        raise UserError(f"{master}: the master answered: {error}") from None
+        raise UserError(f"{master}: the master answered: {first_line(error)[:200]}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{said} (not understood: {first_line(error)[:80]})") from None
 
 
-def _fetch(session: Any, ids: Sequence[int], until: Moment) -> Records:
-    from determined.common import api
-    from determined.common.api import bindings
+class _Asker:
+    """A session, and what is asked with it."""
 
-    notes: list[str] = []
-    experiments = tuple(_experiment(session, number) for number in ids)
-    listed = bindings.get_GetResourcePools(session).resourcePools or []
-    pools = {pool.name: _pool(pool) for pool in listed}
-    starts = [a.start for e in experiments for t in e.trials for a in t.allocations]
-    entries: tuple[Entry, ...] = ()
-    if starts:
-        since = min(starts) - datetime.timedelta(days=1)  # machines boot before they are used
+    def __init__(self, session: Any, until: Moment) -> None:
+        from determined.common.api import bindings, errors
+
+        self.session, self.until, self.bindings = session, until, bindings
+        self.refusals = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
+
+    def ask(self, name: str, **about: Any) -> Any:
+        return getattr(self.bindings, f"get_{name}")(self.session, **about)
+
+    def records(self, ids: Sequence[int], since: Moment | None) -> Records:
+        rows = list(self.csv_rows(since)) if since is not None else []
+        held = {int(row.get("experiment_id") or 0) for row in rows if float(row["slots"] or 0)}
+        seen = sorted(held - {0, *ids})
+        named = [self.experiment(number) for number in dict.fromkeys(ids)]
+        named += [self.experiment(number, must=False) for number in seen]
+        experiments = tuple(experiment for experiment in named if experiment)
+        pools = {p.name: _pool(p) for p in self.ask("GetResourcePools").resourcePools or []}
+        found = Records(experiments, pools, self.until)
+        if not found.allocations:
+            return found
+        start = min(a.start for a in found.allocations)
+        nodes = {node for a in found.allocations for node in a.nodes}
+        # Machines boot before they are used.
+        entries = tuple(self.entries(start - DAY, found.notes))
+        lives = [e.start for e in entries if e.kind == "instance" and e.name in nodes]
+        back = max(min([start, *lives]), start - LOOK_BACK)
         try:
-            answer = bindings.get_ResourceAllocationRaw(
-                session,
-                timestampAfter=since.isoformat().replace("+00:00", "Z"),
-                timestampBefore=until.isoformat().replace("+00:00", "Z"),
-            )
-            entries = tuple(_entry(entry) for entry in answer.resourceEntries or [])
-        except (api.errors.ForbiddenException, bindings.APIHttpError):
-            notes.append(
-                "the master does not show this user its allocation records; boot and idle time are "
-                "not priced, and training, validation and checkpoints are not told apart"
-            )
-    return Records(experiments, entries, pools, until, tuple(notes))
+            rows = list(self.csv_rows(back)) if lives else []
+        except self.refusals:
+            rows = []
+            found.notes.append("who else held the machines is not seen: no CSV of all allocations")
+        others = tuple(self.others(rows, {e.id for e in experiments}, nodes, found.notes))
+        return Records(experiments, pools, self.until, entries, others, found.notes)
+
+    def entries(self, since: Moment, notes: list[str]) -> Iterator[Entry]:
+        span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{self.until:{ZULU}}"}
+        try:
+            found = self.ask("ResourceAllocationRaw", **span).resourceEntries or []
+        except self.refusals:
+            found = []
+            said = "the master does not show this user its allocation records"
+            notes.append(f"{said}: boot and idle time are not priced")
+        for e in found:
+            times = parse_time(e.startTime), self.end(e.endTime)
+            yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
+
+    def csv_rows(self, since: Moment) -> Iterator[dict[str, str]]:
+        """Every allocation of the cluster: columns as in Determined's master/internal/core.go."""
+        span = {"timestamp_after": f"{since:{ZULU}}", "timestamp_before": f"{self.until:{ZULU}}"}
+        answer = self.session.get("resources/allocation/allocations-csv", params=span)
+        found = csv.DictReader(answer.text.splitlines())
+        if not set(found.fieldnames or ()) >= COLUMNS:
+            raise ValueError("the CSV of allocations has other columns")
+        yield from found
+
+    def others(
+        self, rows: Iterable[dict[str, str]], named: set[int], nodes: set[str], notes: list[str]
+    ) -> Iterator[Allocation]:
+        """Allocations of other tasks on `nodes`."""
+        hidden, tasks = 0, dict[str, Any]()
+        for row in rows:
+            number, slots = int(row.get("experiment_id") or 0), float(row["slots"] or 0)
+            if number in named or not slots or not row["start_time"]:
+                continue
+            task = row["allocation_id"].rpartition(".")[0]
+            try:
+                machines = tasks[task] = tasks.get(task) or self.machines(task)
+            except self.refusals:
+                hidden += 1
+                continue
+            where = tuple(machines.get(row["allocation_id"], ()))
+            if nodes & set(where):
+                span = parse_time(row["start_time"]), self.end(row["end_time"])
+                owner = number or f"{row.get('task_type')} of {row.get('username')}"
+                yield Allocation(row["allocation_id"], *span, "", where, slots, owner)
+        if hidden:
+            said = f"where {hidden} allocations of other tasks ran could not be seen"
+            notes.append(f"{said}: boot and idle time is shared without them")
+
+    def machines(self, task: str) -> dict[str, dict[str, str]]:
+        """Allocation -> machine -> pool."""
+        found: dict[str, dict[str, str]] = {}
+        for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
+            if entry.allocationId and entry.nodeName:
+                mine = found.setdefault(entry.allocationId, {})
+                mine[entry.nodeName] = entry.resourcePool or ""
+        return found
+
+    def end(self, text: str | None) -> Moment:
+        return min(parse_time(text), self.until) if text else self.until
+
+    def experiment(self, number: int, must: bool = True) -> Experiment | None:
+        """None for one that was deleted, unless it `must` be there."""
+        from determined.common.api import errors
+
+        try:
+            found = self.ask("GetExperiment", experimentId=number).experiment
+        except errors.NotFoundException:
+            if not must:
+                return None
+            raise UserError(f"--experiment {number}: the master has none; see det e list") from None
+        config, pool = found.config or {}, found.resourcePool or ""
+        slots = int((config.get("resources") or {}).get("slots_per_trial") or 1)
+        items = (config.get("hyperparameters") or {}).items()
+        hparams = {k: v.get("val") if isinstance(v, dict) else v for k, v in items}
+        trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
+        return Experiment(
+            found.id, found.name, found.username, tuple(sorted(found.labels or ())),
+            model_name(hparams.get("model")), data_name(config.get("data") or {}), slots,
+            int(hparams.get("global_batch_size") or 1), pool,
+            tuple(self.trial(trial, pool, slots) for trial in trials),
+        )  # fmt: skip
+
+    def trial(self, trial: Any, pool: str, slots: int) -> Trial:
+        held: list[Allocation] = []
+        for task in trial.taskIds or [trial.taskId]:
+            machines = self.machines(task)
+            for a in self.ask("GetTask", taskId=task).task.allocations:
+                if a.startTime is None or parse_time(a.startTime) >= self.until:
+                    continue  # it is in the queue and holds nothing, or is not of this span
+                where = machines.get(a.allocationId, {})
+                name = next((name for name in where.values() if name), pool)
+                span = parse_time(a.startTime), self.end(a.endTime)
+                facts = name, tuple(sorted(where)), slots, trial.experimentId
+                held.append(Allocation(a.allocationId, *span, *facts))
+        stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
+        parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
+        reports = sorted((_report(r) for p in parts for r in p.metrics), key=lambda r: r.steps)
+        best = trial.bestValidation
+        saved = tuple(parse_time(c.reportTime) for c in stored if c.reportTime)
+        return Trial(trial.id, trial.state.value, tuple(sorted(held, key=lambda a: a.start)), saved,
+                     trial.totalBatchesProcessed, tuple(reports),
+                     dict(best.metrics.avgMetrics or {}) if best else {})  # fmt: skip
 
 
-def _experiment(session: Any, number: int) -> Experiment:
-    from determined.common import api
-    from determined.common.api import bindings
-
-    try:
-        found = bindings.get_GetExperiment(session, experimentId=number).experiment
-    except api.errors.NotFoundException:
-        raise UserError(f"--experiment {number}: the master has none; see det e list") from None
-    trials = bindings.get_GetExperimentTrials(session, experimentId=number, limit=0).trials
-    config = found.config or {}
-    hparams = config.get("hyperparameters") or {}
-    batch = hparams.get("global_batch_size") or 1
-    batch = batch.get("val", 1) if isinstance(batch, dict) else batch
-    return Experiment(
-        id=found.id,
-        name=found.name,
-        slots=int((config.get("resources") or {}).get("slots_per_trial") or 1),
-        global_batch_size=int(batch),
-        pool=found.resourcePool or "",
-        trials=tuple(_trial(session, trial, found.resourcePool or "") for trial in trials),
-    )
-
-
-def _trial(session: Any, trial: Any, pool: str) -> Trial:
-    from determined.common.api import bindings
-
-    allocations: list[Allocation] = []
-    for task_id in trial.taskIds or [trial.taskId]:
-        task = bindings.get_GetTask(session, taskId=task_id).task
-        data = bindings.get_GetTaskAcceleratorData(session, taskId=task_id).acceleratorData
-        for allocation in task.allocations:
-            mine = [entry for entry in data if entry.allocationId == allocation.allocationId]
-            if allocation.startTime is None:
-                continue  # it is in the queue and holds nothing
-            allocations.append(
-                Allocation(
-                    id=allocation.allocationId,
-                    start=parse_time(allocation.startTime),
-                    end=parse_time(allocation.endTime) if allocation.endTime else None,
-                    pool=next((entry.resourcePool for entry in mine if entry.resourcePool), pool),
-                    nodes=tuple(sorted({entry.nodeName for entry in mine if entry.nodeName})),
-                )
-            )
-    answer = bindings.get_GetTrialCheckpoints(session, id=trial.id, limit=0)
-    stored = [parse_time(c.reportTime) for c in answer.checkpoints if c.reportTime]
-    reports = [
-        report
-        for part in bindings.get_GetTrainingMetrics(session, trialIds=[trial.id])
-        for report in part.metrics
-    ]
-    best = trial.bestValidation
-    return Trial(
-        id=trial.id,
-        state=trial.state.value,
-        allocations=tuple(sorted(allocations, key=lambda a: a.start)),
-        checkpoints=tuple(sorted(stored)),
-        steps=trial.totalBatchesProcessed,
-        speeds=_speeds(reports),
-        scores=dict(best.metrics.avgMetrics) if best else {},
-    )
-
-
-def _speeds(reports: Sequence[Any]) -> tuple[tuple[int, float], ...]:
-    """Steps and windows a second of each report that has them."""
-    found, before = [], 0
-    for report in sorted(reports, key=lambda report: report.totalBatches):
-        metrics = report.metrics.get("avg_metrics", report.metrics)
-        speed = metrics.get("examples_per_second")
-        steps, before = report.totalBatches - before, report.totalBatches
-        if isinstance(speed, (int, float)) and speed > 0 and steps > 0:
-            found.append((steps, float(speed)))
-    return tuple(found)
+def _report(report: Any) -> Report:
+    metrics = report.metrics.get("avg_metrics", report.metrics)
+    rates = (float(metrics.get(f"{unit}_per_second") or 0) for unit in ("examples", "tokens"))
+    return Report(parse_time(report.endTime), report.totalBatches, *rates)
 
 
 def _pool(pool: Any) -> Pool:
-    aws = pool.details.aws
-    if aws is None:
-        return Pool(pool.name, "", False)
-    return Pool(pool.name, aws.instanceType or pool.instanceType, aws.spotEnabled)
-
-
-def _entry(entry: Any) -> Entry:
-    return Entry(
-        kind=entry.kind or "",
-        experiment=entry.experimentId,
-        name=entry.username or "",
-        start=parse_time(entry.startTime),
-        end=parse_time(entry.endTime) if entry.endTime else None,
-    )
+    if (aws := pool.details.aws) is None:
+        return Pool("", False)
+    times = (pool.maxAgentStartingPeriod or PATIENCE, pool.maxIdleAgentPeriod or PATIENCE)
+    return Pool(aws.instanceType or pool.instanceType, aws.spotEnabled, *times)

@@ -1,81 +1,89 @@
 """How much there is to do, and how fast a number of slots of some GPU does it."""
 
 import math
+import os
+import socket
+import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from cluster.machines import gpu_of
 from detalbert.errors import UserError
+from reports.prices import Price
 from reports.published import FINE_TUNING
+
+HUB = "huggingface.co"
 
 
 def count_windows(train: str, config: Path) -> int:
     """Windows of a SQuAD-shaped file, cut as the experiment config says (tokenizer, lengths)."""
+    if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
+        try:
+            socket.create_connection((HUB, 443), timeout=5).close()
+        except OSError:
+            os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
     from data import load_split, load_tokenizer
     from detalbert.settings import experiment
     from detalbert.settings.hparams import parse_data_config, parse_hparams
+    from detalbert.squad.sources import open_source
 
     loaded = experiment.load(config)
     hparams = parse_hparams(experiment.single_values(loaded.get("hyperparameters") or {}))
     data = parse_data_config({**(loaded.get("data") or {}), "train": train})
+    open_source(train, "train", Path(data.cache_dir))  # first: a missing file is told at once
     return load_split(data, "train", load_tokenizer(data, hparams), hparams).counts["windows"]
 
 
+@dataclass(frozen=True)
 class Speed:
-    """Windows a second at any slot count, from measurements at some.
+    """Windows (or tokens) a second at any slot count, from measurements at some.
 
-    Between two measured slot counts the throughput per slot is interpolated over log2(slots);
-    beyond them the nearest is kept. On other GPUs it is scaled by peak half-precision arithmetic,
-    which assumes the same utilisation: a model, and marked as one.
+    Between two measured slot counts the rate of a slot is interpolated over log2(slots); beyond
+    them the nearest is kept. On other GPUs it is scaled by peak half-precision arithmetic, which
+    assumes the same utilisation: a model, and marked as one.
     """
 
-    def __init__(self, points: Mapping[int, float], instance: str, kind: str = "measured") -> None:
-        self.points = dict(sorted(points.items()))
-        self.instance = instance
-        self.kind = kind
+    points: Mapping[int, float]
+    teraflops: float  # of one GPU that was measured
+    layouts: Mapping[tuple[int, str], str]  # slots, instance -> "measured" or "published"
 
-    def at(self, slots: int, instance: str) -> tuple[float, str]:
-        """Windows a second, and whether that is measured, published or modelled."""
-        per_slot = self._per_slot(slots)
-        here, there = gpu_of(self.instance), gpu_of(instance)
-        if here is None or there is None:
-            raise UserError(f"{instance}: its GPU is not known (cluster/machines.py); leave it out")
-        known = slots in self.points and here.name == there.name
-        scale = there.teraflops / here.teraflops
-        return per_slot * slots * scale, self.kind if known else "modelled"
-
-    def _per_slot(self, slots: int) -> float:
-        counts = list(self.points)
-        if slots <= counts[0]:
-            return self.points[counts[0]] / counts[0]
-        if slots >= counts[-1]:
-            return self.points[counts[-1]] / counts[-1]
-        above = next(count for count in counts if count >= slots)
-        below = counts[counts.index(above) - 1]
-        share = math.log2(slots / below) / math.log2(above / below)
-        low, high = self.points[below] / below, self.points[above] / above
-        return low + (high - low) * share
+    def at(self, slots: int, price: Price) -> tuple[float, str]:
+        """The rate, and whether that is measured, published or modelled."""
+        if price.teraflops is None:
+            raise UserError(f"{price.instance}: its GPU is not known; give teraflops in --prices")
+        known = sorted(self.points)
+        rates = [self.points[count] / count for count in known]
+        per_slot = float(np.interp(math.log2(slots), np.log2(known), rates))
+        rate = per_slot * slots * price.teraflops / self.teraflops
+        return rate, self.layouts.get((slots, price.instance), "modelled")
 
 
-def parse_speed(text: str | None) -> Speed:
-    """`1=2,8=15.8@p3.16xlarge`, or the published V100 figures where nothing is given."""
+def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) -> Speed:
+    """`1=2,8=15.8@p3.16xlarge`, or, of nothing, the published V100 figures times `unit`."""
+    points_text, _, instance = (text or "").partition("@")
+    instance = instance or "p3.16xlarge"
+    gpu = gpu_of(instance)
+    teraflops = gpu.teraflops if gpu else prices[instance].teraflops if instance in prices else None
+    if teraflops is None:
+        raise UserError(f"--throughput @{instance}: an instance whose GPU is not known")
     if text is None:
-        points = {row.slots: row.throughput for row in FINE_TUNING}
-        return Speed(points, "p3.16xlarge", "published")
-    points_text, _, instance = text.partition("@")
+        points = {row.slots: row.throughput * unit for row in FINE_TUNING}
+        layouts = {(row.slots, row.instance): "published" for row in FINE_TUNING}
+        return Speed(points, teraflops, layouts)
     found: dict[int, float] = {}
     for part in points_text.split(","):
         slots, _, value = part.partition("=")
         try:
-            found[int(slots)] = float(value)
+            count, rate = int(slots), float(value)
         except ValueError:
+            count, rate = 0, math.nan
+        if count < 1 or not 1e-6 <= rate <= 1e12 or count in found:
             raise UserError(
-                f"--throughput {part}: expected SLOTS=WINDOWS_PER_SECOND,...@INSTANCE"
-            ) from None
-    bad = [n for n, v in found.items() if n < 1 or not (v > 0 and math.isfinite(v))]
-    if bad:
-        raise UserError(f"--throughput {bad[0]}={found[bad[0]]:g}: both must be greater than 0")
-    instance = instance or "p3.16xlarge"
-    if gpu_of(instance) is None:
-        raise UserError(f"--throughput @{instance}: an instance whose GPU is not known")
-    return Speed(found, instance)
+                f"--throughput {part}: expected SLOTS=RATE,...@INSTANCE, each number of slots "
+                "once, and rates from 1e-6 to 1e12"
+            )
+        found[count] = rate
+    return Speed(found, teraflops, {(count, instance): "measured" for count in found})

@@ -1,197 +1,266 @@
-"""A Determined master on loopback that recorded two experiments: what `reports` asks of it.
+"""A Determined master on loopback that recorded experiments: what `reports` asks of it.
 
-Every answer is made from the client's own types (`bindings.*.to_json`), with the quirks of 0.38.1:
-a task's allocations have neither slots nor exit reason, and raw entries do not name the trial.
+It answers in the shapes of a real 0.38.1 (a test holds them against a recording): a task's
+allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
+agents and instances stand among them as "username", and one CSV has every task's allocations.
 
-Experiment 7: 16 slots on two spot machines, i-a and i-b; restarted twice, ended well. Of the first
-allocation 30 min were lost, of the second nothing (a checkpoint at its end), then i-b was taken and
-i-c came. Experiment 8: 8 slots on demand on i-d, running since 12:00.
+Of the two experiments that are there by default, 7 had 16 slots on two spot machines, i-a and i-b,
+and ended well. Its first allocation failed 30 min after a checkpoint; of the second nothing was
+lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d, since 12:00.
 """
 
-import re
-from typing import Any
+from typing import Any, NamedTuple
 
-from determined.common.api import bindings
-
-from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
+from tests.fakes.http import FakeServer, Request
 
 TOKEN = "user-token"
-DAY = "2026-11-20T"
+DAY = "2026-11-20"
 SPOT, ON_DEMAND = "aws-spot-p3-16xlarge", "aws-p3-16xlarge"
 
 
-def at(clock: str) -> str:
-    return f"{DAY}{clock}:00.123456789Z"
+def at(clock: str, zone: str = "Z") -> str | None:
+    """12:30 of the day, or a whole time; None where it is empty."""
+    text = clock if "T" in clock else f"{DAY}T{clock}:00"
+    return f"{text}.000000{zone}" if clock else None
 
 
-ALLOCATIONS = {  # task -> (allocation, start, end, pool, machines)
-    "7.task": [
-        ("7.0", "10:10", "11:10", SPOT, ["i-a", "i-b"]),
-        ("7.1", "11:20", "11:50", SPOT, ["i-a", "i-b"]),
-        ("7.2", "12:00", "12:31", SPOT, ["i-a", "i-c"]),
+class Held(NamedTuple):
+    """One allocation; `end` is empty while it runs."""
+
+    id: str
+    start: str
+    end: str
+    machines: list[str]
+    pool: str = SPOT
+
+    @property
+    def task(self) -> str:
+        return self.id.rpartition(".")[0]
+
+
+class Kept(NamedTuple):
+    """One trial. Reports: time, steps done, windows a second."""
+
+    held: list[Held]
+    checkpoints: list[str] = []
+    reports: list[tuple[str, int, float]] = []
+    state: str = "COMPLETED"
+    scores: dict[str, float] | None = None
+    steps: int | None = None
+
+
+class Ran(NamedTuple):
+    """One experiment, or (`kind` given) another task or one that was deleted, by its trials."""
+
+    trials: list[Kept]
+    slots: int = 8
+    user: str = "ada"
+    labels: list[str] = []
+    hyperparameters: dict[str, Any] = {"global_batch_size": 256, "model": "albert-xxlarge-v2"}
+    data: dict[str, Any] = {"train": "rajpurkar/squad_v2"}
+    kind: str = "TRIAL"
+
+    @property
+    def held(self) -> list[Held]:
+        return [held for trial in self.trials for held in trial.held]
+
+
+class Cluster(NamedTuple):
+    ran: dict[int, Ran]
+    instances: list[tuple[str, str, str]] = []  # machine, launch, end
+    work: list[tuple[int, str, str, str]] = []  # experiment, kind, from, to
+    hidden: tuple[str, ...] = ()  # tasks that the user may not see
+
+
+SEVEN = Kept(
+    [
+        Held("7.task.0", "10:10", "11:10", ["i-a", "i-b"]),
+        Held("7.task.1", "11:20", "11:50", ["i-a", "i-b"]),
+        Held("7.task.2", "12:00", "12:31", ["i-a", "i-c"]),
     ],
-    "8.task": [("8.0", "12:00", "", ON_DEMAND, ["i-d"])],
-}
-CHECKPOINTS = {70: ["10:40", "11:50", "12:30"], 80: []}
-INSTANCES = [("i-a", "10:00", "12:40"), ("i-b", "10:00", "11:55"), ("i-c", "11:55", "12:40"),
-             ("i-d", "11:50", "")]  # fmt: skip
-WORK = [  # experiment, kind, from, to
-    (7, "imagepulling", "10:10", "10:15"),
-    (7, "training", "10:15", "10:35"),
-    (7, "checkpointing", "10:35", "10:40"),
-    (7, "training", "10:40", "11:00"),  # rolled back
-    (7, "training", "11:25", "11:45"),
-    (7, "checkpointing", "11:45", "11:50"),
-    (7, "training", "12:05", "12:20"),
-    (7, "validation", "12:20", "12:25"),
-    (7, "checkpointing", "12:25", "12:30"),
-    (8, "training", "12:05", "12:50"),
-]
+    ["10:40", "11:50", "12:30"],
+    [("10:35", 200, 200 * 256 / 1200), ("11:45", 300, 100 * 256 / 1200),
+     ("12:20", 400, 100 * 256 / 900)],
+    scores={"exact": 86.0, "f1": 89.0, "loss": 0.5},
+)  # fmt: skip
+EIGHT = Kept([Held("8.task.0", "12:00", "", ["i-d"], ON_DEMAND)], state="RUNNING", steps=100)
+DEFAULT = Cluster(
+    {7: Ran([SEVEN], 16, labels=["squad"]), 8: Ran([EIGHT], user="bob")},
+    [("i-a", "10:00", "12:40"), ("i-b", "10:00", "11:51"), ("i-c", "11:55", "12:40"),
+     ("i-d", "11:50", "")],
+    [
+        (7, "imagepulling", "10:10", "10:15"),
+        (7, "training", "10:15", "10:35"),
+        (7, "checkpointing", "10:35", "10:40"),
+        (7, "training", "10:40", "11:00"),  # rolled back
+        (7, "training", "11:20", "11:45"),
+        (7, "checkpointing", "11:45", "11:50"),
+        (7, "training", "12:00", "12:20"),
+        (7, "validation", "12:20", "12:25"),
+        (7, "checkpointing", "12:25", "12:30"),
+        (8, "training", "12:05", "12:50"),
+    ],
+)  # fmt: skip
 
 
-def _experiment(number: int) -> bindings.v1Experiment:
-    config = {
-        "hyperparameters": {"global_batch_size": 256},
-        "resources": {"slots_per_trial": 16 if number == 7 else 8},
-    }
-    pool = SPOT if number == 7 else ON_DEMAND
-    return experiment_record(number, config=config, startTime=at("10:00"), resourcePool=pool)
+def _page(total: int) -> dict[str, int]:
+    return {"offset": 0, "limit": 0, "startIndex": 0, "endIndex": total, "total": total}
 
 
-def _trial(experiment: int) -> bindings.trialv1Trial:
-    task = f"{experiment}.task"
-    facts = {"startTime": at("10:10"), "taskId": task, "taskIds": [task]}
-    if experiment != 7:
-        state = bindings.trialv1State.RUNNING
-        return trial_record(80, 8, state=state, totalBatchesProcessed=100, **facts)
-    metrics = bindings.v1Metrics(avgMetrics={"exact": 86.0, "f1": 89.0, "loss": 0.5})
-    best = bindings.v1MetricsWorkload(metrics=metrics, numInputs=0, totalBatches=400)
-    facts["restarts"] = 1  # the reclaim is not counted
-    return trial_record(70, 7, totalBatchesProcessed=400, bestValidation=best, **facts)
+def _experiment(number: int, ran: Ran) -> dict[str, Any]:
+    hparams = {k: {"type": "const", "val": v} for k, v in ran.hyperparameters.items()}
+    config = {"hyperparameters": hparams, "resources": {"slots_per_trial": ran.slots},
+              "data": ran.data}  # fmt: skip
+    running = any(trial.state == "RUNNING" for trial in ran.trials)
+    facts = dict.fromkeys("description displayName searcherMetric notes originalConfig".split(), "")
+    facts |= dict.fromkeys(["hyperparameters", "forkedFrom"])
+    facts |= dict.fromkeys(["archived", "parentArchived", "unmanaged"], False)
+    facts |= dict.fromkeys(["projectId", "workspaceId", "projectOwnerId", "userId"], 1)
+    facts |= {
+        "id": number, "labels": ran.labels, "startTime": at("10:00"), "username": ran.user,
+        "endTime": None if running else at("12:40"), "trialIds": [], "numTrials": len(ran.trials),
+        "state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "name": "albert-squad",
+        "resourcePool": ran.held[0].pool if ran.held else SPOT, "searcherType": '"single"',
+        "jobId": "job", "progress": 1, "projectName": "p", "workspaceName": "w", "config": config,
+        "checkpointSize": "0", "checkpointCount": 0, "modelDefinitionSize": 0,
+    }  # fmt: skip
+    return {"experiment": facts, "jobSummary": None, "config": config}
 
 
-def _task(task: str) -> bindings.v1Task:
+def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
+    tasks = list(dict.fromkeys(held.task for held in trial.held)) or [f"{experiment}.task"]
+    steps = max((n for _, n, _ in trial.reports), default=0) if trial.steps is None else trial.steps
+    metrics = {"avgMetrics": trial.scores, "batchMetrics": []}
+    best = {"endTime": at("12:25"), "metrics": metrics, "numInputs": 0, "totalBatches": steps}
+    best = best if trial.scores else None
+    return {
+        "id": number, "experimentId": experiment, "startTime": at("10:10"), "hparams": {},
+        "endTime": None, "state": f"STATE_{trial.state}", "restarts": 0, "bestCheckpoint": None,
+        "totalBatchesProcessed": steps, "bestValidation": best, "latestValidation": best,
+        "runnerState": "", "wallClockTime": 1.0, "warmStartCheckpointUuid": "", "taskId": tasks[0],
+        "totalCheckpointSize": "0", "checkpointCount": 0, "summaryMetrics": {}, "taskIds": tasks,
+        "searcherMetricValue": 0,
+    }  # fmt: skip
+
+
+def _task(task: str, held: list[Held]) -> dict[str, Any]:
     allocations = [
-        bindings.v1Allocation(
-            allocationId=name, slots=0, taskId=task,
-            state=bindings.taskv1State.TERMINATED if end else bindings.taskv1State.RUNNING,
-            startTime=f"{DAY}{start}:00.123",  # as the database's JSON has it: without a zone
-            endTime=f"{DAY}{end}:00.123" if end else None,
-        )
-        for name, start, end, _, _ in reversed(ALLOCATIONS[task])
+        {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING", "isReady": True,
+         "startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id, "slots": 0}
+        for a in reversed(held)
     ]  # fmt: skip
-    kind = bindings.v1TaskType.TRIAL
-    return bindings.v1Task(
-        allocations=allocations, startTime=at("10:10"), taskId=task, taskType=kind
-    )
+    facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
+    return {"task": {**facts, "startTime": at("10:10"), "endTime": None}}
 
 
-def _accelerators(task: str) -> bindings.v1GetTaskAcceleratorDataResponse:
+def _accelerators(held: list[Held]) -> dict[str, Any]:
     data = [
-        bindings.v1AcceleratorData(
-            acceleratorType="cuda", allocationId=name, nodeName=machine, resourcePool=pool
-        )
-        for name, _, _, pool, machines in ALLOCATIONS[task]
-        for machine in machines
-    ]
-    return bindings.v1GetTaskAcceleratorDataResponse(acceleratorData=data)
+        {"containerId": "c", "allocationId": a.id, "nodeName": machine, "taskId": "",
+         "acceleratorType": "cuda", "acceleratorUuids": [], "resourcePool": a.pool}
+        for a in held for machine in a.machines
+    ]  # fmt: skip
+    return {"acceleratorData": data}
 
 
-def _checkpoints(trial: int) -> bindings.v1GetTrialCheckpointsResponse:
+def _checkpoints(trial: Kept) -> dict[str, Any]:
     stored = [
-        bindings.v1Checkpoint(
-            metadata={}, resources={}, state=bindings.checkpointv1State.COMPLETED,
-            training=bindings.v1CheckpointTrainingMetadata(), uuid=f"{trial}-{clock}",
-            reportTime=at(clock),
-        )
-        for clock in CHECKPOINTS[trial]
+        {"taskId": "t", "allocationId": "a", "uuid": clock, "reportTime": at(clock), "metadata": {},
+         "resources": {}, "storageId": 1, "state": "STATE_COMPLETED", "training": {}}
+        for clock in trial.checkpoints
     ]  # fmt: skip
-    page = bindings.v1Pagination(limit=0, offset=0, total=len(stored))
-    return bindings.v1GetTrialCheckpointsResponse(checkpoints=stored, pagination=page)
+    return {"checkpoints": stored, "pagination": _page(len(stored))}
 
 
-def _metrics(trial: int) -> bindings.v1GetTrainingMetricsResponse:
-    speeds = [(200, 80.0), (400, 120.0)] if trial == 70 else []
+def _metrics(number: int, trial: Kept) -> dict[str, Any]:
     reports = [
-        bindings.v1MetricsReport(
-            archived=False, endTime=at("10:35"), group="training", id=steps, totalBatches=steps,
-            metrics={"avg_metrics": {"examples_per_second": speed, "loss": 1.0}}, trialId=trial,
-            trialRunId=1,
-        )
-        for steps, speed in speeds
+        {"trialId": number, "endTime": at(clock), "totalBatches": steps, "archived": False, "id": 1,
+         "metrics": {"avg_metrics": {"examples_per_second": speed, "loss": 1.0, "epochs": 0.5}},
+         "trialRunId": 1, "group": "training"}
+        for clock, steps, speed in trial.reports
     ]  # fmt: skip
-    return bindings.v1GetTrainingMetricsResponse(metrics=reports)
+    return {"result": {"metrics": reports}}
 
 
-def _raw() -> bindings.v1ResourceAllocationRawResponse:
-    entries = [
-        bindings.v1ResourceAllocationRawEntry(
-            kind=kind, experimentId=experiment, username="ada", slots=16,
-            startTime=at(start), endTime=at(end),
-        )
-        for experiment, kind, start, end in WORK
-    ] + [
-        bindings.v1ResourceAllocationRawEntry(
-            kind="instance", username=name, slots=8, startTime=at(start),
-            endTime=at(end) if end else None,
-        )
-        for name, start, end in INSTANCES
-    ]  # fmt: skip
-    return bindings.v1ResourceAllocationRawResponse(resourceEntries=entries)
+def _raw(cluster: Cluster) -> dict[str, Any]:
+    def entry(kind: str, number: int, name: str, start: str, end: str) -> dict[str, Any]:
+        facts = {"kind": kind, "startTime": at(start), "endTime": at(end), "experimentId": number}
+        return {**facts, "username": name, "userId": 0, "labels": [], "seconds": 1.0, "slots": 8}
+
+    entries = [entry("instance", 0, *life) for life in cluster.instances]
+    entries += [entry(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
+    return {"resourceEntries": entries}
 
 
-def _pool(name: str, spot: bool) -> bindings.v1ResourcePool:
-    texts = "agentDockerImage agentDockerNetwork agentDockerRuntime agentFluentImage clusterName"
-    texts += " containerStartupScript description imageId location masterCertName masterUrl"
-    numbers = "auxContainerCapacity auxContainerCapacityPerAgent auxContainersRunning maxAgents"
-    numbers += " minAgents numAgents slotsAvailable slotsUsed maxAgentStartingPeriod"
-    numbers += " maxIdleAgentPeriod"
-    aws = bindings.v1ResourcePoolAwsDetail(
-        **dict.fromkeys(
-            "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey "
-            "tagValue".split(), ""
-        ),
-        publicIp=True, rootVolumeSize=200, spotEnabled=spot, instanceType="p3.16xlarge",
-    )  # fmt: skip
-    return bindings.v1ResourcePool(
-        **dict.fromkeys(texts.split(), ""),
+def _csv(cluster: Cluster, after: str) -> str:
+    columns = "allocation_id,task_type,username,workspace_name,experiment_id,slots,start_time,"
+    lines = [columns + "end_time,imagepulling_time,slot_hours,resource_pool"]
+    for number, ran in cluster.ran.items():
+        shown = number if ran.kind in ("TRIAL", "DELETED") else 0
+        lines += [
+            f"{a.id},{ran.kind},{ran.user},w,{shown},{ran.slots},{at(a.start)},{at(a.end) or ''},"
+            f"0.0,1.0,{a.pool}"
+            for a in ran.held
+            if not a.end or str(at(a.end))[:19] > after[:19]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _pool(name: str, spot: bool) -> dict[str, Any]:
+    texts = "description location imageId masterUrl masterCertName startupScript accelerator"
+    texts += " containerStartupScript agentDockerNetwork agentDockerRuntime agentDockerImage"
+    numbers = "numAgents slotsAvailable slotsUsed auxContainerCapacity auxContainersRunning"
+    numbers += " minAgents maxAgents slotsPerAgent auxContainerCapacityPerAgent"
+    words = "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey"
+    aws = {**dict.fromkeys(f"{words} tagValue".split(), ""), "publicIp": True, "maxInstances": 5,
+           "rootVolumeSize": 200, "spotEnabled": spot, "instanceType": "p3.16xlarge"}  # fmt: skip
+    return {
+        **dict.fromkeys(f"{texts} agentFluentImage clusterName".split(), ""),
         **dict.fromkeys(numbers.split(), 0),
-        defaultAuxPool=False, defaultComputePool=False, instanceType="p3.16xlarge", name=name,
-        details=bindings.v1ResourcePoolDetail(aws=aws), preemptible=spot, startupScript="",
-        resourceManagerMetadata={}, schedulerFittingPolicy=bindings.v1FittingPolicy.BEST,
-        schedulerType=bindings.v1SchedulerType.PRIORITY, slotType=bindings.devicev1Type.CUDA,
-        type=bindings.v1ResourcePoolType.AWS,
-    )  # fmt: skip
+        "name": name, "type": "RESOURCE_POOL_TYPE_AWS", "slotType": "TYPE_CUDA",
+        "instanceType": "p3.16xlarge", "preemptible": spot, "resourceManagerMetadata": {},
+        "schedulerType": "SCHEDULER_TYPE_PRIORITY", "defaultComputePool": False,
+        "schedulerFittingPolicy": "FITTING_POLICY_BEST", "defaultAuxPool": False,
+        "maxIdleAgentPeriod": 600, "maxAgentStartingPeriod": 1200,
+        "stats": {"queuedCount": 0, "scheduledCount": 0},
+        "details": {"aws": aws, "gcp": None, "priorityScheduler": None},
+    }  # fmt: skip
 
 
-def _answer(path: str) -> Any:
-    pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
-    page = bindings.v1Pagination(limit=0, offset=0, total=1)
-    routes = [
-        (r"experiments/([78])",
-         lambda n: bindings.v1GetExperimentResponse(experiment=_experiment(int(n)))),
-        (r"experiments/([78])/trials",
-         lambda n: bindings.v1GetExperimentTrialsResponse(
-             pagination=page, trials=[_trial(int(n))])),
-        (r"tasks/([^/]+)", lambda n: bindings.v1GetTaskResponse(task=_task(n))),
-        (r"tasks/([^/]+)/acceleratorData", _accelerators),
-        (r"trials/([78]0)/checkpoints", lambda n: _checkpoints(int(n))),
-        (r"resource-pools", lambda: bindings.v1GetResourcePoolsResponse(resourcePools=pools)),
-        (r"resources/allocation/raw", _raw),
-    ]  # fmt: skip
-    for pattern, answer in routes:
-        found = re.fullmatch(f"/api/v1/{pattern}", path)
-        if found:
-            return answer(*found.groups()).to_json()
-    return None
+def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
+    """What the master says at `path`; None where it has nothing."""
+    trials = {
+        n * 10 + i: (n, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)
+    }
+    tasks: dict[str, list[Held]] = {}
+    for held in (held for ran in cluster.ran.values() for held in ran.held):
+        tasks.setdefault(held.task, []).append(held)
+    if path == "/resources/allocation/allocations-csv":
+        return _csv(cluster, query["timestamp_after"]).encode()
+    kind, _, name = path.removeprefix("/api/v1/").partition("/")
+    name, _, what = name.partition("/")
+    if kind == "experiments" and (ran := cluster.ran.get(int(name))) and ran.kind == "TRIAL":
+        listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
+        page = {"trials": listed, "pagination": _page(len(listed))}
+        return page if what else _experiment(int(name), ran)
+    if kind == "tasks" and name in tasks:
+        return _accelerators(tasks[name]) if what else _task(name, tasks[name])
+    if path == "/api/v1/trials/metrics/training_metrics":
+        number = int(query["trialIds"])
+        return _metrics(number, trials[number][1])
+    if kind == "trials" and what == "checkpoints":
+        return _checkpoints(trials[int(name)][1])
+    if kind == "resource-pools":
+        return {"resourcePools": [_pool(SPOT, True), _pool(ON_DEMAND, False)],
+                "pagination": _page(2)}  # fmt: skip
+    return _raw(cluster) if path.endswith("allocation/raw") else None
 
 
 class FakeRecords(FakeServer):
-    """Serves the records. `hide_raw`: refuse them, as a master with strict permissions does."""
+    """Serves the records. `hide`: refuse paths that end so, as strict permissions do."""
 
-    def __init__(self, hide_raw: bool = False) -> None:
+    def __init__(self, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> None:
+        self.cluster, self.hide = cluster, hide
         self.calls: list[str] = []
-        self.hide_raw = hide_raw
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, Any]:
@@ -199,10 +268,9 @@ class FakeRecords(FakeServer):
         self.calls.append(path)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
-        if path == "/api/v1/trials/metrics/training_metrics":
-            return 200, {"result": _metrics(int(request.query["trialIds"])).to_json()}
-        if path.endswith("/allocation/raw") and self.hide_raw:
+        secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)
+        if secret or path.endswith(self.hide):
             return 403, {"error": {"code": 7, "error": "access denied"}}
-        found = _answer(path)
+        found = answer(self.cluster, path, request.query)
         missing = {"error": {"code": 5, "error": "not found", "message": "not found"}}
         return (404, missing) if found is None else (200, found)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import datetime
+import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,8 +18,9 @@ from reports import published, runs
 from reports.__main__ import main
 from reports.cost import cost_report
 from reports.prices import PRICE_FILE, load_prices
+from reports.run import Run
 from reports.scaling import efficiency
-from tests.conftest import ROOT, TINY, configured, train
+from tests.conftest import ROOT
 
 TODAY = ["--today", "2026-10-01"]
 
@@ -54,7 +57,9 @@ def test_the_published_table_comes_out_of_price_and_time(capsys):
     assert many["$/1,000 windows"] == pytest.approx(many["cost"] / 264.396)
     assert main(["cost", "--published", *TODAY]) == 0
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("$112.21", "$47.00", "46x", "58%"))
+    assert all(text in shown for text in ("112.21", "47.00", "45.84x", "58%"))
+    assert (one["low"], many["low"]) == (None, pytest.approx(0.8 * 8 * 2.67))
+    assert many["on demand"] == pytest.approx(0.8 * 8 * 24.48)
 
 
 def test_a_changed_price_changes_the_table(capsys, tmp_path):
@@ -81,44 +86,55 @@ def test_cost_rises_with_the_price(price, factor):
     assert all(a.cost < b.cost for a, b in zip(cheap, dear, strict=True))
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
-    """What the real entry point leaves behind."""
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, folder / "cache")))
-    done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "run")
-    assert done.returncode == 0, done.stderr
-    return folder / "run"
-
-
-def test_a_real_local_run_is_priced(capsys, run_folder):
-    metrics = json.loads((run_folder / "metrics.json").read_text())
-    (row,) = rows(capsys, "cost", "--run", f"{run_folder}@p3.2xlarge:spot")
-    speed = metrics["throughput"]
-    seconds = speed["training_seconds"] + sum(speed["checkpoint_seconds"])
-    assert row["hours"] == pytest.approx(seconds / 3600)
-    assert row["cost"] == pytest.approx(seconds / 3600 * 0.918)
-    assert row["windows/s"] == pytest.approx(speed["examples_per_second"])
-    assert (row["EM"], row["F1"]) == (metrics["best"]["exact"], metrics["best"]["f1"])
-    (free,) = rows(capsys, "cost", "--run", str(run_folder))
-    assert free["cost"] is None and free["hours"] == row["hours"]
-
-
-def benchmark(path: pathlib.Path, speed: object, slots: int = 1) -> str:
+def benchmark(path: pathlib.Path, speed: object, slots: int = 1, **more: object) -> str:
     content = {
         "stage": "step",
         "device": {"name": "NVIDIA H200", "count": slots},
         "commit": "abc",
+        "settings": {"shape": "xxlarge", "tokens_per_window": 175.0},
         "results": {"ours": {"windows_per_second": {"median": speed}}},
     }
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps({**content, **more}))
     return str(path)
 
 
-def test_a_benchmark_is_projected_to_the_work(capsys, tmp_path):
-    path = benchmark(tmp_path / "bench.json", 50.0, slots=8)
-    (row,) = rows(capsys, "cost", "--run", f"{path}@p5en.48xlarge", "--windows", "90000")
-    assert row["hours"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
+def test_a_budget_ends_with_3(capsys):
+    assert main(["cost", "--published", "--budget", "275", *TODAY]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["cost", "--published", "--budget", "100", *TODAY]) == 3
+    out, err = capsys.readouterr()
+    assert err == "reports: $274.27 is $174.27 over the budget of $100.00\n" and "112.21" in out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("command", ["cost", "scaling"])
+def test_a_terminal_of_80_columns_is_enough(capsys, monkeypatch, command):
+    """And what is left out there is said; --wide and a pipe have whole lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert main([command, "--published", *TODAY]) == 0
+    shown = re.sub(r"\x1b\[\d+m", "", sys.stdout.getvalue())
+    lines = [line for line in shown.splitlines() if not line.startswith("note: ")]
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "\u2026" not in text and "columns more" not in text
+    assert "47.00" in text if command == "cost" else "41.8%" in text
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert main([command, "--published", "--wide", *TODAY]) == 0
+    wide = sys.stdout.getvalue().splitlines()
+    assert command == "scaling" or any("published, 64 GPUs  8 x p3.16" in line for line in wide)
+
+
+def test_a_narrower_terminal_has_fewer_columns_and_says_so(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert main(["cost", "--published", *TODAY]) == 0
+    lines = [line for line in sys.stdout.getvalue().splitlines() if not line.startswith("note: ")]
+    assert max(map(len, lines)) <= 60 and "(2 columns more: --wide)" in lines
 
 
 def test_a_baseline_is_chosen_by_name(capsys):
@@ -128,9 +144,9 @@ def test_a_baseline_is_chosen_by_name(capsys):
 
 def test_wrong_input_is_one_line(capsys, tmp_path):
     said = refused(capsys, "cost", "--run", benchmark(tmp_path / "no.json", None))
-    assert "results.ours.windows_per_second.median: no throughput there" in said
+    assert "results.ours.windows_per_second.median: no number there" in said
     (tmp_path / "metrics.json").write_text('{"best": {"f1": 1.0}}')
-    assert "throughput.examples_per_second: no through" in refused(
+    assert "throughput.examples_per_second: no number" in refused(
         capsys, "cost", "--run", str(tmp_path)
     )
     assert "must be greater than 0" in refused(
@@ -152,8 +168,10 @@ def test_wrong_input_is_one_line(capsys, tmp_path):
 
 def test_markdown_has_a_row_per_run(capsys):
     assert main(["cost", "--published", "--markdown", *TODAY]) == 0
-    out = capsys.readouterr().out
-    assert "| published, 64 GPUs | 8 x p3.16xlarge | 64 | spot | 92.75 | 0.80 |" in out
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    (row,) = (row for row in cells if row[1:2] == ["published, 64 GPUs"])
+    assert row[2:8] == ["8 x p3.16xlarge", "64", "spot", "92.75", "0.80", "0.80"]
 
 
 def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
@@ -168,7 +186,7 @@ def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
 @pytest.mark.parametrize("command", ["cost", "scaling", "plan"])
 def test_no_command_imports_torch(command):
     """They run where the requirements of reports/ are installed and those of training are not."""
-    flags = ["--runs", "5", "--pool", "p3.2xlarge"] if command == "plan" else ["--published"]
+    flags = ["--runs", "10", "--pool", "p3.2xlarge"] if command == "plan" else ["--published"]
     code = (
         "import sys; from reports.__main__ import main; status = main(sys.argv[1:]);"
         "sys.exit(status or {'torch', 'transformers'} & set(sys.modules) or 0)"
@@ -272,6 +290,7 @@ def test_a_pretraining_result_with_a_gap_is_one_line(capsys, tmp_path, without):
 
 
 def test_a_run_without_an_instance_cannot_be_priced_by_guess():
-    run = runs.Run("x", "this machine", 1, "local", 2.0, 1.0, 7200.0)
+    run = Run(name="x", hardware="this machine", slots=1, pool="local", throughput=2.0, hours=1.0,
+              windows=7200.0)  # fmt: skip
     report = cost_report([run], None, [], [], datetime.date(2026, 10, 1))
     assert report.plots == [] and report.tables[0].shown()["cost"][0] == "-"

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from detalbert.errors import UserError
 from reports.__main__ import main
-from reports.live import refresh
+from reports.live import refresh, spot_history
 from reports.prices import load_prices
 from tests.fakes.http import AnswerServer
 from tests.fakes.s3 import moto_server
@@ -55,10 +56,10 @@ def ec2_error(status: int, code: str) -> AnswerServer:
     return AnswerServer(lambda _: (status, body.encode()))
 
 
-def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: str):
+def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: str, must=False):
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing)
-    return refresh(load_prices(), list(names or ["p3.16xlarge"]), region, TODAY)
+    return refresh(load_prices(), list(names or ["p3.16xlarge"]), region, TODAY, must)
 
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch, moto):
@@ -85,9 +86,17 @@ def test_a_region_without_the_type(monkeypatch, moto):
 @pytest.mark.parametrize(
     "status, code, said",
     [
-        (401, "AuthFailure", "AWS refused the credentials (AuthFailure)"),
-        (403, "UnauthorizedOperation", "may not ask (UnauthorizedOperation)"),
-        (400, "InvalidParameterValue", "AWS answered InvalidParameterValue"),
+        (
+            401,
+            "AuthFailure",
+            "refused the credentials; check AWS_PROFILE or the keys (AuthFailure)",
+        ),
+        (
+            403,
+            "UnauthorizedOperation",
+            "may not ask; allow the two actions (UnauthorizedOperation)",
+        ),
+        (400, "InvalidParameterValue", "AWS answered an error (InvalidParameterValue)"),
     ],
 )
 def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
@@ -95,9 +104,14 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
         known, notes = ask(monkeypatch, ec2.url, pricing.url)
     price = known["p3.16xlarge"]
     assert len(ec2.asked) == 1 and len(notes) == 1 and said in notes[0]
-    assert "the file's spot prices stand" in notes[0]
+    assert notes[0].startswith("--live: spot price history: ")
+    assert notes[0].endswith("the file's prices stand")
     assert (price.spot, price.spot_origin) == (pytest.approx(7.344), "file")
     assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
+    with ec2_error(status, code) as ec2, price_list("25.5") as pricing:  # plain --live ends there
+        with pytest.raises(UserError) as caught:
+            ask(monkeypatch, ec2.url, pricing.url, must=True)
+        assert said in str(caught.value) and not pricing.asked
 
 
 def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
@@ -105,7 +119,7 @@ def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
     with AnswerServer(lambda _: (400, body)) as pricing:
         known, notes = ask(monkeypatch, moto, pricing.url, "us-east-1", "p5.48xlarge", "g5.xlarge")
     assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
-    assert any("AWS refused the credentials (UnrecognizedClientException)" in n for n in notes)
+    assert any("AWS refused the credentials" in n for n in notes)
     assert known["p5.48xlarge"].on_demand_origin == "file"
 
 
@@ -127,15 +141,56 @@ def test_no_network_and_no_credentials(monkeypatch):
     assert known == load_prices() and all("no AWS credentials found" in note for note in notes)
 
 
-def test_the_report_marks_what_came_from_where(monkeypatch, capsys, moto):
-    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", moto)
-    with price_list("25.5") as pricing:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing.url)
-        assert main(["cost", "--published", "--live", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    prices = {row["instance"]: row for row in report["tables"][-1]["rows"]}
-    assert prices["p3.16xlarge"]["from"] == "live" and prices["p3.16xlarge"]["on demand"] == 25.5
-    assert prices["p3.16xlarge"]["spot from"] == "file"  # moto's us-east-1 offers none any more
-    assert any("p3.16xlarge has no entry in the spot price history" in n for n in report["notes"])
-    assert "on-demand prices from AWS: p3.16xlarge, p3.2xlarge" in report["notes"]
-    assert "spot prices from the price file, not AWS: p3.16xlarge, p3.2xlarge" in report["notes"]
+def test_a_report_ends_with_live_and_goes_on_with_live_try(monkeypatch, capsys):
+    for name in ("EC2", "PRICING"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{name}", "http://127.0.0.1:9")
+    plan = ["plan", "--pool", "p4d.24xlarge", "--slots", "8", "--runs", "10", "--json"]
+    assert main([*plan, "--live"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "AWS cannot be reached" in err
+
+
+HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
+<DescribeSpotPriceHistoryResponse><requestId>1</requestId><spotPriceHistorySet>{}
+</spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
+
+
+def moment(instance: str, zone: str, hour: int, price: float) -> str:
+    return (
+        f"<item><instanceType>{instance}</instanceType><availabilityZone>us-east-1{zone}"
+        f"</availabilityZone><productDescription>Linux/UNIX</productDescription><spotPrice>{price}"
+        f"</spotPrice><timestamp>2026-09-01T{hour:02}:00:00.000Z</timestamp></item>"
+    )
+
+
+def history(*moments: str) -> AnswerServer:
+    return AnswerServer(lambda _: (200, HISTORY.format("".join(moments)).encode()))
+
+
+def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
+    since, until = (datetime.datetime(2026, 9, d, tzinfo=datetime.timezone.utc) for d in (1, 2))
+    told = [moment("p4d.24xlarge", "a", 8, 7.5), moment("p4d.24xlarge", "b", 2, 9.0),
+            moment("p4d.24xlarge", "c", 2, 10.0), moment("p4d.24xlarge", "a", 0, 8.0),
+            moment("p4d.24xlarge", "b", 12, 7.0)]  # fmt: skip
+    with history(*told) as ec2:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
+        found = spot_history(["p4d.24xlarge", "g5.xlarge"], "us-east-1", since, until)
+        asked = ec2.asked[0].body.decode()
+    series = found["p4d.24xlarge"]
+    assert [stamp.hour for stamp in series.index] == [0, 2, 8, 12] and series.index.tz is not None
+    assert list(series) == [8.0, 9.0, 9.0, 7.5]
+    assert found["g5.xlarge"].empty
+    assert "StartTime=2026-09-01" in asked and "EndTime=2026-09-02" in asked
+    with ec2_error(401, "AuthFailure") as ec2, pytest.raises(UserError, match="AWS refused"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
+        spot_history(["p4d.24xlarge"], "us-east-1", since, until)
+
+
+def test_the_range_of_today_is_that_of_the_zones(monkeypatch):
+    told = [
+        moment("p4d.24xlarge", zone, 1, price)
+        for zone, price in zip("abc", (9, 7, 8.5), strict=True)
+    ]
+    with history(*told) as ec2, price_list("22.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", "p4d.24xlarge")
+    assert known["p4d.24xlarge"].spot_range() == (7, 8.5, 9) and notes == []

@@ -9,12 +9,13 @@ import yaml
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
+from reports.prices import load_prices
 from reports.speed import count_windows, parse_speed
 from tests.conftest import TINY
 from tests.fakes.browser import chromium
 
-FEW = ["--runs", "300", "--today", "2026-10-01", "--hourly", "0.05", "--pool", "p3.2xlarge",
-       "p3.16xlarge", "--slots", "1", "8", "64"]  # fmt: skip
+FEW = ["--runs", "300", "--today", "2026-10-01", "--hourly", "0.05", "--wait-seconds", "120",
+       "--pool", "p3.2xlarge", "p3.16xlarge", "--slots", "1", "8", "64"]  # fmt: skip
 
 
 def planned(capsys, *arguments: str) -> dict:
@@ -32,10 +33,27 @@ def test_every_pool_and_slot_count_that_fit_are_planned(capsys):
                "8 x p3.16xlarge"}  # fmt: skip
     assert set(found) == {(h, market) for h in fitting for market in ("spot", "on demand")}
     spot, fixed = found["8 x p3.16xlarge", "spot"], found["8 x p3.16xlarge", "on demand"]
-    assert (
-        spot["cost"] < fixed["cost"] and spot["hours"] > fixed["hours"] and fixed["reclaims"] == 0
-    )
-    assert spot["windows/s"] == 92.75 and spot["speed"] == "published"
+    assert spot["cost"] < fixed["cost"] == spot["on demand"] and spot["hours"] > fixed["hours"]
+    assert fixed["reclaims"] == 0 and fixed["steps"] is None
+    assert fixed["hours"] == pytest.approx((300 + 60 + 264_396 / 92.75 + 25) / 3600)
+
+
+def test_only_layouts_that_were_published_are_called_so(capsys):
+    speeds = {r["hardware"]: r["speed"] for r in all_options(planned(capsys))}
+    assert {h for h, kind in speeds.items() if kind == "published"} == {
+        "1 x p3.2xlarge", "1 x p3.16xlarge", "8 x p3.16xlarge",
+    }  # fmt: skip
+    assert speeds["8 x p3.2xlarge"] == speeds["64 x p3.2xlarge"] == "modelled"
+
+
+def test_today_s_families_are_planned_by_default(capsys):
+    assert main(["plan", "--runs", "10", "--slots", "8", "--today", "2026-10-01", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    families = {r["hardware"].split(" x ")[1].split(".")[0] for r in all_options(report)}
+    assert {"p4d", "p4de", "p5", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e"} <= families
+    assert not {"p3", "p3dn"} & families
+    assert not any("RETIRED" in note for note in report["notes"])
+    assert any("p3.16xlarge: RETIRED" in note for note in planned(capsys)["notes"])
 
 
 def test_no_option_beats_one_on_the_front(capsys):
@@ -53,30 +71,47 @@ def test_the_deadline_chooses_and_the_yaml_follows(capsys):
     assert slow["resources"]["slots_per_trial"] < fast["resources"]["slots_per_trial"] == 64
     chosen = next(r for r in all_options(report) if r["hardware"] == "8 x p3.16xlarge")
     assert fast["hyperparameters"]["checkpoint_period"] == chosen["steps"]
+    assert report["total"] == chosen["cost"]
     assert chosen["in time"] > 0.95
     assert "MISSES THE DEADLINE" in planned(capsys, "--deadline", "0.1")["yaml"]
 
 
-def test_faster_gpus_are_marked_as_modelled(capsys):
-    speed = parse_speed(None)
-    assert speed.at(64, "p3.16xlarge") == (92.75, "published")
-    per_slot = speed.at(16, "p3.16xlarge")[0] / 16
+def test_faster_gpus_are_marked_as_modelled():
+    known, speed = load_prices(), parse_speed(None, load_prices())
+    assert speed.at(64, known["p3.16xlarge"]) == (pytest.approx(92.75), "published")
+    per_slot = speed.at(16, known["p3.16xlarge"])[0] / 16
     assert 92.75 / 64 < per_slot < 15.8 / 8
-    assert speed.at(8, "p4d.24xlarge") == (pytest.approx(15.8 * 312 / 125), "modelled")
-    own = parse_speed("8=100@p4d.24xlarge")
-    assert own.at(8, "p4d.24xlarge") == (100.0, "measured")
+    assert speed.at(8, known["p4d.24xlarge"]) == (pytest.approx(15.8 * 312 / 125), "modelled")
+    assert speed.at(8, known["p6-b200.48xlarge"])[0] == pytest.approx(15.8 * 2250 / 125)
+    own = parse_speed("8=100@p4d.24xlarge", known)
+    assert own.at(8, known["p4d.24xlarge"]) == (pytest.approx(100), "measured")
+    assert own.at(8, known["p4de.24xlarge"]) == (pytest.approx(100), "modelled")
 
 
-def test_a_trace_and_a_fallback_are_planned(capsys, tmp_path):
+def test_tokens_are_planned_like_the_windows_that_hold_them(capsys):
+    windows = planned(capsys, "--windows", "100000", "--throughput", "8=10@p3.16xlarge")
+    tokens = planned(
+        capsys, "--tokens", "38400000", "--throughput", "8=3840@p3.16xlarge", "--batch", "18432"
+    )
+    assert tokens["title"] == "What 38,400,000 tokens would take and cost"
+    pick = ("hardware", "hours", "cost", "cost high", "minutes")
+    eight = [[r[k] for k in pick] for r in all_options(windows) if r["slots"] == 8]
+    assert [[r[k] for k in pick] for r in all_options(tokens) if r["slots"] == 8] == eight
+    same = [planned(capsys, *work)["yaml"] for work in ([], ["--tokens", str(264_396 * 384)])]
+    assert same[0] == same[1]  # the published speed and batch, in tokens
+    row = all_options(tokens)[0]
+    assert row["$/1,000,000 tokens"] == pytest.approx(row["cost"] / 38.4) and "windows/s" not in row
+
+
+def test_a_trace_is_planned(capsys, tmp_path):
     trace = tmp_path / "trace.csv"
-    reclaims = "".join(f"{hour},reclaim\n" for hour in range(1, 99, 2))
-    trace.write_text("hours,event\n64,machines\n100,end\n" + reclaims)
-    arguments = [text for text in FEW if text not in ("--hourly", "0.05")]
-    extra = ["--trace", str(trace), "--fallback-seconds", "60", "--wait-seconds", "200"]
-    assert main(["plan", *arguments, *extra, "--json"]) == 0
+    rows = "".join(f"{hour},64\n{hour + 0.5},0\n" for hour in range(0, 100, 2))
+    trace.write_text("hours,machines\n" + rows + "100,0\n")
+    arguments = [text for text in FEW if text not in ("--hourly", "0.05", "--wait-seconds", "120")]
+    assert main(["plan", *arguments, "--trace", str(trace), "--json"]) == 0
     rows = all_options(json.loads(capsys.readouterr().out))
     spot = next(r for r in rows if r["hardware"] == "8 x p3.16xlarge" and r["market"] == "spot")
-    assert spot["on demand at end"] > 0.5
+    assert spot["waiting h"] > 1 and spot["hours"] > 0.8 + spot["waiting h"]
 
 
 def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config):
@@ -87,41 +122,19 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config):
     assert count_windows("generated", tiny_config) == split.counts["windows"] > 0
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (["--slots", "60"], "60 slots do not fill machines of 8"),
-        (["--slots", "60", "--pool", "p3.16xlarge"], "60 slots do not fill machines of 8"),
-        (["--slots", "0", "--pool", "p3.16xlarge"], "0 slots do not fill"),
-        (["--pool", "p3.17xlarge"], "did you mean 'p3.16xlarge'"),
-        (["--windows", "-5"], "--windows: -5 must not be negative"),
-        (["--windows", "0"], "--windows: 0 must be greater than 0"),
-        (["--deadline", "-1"], "--deadline: -1 must not be negative"),
-        (["--checkpoint-period", "0"], "--checkpoint-period: 0 must be greater than 0"),
-        (["--monthly", "1.5"], "not a fraction"),
-        (["--notice-read", "2"], "not a share"),
-        (["--throughput", "8=fast"], "expected SLOTS=WINDOWS_PER_SECOND"),
-        (["--throughput", "8=-1"], "both must be greater than 0"),
-        (["--html", "/nowhere/page.html", "--pool", "p3.2xlarge", "--runs", "5"], "cannot write"),
-        (["--trace", "none.csv"], "cannot read it"),
-        (["--hourly", "500", "--pool", "p3.16xlarge", "--slots", "64"], ""),
-    ],
-)
-def test_wrong_input_is_one_line(capsys, arguments, said):
-    if not said:  # hopeless on spot: on demand is what is left
-        assert main(["plan", *arguments, "--runs", "5"]) == 0
-        assert "never" in capsys.readouterr().out
-        return
-    assert main(["plan", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert said in err and err.count("\n") == 1 and out == ""
+def test_an_option_that_never_finishes_is_told_and_not_chosen(capsys):
+    hopeless = ["--hourly", "60", "--restart-seconds", "900", "--pool", "p3.16xlarge"]
+    assert main(["plan", *hopeless, "--slots", "64", "--runs", "10", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    spot, fixed = sorted(all_options(report), key=lambda row: row["market"], reverse=True)
+    assert spot["cost"] is None and "on demand" in report["yaml"] and fixed["front"] == "*"
 
 
 def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
     pages = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         path = tmp_path / f"{name}.html"
-        assert main(["plan", *FEW, "--seed", seed, "--html", str(path)]) == 0
+        assert main(["plan", *FEW, "--seed", seed, "--html", str(path), "--json"]) == 0
         pages.append(path.read_bytes())
     assert pages[0] == pages[1] != pages[2]
     assert not [p for p in tmp_path.iterdir() if p.suffix != ".html"]  # nothing half-written
@@ -130,7 +143,7 @@ def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
 
 def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path):
     path = tmp_path / "plan.html"
-    assert main(["plan", *FEW, "--deadline", "2", "--html", str(path)]) == 0
+    assert main(["plan", *FEW, "--deadline", "2", "--html", str(path), "--json"]) == 0
     with chromium(tmp_path / "profile", "1280,2600") as browser:
         browser.get(path.as_uri())
         assert browser.find_element("tag name", "h1").text.startswith("What 264,396 windows")

@@ -1,22 +1,21 @@
 """The price file: what is refused, what is derived, what is said of its age."""
 
+import dataclasses
 import datetime
-import math
 import pathlib
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
 from reports import prices
 
+TODAY = datetime.date(2026, 10, 1)
 ENTRY: dict[str, Any] = {
     "slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot_discount": 0.7,
-    "interruption": "5-10%", "region": "us-east-1", "source": "a test",
+    "region": "us-east-1", "source": "a test",
     "date": datetime.date(2026, 9, 17),
 }  # fmt: skip
 
@@ -31,26 +30,44 @@ def written(tmp_path: pathlib.Path, **changes: Any) -> pathlib.Path:
 def test_the_shipped_file_covers_the_families_and_agrees_with_the_slots_of_machines():
     known = prices.load_prices()
     families = {instance.split(".")[0] for instance in known}
-    assert {"p3", "p3dn", "g4dn", "g5", "g6e", "p4d", "p4de", "p5"} <= families
+    assert {"p3", "p3dn", "g4dn", "g5", "g6", "g6e", "g7", "g7e", "p4d", "p4de", "p5", "p5en",
+            "p6-b200", "p6-b300"} <= families  # fmt: skip
     for instance, price in known.items():
-        assert price.slots == (DETERMINED_SLOTS.get(instance) or EC2_GPUS[instance])
-        assert 0 < price.spot < price.on_demand
+        slots = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance)
+        assert slots in (None, price.slots) and price.teraflops and price.source
+        low, middle, high = price.spot_range()
+        assert 0 < low <= middle <= high <= price.on_demand
+        assert bool(price.retired) == instance.startswith("p3")
     assert known["p3.16xlarge"].spot == pytest.approx(7.344)
+    assert known["p3.16xlarge"].retired == datetime.date(2026, 5, 25)
+
+
+def test_what_is_not_recorded_is_called_assumed():
+    for price in prices.load_prices().values():
+        if price.spot_low is None:
+            assert "assumed" in price.source or "one zone" in price.source
 
 
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"on_demand": -1}, "instances.p3.16xlarge.on_demand: -1 must be greater than 0"),
+        ({"on_demand": -1}, "instances.p3.16xlarge.on_demand: -1.0 must be greater than 0"),
         ({"on_demand": None}, "instances.p3.16xlarge.on_demand: missing; set it"),
-        ({"on_demand": "24"}, "expected a number, got '24'"),
-        ({"on_demand": float("nan")}, "expected a number"),
+        ({"on_demand": "a lot"}, "expected a number, got 'a lot'"),
+        ({"on_demand": float("nan")}, "instances.p3.16xlarge.on_demand: nan is no number"),
         ({"spot_discount": None}, "spot: missing (or spot_discount)"),
-        ({"spot_discount": 1.2}, "a fraction below 1"),
-        ({"spot": -3}, "spot: -3 must be greater than 0"),
+        ({"spot_discount": 1.2}, "spot_discount: 1.2 must be at least 0 and less than 1"),
+        ({"spot": -3, "spot_discount": None}, "spot: -3.0 must be greater than 0"),
+        ({"spot": 3}, "spot: missing (or spot_discount), or both; give one"),
+        ({"spot_low": 9, "spot_high": 8}, "spot_low: 9 is above spot_high"),
+        ({"spot_high": float("inf")}, "spot_high: inf is no number"),
+        ({"retired": "yes"}, "retired: expected a day"),
+        ({"date": datetime.date(2999, 1, 1)}, "date: 2999-01-01 is in the future"),
+        ({"date": datetime.datetime(2026, 9, 17, 10)}, "expected a day without a time"),
+        ({"date": None}, "date: missing"),
+        ({"slots": True}, "slots: expected a whole number, got True"),
         ({"slots": 4}, "4, but a p3.16xlarge has 8"),
-        ({"interruption": "7%"}, "'7%' is not one of"),
-        ({"date": "last week"}, "expected the day"),
+        ({"date": "last week"}, "expected a day"),
         ({"ondemand": 1}, "did you mean 'on_demand'"),
     ],
 )
@@ -61,7 +78,9 @@ def test_a_wrong_price_is_one_line_that_names_the_key(tmp_path, changes, said):
     assert said in str(caught.value) and str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1", "instances: 3", "instances: {x: 1}"])
+@pytest.mark.parametrize(
+    "text", ["a: [", "- 1", "instances: 3", "instances: {x: 1}", "a: 1\ninstances: {}", "\x00"]
+)
 def test_a_file_that_is_no_price_file_is_refused(tmp_path, text):
     path = tmp_path / "prices.yaml"
     path.write_text(text)
@@ -69,18 +88,21 @@ def test_a_file_that_is_no_price_file_is_refused(tmp_path, text):
         prices.load_prices(path)
 
 
-def test_ten_percent_a_month_as_a_hazard():
-    assert prices.hourly_hazard(0.10) == pytest.approx(-math.log(0.9) / 730.5)
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "prices.yaml"
+    path.write_text("instances:\n  a: {slots: 1}\n  b: {slots: 1}\n  a: {slots: 2}\n")
+    with pytest.raises(UserError, match="line 4: 'a' is there twice"):
+        prices.load_prices(path)
+    path.write_text("instances: {a: {slots: 1, slots: 2}}")
+    with pytest.raises(UserError, match="'slots' is there twice"):
+        prices.load_prices(path)
 
 
-@given(st.floats(0, 0.999))
-def test_a_band_survives_the_way_to_a_hazard_and_back(monthly):
-    assert prices.monthly_fraction(prices.hourly_hazard(monthly)) == pytest.approx(monthly)
-
-
-def test_all_machines_cannot_be_taken_in_a_month_for_sure():
-    with pytest.raises(UserError, match="not a fraction"):
-        prices.hourly_hazard(1.0)
+def test_the_range_of_a_price():
+    price = prices.load_prices()["p5.48xlarge"]
+    assert price.spot_range() == (10.2397, 21.1543, 55.04)
+    alone = dataclasses.replace(price, spot_low=None, spot_high=None)
+    assert alone.spot_range() == (21.1543,) * 3
 
 
 def test_slots_that_fill_no_whole_machines():
@@ -101,3 +123,8 @@ def test_a_stale_price_is_said(tmp_path):
     stale = prices.notes([price], datetime.date(2027, 10, 1))
     assert not any("STALE" in line for line in fresh)
     assert any("STALE price of 2026-09-17" in line for line in stale)
+
+
+def test_a_retired_type_is_said():
+    (line,) = (n for n in prices.notes([prices.load_prices()["p3.2xlarge"]], TODAY) if "RET" in n)
+    assert "p3.2xlarge: RETIRED, AWS launches none since 2026-05-25" in line

@@ -2,14 +2,14 @@
 
 import datetime
 import json
+from typing import Any
 
+import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reports import bills, records
+from reports import bills, live, records
 from reports.__main__ import main
-from tests.fakes.records import SPOT, TOKEN, FakeRecords
+from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
@@ -22,8 +22,9 @@ def logged_in(monkeypatch, tmp_path):
     monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
 
 
-def report(capsys, master: FakeRecords, *arguments: str) -> dict:
-    assert main([*arguments, "--master", master.url, *UNTIL, "--json"]) == 0
+def report(capsys, master: Any, *arguments: str) -> dict:
+    command, *more = arguments
+    assert main([command, "--master", master.url, *UNTIL, "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -31,58 +32,109 @@ def test_a_trial_restarted_twice_and_one_still_running(capsys):
     with FakeRecords() as master:
         found = report(capsys, master, "cost", "--experiment", "7", "8")
     ended, running = found["tables"][0]["rows"]
-    assert ended["restarts"] == 2 and ended["slots"] == 16
-    assert ended["hours"] == pytest.approx(141 / 60, abs=1e-3)
-    assert ended["lost h"] == pytest.approx(0.5, abs=1e-3)
-    assert ended["windows/s"] == pytest.approx(2 / (1 / 80 + 1 / 120))
+    assert ended["slots"] == 16 and ended["hardware"] == "2 x p3.16xlarge"
+    assert (ended["stops"], ended["kinds"]) == (2, "1 failed, 1 reclaimed")
+    assert ended["elapsed h"] == pytest.approx(141 / 60)
+    assert ended["worked h"] == pytest.approx(121 / 60)
+    assert ended["lost h"] == pytest.approx(0.5)
+    assert ended["windows/s"] == pytest.approx(400 * 256 / (55 * 60))
     assert (ended["EM"], ended["F1"]) == (86.0, 89.0)
-    machine_hours = 160 / 60 + 115 / 60 + 45 / 60  # i-a, i-b, i-c, from launch to termination
-    assert ended["cost"] == pytest.approx(machine_hours * SPOT_HOUR, abs=0.01)
-    assert running["run"].endswith("(running)") and running["restarts"] == 0
-    assert running["cost"] == pytest.approx(70 / 60 * HOUR, abs=0.01)  # i-d since 11:50
+    machine_hours = (160 + 111 + 45) / 60  # i-a, i-b, i-c, from launch to termination
+    assert ended["cost"] == pytest.approx(machine_hours * SPOT_HOUR)
+    assert ended["on demand"] == pytest.approx(machine_hours * HOUR)
+    assert (ended["low"], ended["high"]) == pytest.approx((machine_hours * 2.67, ended["cost"]))
+    assert ended["$/hour"] == pytest.approx(2 * SPOT_HOUR)
+    assert running["run"].endswith("(running) *") and running["stops"] == 0
+    assert running["cost"] == pytest.approx(70 / 60 * HOUR)  # i-d since 11:50
     assert running["lost h"] == 0 and running["EM"] is None
     assert running["windows/s"] == pytest.approx(100 * 256 / 2700)  # no report says it
+    assert running["faster"] is None and running["cheaper"] is None
+    assert found["total"] == pytest.approx(ended["cost"] + running["cost"])
 
 
 def test_what_the_money_was_for(capsys):
     with FakeRecords() as master:
         found = report(capsys, master, "cost", "--experiment", "7")
-    (parts,) = found["tables"][1]["rows"]
+    (row,), (parts,) = (table["rows"] for table in found["tables"][:2])
     pair = 2 * SPOT_HOUR / 60  # a minute of both machines
     expected = {
         "boot": 25 / 60 * SPOT_HOUR,  # i-a and i-b 10 min each, i-c 5
-        "idle": (10 + 10 + 10 + 5 + 9 + 9) / 60 * SPOT_HOUR,
+        "idle": (10 + 10 + 10 + 1 + 9 + 9) / 60 * SPOT_HOUR,
+        "start-up": 5 * pair,
+        "restart": (5 + 5) * pair,
         "training": (20 + 20 + 15) * pair,
         "validation": 5 * pair,
         "checkpoints": 15 * pair,
-        "image": 5 * pair,
         "lost": 30 * pair,
-        "other": 11 * pair,
+        "other": 1 * pair,
     }
     for part, dollars in expected.items():
-        assert parts[part] == pytest.approx(dollars, abs=0.02), part
+        assert parts[part] == pytest.approx(dollars), part
     assert parts["sum"] == pytest.approx(sum(parts[part] for part in expected))
+    between = (10 + 10 + 10 + 1 + 5) / 60 * SPOT_HOUR  # idle in the two gaps, boot of i-c
+    assert row["interruptions"] == pytest.approx(40 * pair + between)
 
 
 def test_without_the_allocation_records_machines_are_paid_while_held(capsys):
-    with FakeRecords(hide_raw=True) as master:
+    with FakeRecords(hide=("allocation/raw", "-csv")) as master:
         found = report(capsys, master, "cost", "--experiment", "7")
     (row,) = found["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(2 * 121 / 60 * SPOT_HOUR, abs=0.01)
+    assert row["cost"] == pytest.approx(2 * 121 / 60 * SPOT_HOUR)
     assert any("does not show this user" in note for note in found["notes"])
+
+
+def test_without_the_csv_that_is_said(capsys):
+    with FakeRecords(hide=("-csv",)) as master:
+        found = report(capsys, master, "cost", "--experiment", "7")
+    (row,) = found["tables"][0]["rows"]
+    assert row["cost"] == pytest.approx(316 / 60 * SPOT_HOUR)
+    assert any("who else held the machines is not seen" in note for note in found["notes"])
 
 
 def test_a_pool_that_is_not_on_ec2_is_priced_as_told(capsys):
     with FakeRecords() as master:
         found = report(capsys, master, "cost", "--experiment", "7", "--price-pool",
                        f"{SPOT}=p3.16xlarge")  # fmt: skip
-    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(320 / 60 * HOUR)
+    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(316 / 60 * HOUR)
 
 
-def test_scaling_takes_experiments(capsys):
+def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
+    """Half price until 12:00, the double from then on; before the history, the file's."""
+    steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
+    series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
+    monkeypatch.setattr(live, "priced", lambda args, known, wanted: (known, []))
+    monkeypatch.setattr(live, "spot_history", lambda *_: series)
+    with FakeRecords() as master:
+        found = report(capsys, master, "cost", "--experiment", "7", "--live")
+    hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
+    row = found["tables"][0]["rows"][0]
+    assert row["cost"] == pytest.approx(hours * SPOT_HOUR) and row["low"] is None
+
+
+def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
+    """8 slots that still run and 16 that ended are no series: they gave 506 % efficiency."""
     with FakeRecords() as master:
         found = report(capsys, master, "scaling", "--experiment", "7", "8")
-    assert [row["N"] for row in found["tables"][0]["rows"]] == [8, 16]
+    rows = found["tables"][0]["rows"]
+    assert sorted(row["N"] for row in rows) == [8, 16]
+    assert {row["efficiency"] for row in rows} == {1.0}
+
+
+def test_a_search_is_the_sum_of_its_trials(capsys):
+    """Two trials at once, then one alone: slots at most, rate and windows as they were."""
+    trials = [
+        Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)])
+        for n, end, speed in ((0, "12:30", 50.0), (1, "13:00", 100.0))
+    ]
+    lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:00")]
+    cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
+    with FakeRecords(cluster) as master:
+        (row,) = report(capsys, master, "cost", "--experiment", "9")["tables"][0]["rows"]
+    assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")
+    assert row["worked h"] == 1 and row["$/hour"] == pytest.approx(1.5 * SPOT_HOUR)
+    each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
+    assert row["windows/s"] == pytest.approx(1.5 * each)
+    assert row["cost"] == pytest.approx((40 + 60) / 60 * SPOT_HOUR)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +152,7 @@ def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experim
 def test_no_master(capsys, monkeypatch):
     monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # between its five tries
     assert main(["cost", "--experiment", "7", "--master", "http://127.0.0.1:9"]) == 2
-    assert "no master answers there" in capsys.readouterr().err
+    assert "no Determined master answers there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -118,22 +170,19 @@ def test_every_form_of_time_the_master_writes(text):
     assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
 
 
-moments = st.integers(0, 1000).map(
-    lambda minute: datetime.datetime(2026, 1, 1) + datetime.timedelta(minutes=minute)
-)
+def test_stops_are_told_apart_by_what_the_records_have():
+    """A machine that ended, a checkpoint just before, another task, or none of these."""
 
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 3), st.integers(1, 8), moments, moments), min_size=1, max_size=6
-    ),
-    moments,
-    moments,
-)
-def test_a_machines_life_is_paid_exactly_once(raw, first, last):
-    holds = [bills.Hold(e, s, min(a, b), max(a, b)) for e, s, a, b in raw]
-    start = min([first, last, *(hold.start for hold in holds)])
-    end = max([first, last, *(hold.end for hold in holds)])
-    paid = bills.share_life(start, end, holds)
-    assert sum(paid.values()) == pytest.approx((end - start).total_seconds())
-    assert all(seconds >= 0 for seconds in paid.values())
+    start = pd.Timestamp("2026-11-20T00:00:00Z")
+    times = [("a.0", 0, 10), ("a.1", 11, 20), ("b.2", 21, 30), ("b.3", 31, 40), ("b.4", 41, 50)]
+    held = []
+    for name, *minutes in times:
+        span = [start + pd.Timedelta(minute, "min") for minute in minutes]
+        held.append(records.Allocation(name, *span, "p", (f"i-{name}",), 8, 1))
+    saved = tuple(held[n].end - pd.Timedelta("5s") for n in (0, 2))
+    found = records.Trial(1, "STATE_ERROR", tuple(held), saved, 1, (), {})
+    gone = found.allocations[2].end + pd.Timedelta("90s")
+    life = records.Entry("instance", 0, "i-b.2", found.allocations[0].start, gone)
+    known = records.Records((), {}, gone + pd.Timedelta("1h"), (life,))
+    kinds = [kind for kind, _, _ in bills.stops(found, known)]
+    assert kinds == ["paused", "continued", "reclaimed", "failed", "failed"]

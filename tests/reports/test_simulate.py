@@ -1,171 +1,231 @@
-"""The spot simulation: against the closed form, its invariants, and traces."""
+"""The spot simulation: against another one written from the README, its invariants, traces."""
 
 import dataclasses
 import math
+import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detalbert.errors import UserError
-from reports.closed_form import break_even_hazard, daly_period, expected, young_period
-from reports.plan import best_period, within
-from reports.reclaims import Constant, Trace, load_trace
-from reports.simulate import Job, simulate
+from reports.plan_command import Settings
+from reports.reclaims import CASES, Constant, Trace
+from reports.simulate import Job, running_seconds, simulate
 
 # The published 64-slot job on eight spot p3.16xlarge.
-JOB = Job(
-    work_seconds=2850, period_seconds=300, checkpoint_seconds=25, machines=8, price=7.344,
-    on_demand_price=24.48,
-)  # fmt: skip
-SETTINGS = {
-    "rare": ({}, 0.001),
-    "frequent": ({}, 0.5),
-    "long": ({"work_seconds": 36_000, "period_seconds": 900}, 0.1),
-    "one machine": ({"machines": 1, "work_seconds": 132_198, "period_seconds": 1800}, 0.2),
-    "one checkpoint": ({"period_seconds": 2850}, 0.1),
-    "slow restart": ({"restart_seconds": 600, "boot_seconds": 600}, 0.3),
-    "noticed": ({"notice_read": 1.0}, 0.5),
-    "noticed, slow restart": ({"notice_read": 1.0, "restart_seconds": 300}, 1.0),
-    "others dropped": ({"idle_seconds": 100.0}, 0.5),
-}
+JOB = Job(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_means_have_the_closed_form_in_their_99_percent_interval(name):
-    changes, hazard = SETTINGS[name]
-    job = dataclasses.replace(JOB, **changes)
-    found, closed = simulate(job, Constant(hazard), 20_000, seed=1), expected(job, hazard)
-    assert within(found.hours, closed.hours)
-    assert within(found.cost, closed.cost)
-    assert within(found.reclaims, closed.reclaims)
-    assert found.reclaims.sum() > 0  # else it would agree on nothing
+def ruled(job: Job, **rules: float) -> Job:
+    return dataclasses.replace(job, rules=dataclasses.replace(job.rules, **rules))
 
 
-def test_waits_for_capacity_have_the_closed_time_too():
-    job = dataclasses.replace(JOB, wait_seconds=200.0)
-    found = simulate(job, Constant(0.3), 20_000, seed=2)
-    assert within(found.hours, expected(job, 0.3).hours)
+class Steady:
+    """Reclaims at a constant rate, from the README's words."""
+
+    def __init__(self, hourly: float, wait: float) -> None:
+        self.hourly, self.mean = hourly, wait
+
+    def stop(self, dice: random.Random, now: float, n: int) -> float:
+        return now + dice.expovariate(self.hourly / 3600) if self.hourly else math.inf
+
+    def again(self, dice: random.Random, now: float, n: int) -> float:
+        return dice.expovariate(1 / self.mean) if self.mean else 0.0
+
+    def first(self, dice: random.Random, now: float, n: int) -> float:
+        rate = self.hourly / 3600
+        gone = rate * self.mean / (1 + rate * self.mean)
+        return self.again(dice, now, n) if dice.random() < gone else 0.0
+
+
+class Replayed:
+    """A recording, walked from one change to the next."""
+
+    def __init__(self, rows: list[tuple[float, int]]) -> None:  # hours, machines; the last: the end
+        self.rows = [(hours * 3600, count) for hours, count in rows[:-1]]
+        self.length = rows[-1][0] * 3600
+
+    def changes(self, now: float):
+        lap = math.floor(now / self.length)
+        while True:
+            yield from ((lap * self.length + at, count) for at, count in self.rows)
+            lap += 1
+
+    def there(self, now: float) -> int:
+        return [count for at, count in self.rows if at <= now % self.length][-1]
+
+    def stop(self, dice: random.Random, now: float, n: int) -> float:
+        count = self.there(now)
+        if count < n:
+            return now
+        for at, left in self.changes(now):
+            if at <= now:
+                continue
+            if left < count:
+                mine = [True] * n + [False] * (count - n)
+                if any(dice.sample(mine, count - left)):
+                    return at
+            count = left
+        raise AssertionError
+
+    def again(self, dice: random.Random, now: float, n: int) -> float:
+        if self.there(now) >= n:
+            return 0.0
+        return next(at for at, count in self.changes(now) if at > now and count >= n) - now
+
+    first = again
+
+
+def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[float, ...]:
+    """Hours, dollars, reclaims: event by event, from "How a plan is made" alone."""
+    rules, n = job.rules, job.machines
+    offset = dice.uniform(0, market.length) if isinstance(market, Replayed) else 0.0
+    marks, done = [], 0.0  # ends of the checkpoints, on the clock of an undisturbed job
+    while done < job.work_seconds - 1e-9:
+        trained = min(job.period_seconds, job.work_seconds - done)
+        done += trained
+        marks.append((marks[-1] if marks else 0.0) + trained + rules.checkpoint_seconds)
+    end, at, dollars, reclaims = marks[-1], 0.0, 0.0, 0
+    launched = market.first(dice, offset, n)
+    while True:
+        clock = launched + rules.boot_seconds + rules.image_seconds
+        finish = clock + rules.restart_seconds + end - at
+        stop = market.stop(dice, offset + clock, n) - offset
+        age = min(stop, finish) - launched
+        if stop >= finish or age >= 3600:
+            dollars += n * age / 3600 * job.price
+        if stop >= finish:
+            return finish / 3600, dollars, reclaims
+        reclaims += 1
+        reached = at + max(0.0, stop - clock - rules.restart_seconds)
+        at = max([at, *(mark for mark in marks if mark <= reached)])
+        if dice.random() < rules.notice_read and rules.checkpoint_seconds <= 120:
+            at = max(at, reached - 120)
+        launched = stop + 25 + market.again(dice, offset + stop + 25, n)
+
+
+ROWS = [(0, 8), (2.0, 5), (2.2, 8), (6.5, 0), (9, 8), (11, 12), (13, 9), (15, 8), (15.5, 3),
+        (18, 4), (18.3, 8), (24, 8)]  # fmt: skip
+HOURS, COUNTS = np.array(ROWS[:-1]).T
+TRACE = Trace(HOURS * 3600, COUNTS.astype(int), 24 * 3600.0)
+LONG = dataclasses.replace(JOB, work_seconds=30_000.0, period_seconds=700.0)
+PAIRS: dict[str, tuple[Job, Constant | Trace, Callable[[], Steady | Replayed]]] = {
+    **{name: (JOB, case, lambda case=case: Steady(case.hourly, case.wait_seconds))
+       for name, case in CASES.items()},
+    "some noticed": (
+        ruled(LONG, notice_read=0.5), Constant(0.3, 600), lambda: Steady(0.3, 600)
+    ),
+    "a trace": (LONG, TRACE, lambda: Replayed(ROWS)),
+    "a trace on part of its machines": (
+        dataclasses.replace(LONG, machines=3), TRACE, lambda: Replayed(ROWS)
+    ),
+    "a trace, some noticed": (
+        ruled(dataclasses.replace(LONG, machines=5), notice_read=0.5), TRACE, lambda: Replayed(ROWS)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_means_are_those_of_a_simulation_written_from_the_readme(name):
+    job, market, other = PAIRS[name]
+    dice = random.Random(7)
+    theirs = np.array([one_run(dice, job, other()) for _ in range(3000)])
+    ours = simulate(job, market, 20_000, seed=1)[["hours", "cost", "reclaims"]].to_numpy()
+    error = np.sqrt(theirs.var(0) / len(theirs) + ours.var(0) / len(ours))
+    far = np.abs(theirs.mean(0) - ours.mean(0)) / error
+    assert (far < 3).all(), far
+    assert ours[:, 2].mean() > 0.04  # else they would agree on nothing
+    for column, (mine, other) in enumerate(zip(ours.T, theirs.T, strict=True)):
+        for share in (0.05, 0.5, 0.95):
+            value = np.quantile(mine, share)
+            below, up_to = (other < value - 1e-6).mean(), (other <= value + 1e-6).mean()
+            assert below - 0.02 < share < up_to + 0.02, (column, share, value)
+
+
+def test_running_time_is_the_closed_form():
+    for market in (Constant(0.05), Constant(0.5), Constant(1.39, 600)):
+        for period in (100.0, 300.0, 2850.0):
+            job = dataclasses.replace(JOB, period_seconds=period)
+            found = simulate(job, market, 20_000, seed=2)
+            seconds, reclaims = running_seconds(job, market, np.array([period]))
+            busy = market.rate * market.wait_seconds
+            down = 25 + market.wait_seconds + job.start_seconds
+            hours = seconds + reclaims * down + job.start_seconds
+            hours = (hours + busy / (1 + busy) * market.wait_seconds) / 3600
+            for name, closed in (("hours", hours), ("reclaims", reclaims)):
+                error = found[name].std() / math.sqrt(20_000)
+                assert abs(found[name].mean() - closed[0]) < 3.5 * error
 
 
 def test_the_same_seed_gives_the_same_runs_and_another_seed_others():
     first, again, other = (simulate(JOB, Constant(0.5), 500, seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first.hours, again.hours)
-    np.testing.assert_array_equal(first.cost, again.cost)
-    assert (first.hours != other.hours).any()
+    assert first.equals(again) and (first["hours"] != other["hours"]).any()
 
 
 def test_without_reclaims_it_is_arithmetic():
     found = simulate(JOB, Constant(0.0), 10, seed=0)
     seconds = 180 + 120 + 60 + 2850 + 10 * 25
-    np.testing.assert_allclose(found.hours, seconds / 3600)
-    np.testing.assert_allclose(found.cost, 8 * 7.344 * seconds / 3600)
+    np.testing.assert_allclose(found["hours"], seconds / 3600)
+    np.testing.assert_allclose(found["cost"], 8 * 7.344 * seconds / 3600)
+
+
+def test_a_machine_that_is_taken_in_its_first_hour_is_free():
+    job = dataclasses.replace(JOB, work_seconds=20_000, period_seconds=20_000, machines=1)
+
+    class Once(Constant):
+        def next(self, rng, now, machines):
+            first = now < 1000
+            return np.where(first, self.wait_seconds, np.inf)
+
+        def first_wait(self, rng, now, machines):
+            return 0.0 * now
+
+        def wait(self, rng, now, machines):
+            return 0.0 * now
+
+    rest = 7.344 * (300 + 60 + 20_025) / 3600
+    early = simulate(job, Once(0.1, 3299.0), 1, 0)["cost"][0]  # 300 s after its launch it starts
+    late = simulate(job, Once(0.1, 3300.0), 1, 0)["cost"][0]
+    assert early == pytest.approx(rest) and late == pytest.approx(rest + 7.344)
 
 
 jobs = st.builds(
     Job,
     work_seconds=st.floats(10, 20_000),
     period_seconds=st.floats(30, 5000),
-    checkpoint_seconds=st.floats(0.1, 200),
     machines=st.integers(1, 16),
     price=st.floats(0.1, 50),
-    on_demand_price=st.floats(0.1, 100),
-    wait_seconds=st.sampled_from([0.0, 300.0]),
-    fallback_seconds=st.sampled_from([600.0, math.inf]),
-    notice_read=st.sampled_from([0.0, 0.5, 1.0]),
+    rules=st.builds(
+        Settings,
+        checkpoint_seconds=st.floats(0.1, 200),
+        notice_read=st.sampled_from([0.0, 0.5, 1.0]),
+    ),
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs, st.floats(0, 0.5), st.integers(0, 9))
-def test_no_run_is_shorter_or_cheaper_than_its_work(job, hazard, seed):
-    found = simulate(job, Constant(hazard), 50, seed)
-    least = (job.work_seconds + job.checkpoint_seconds) / 3600
-    assert (found.hours >= least * (1 - 1e-9)).all()
-    cheapest = min(job.price, job.on_demand_price) * job.machines
-    assert (found.cost >= least * cheapest * (1 - 1e-9)).all()
-    assert (found.lost_hours <= found.hours).all()
+@given(jobs, st.floats(0, 0.5), st.sampled_from([0.0, 300.0]))
+def test_no_run_is_shorter_than_its_work_and_a_higher_price_costs_more(job, rate, wait):
+    market = Constant(rate, wait)
+    found = simulate(job, market, 50, 0)
+    least = (job.work_seconds + job.rules.checkpoint_seconds) / 3600
+    assert (found["hours"] >= least * (1 - 1e-9)).all()
+    assert (found["lost h"] + found["waiting h"] <= found["hours"]).all()
+    dearer = simulate(dataclasses.replace(job, price=job.price * 1.5), market, 50, 0)
+    assert (dearer["cost"] >= found["cost"]).all() and dearer["hours"].equals(found["hours"])
 
 
-@settings(max_examples=40, deadline=None)
-@given(jobs, st.floats(0, 0.5), st.floats(1.01, 3))
-def test_a_higher_price_costs_more_and_takes_no_longer(job, hazard, factor):
-    dearer = dataclasses.replace(job, price=job.price * factor)
-    cheap, dear = (simulate(j, Constant(hazard), 50, 0) for j in (job, dearer))
-    assert (dear.cost >= cheap.cost).all() and dear.cost.sum() > cheap.cost.sum() * (1 - 1e-12)
-    np.testing.assert_array_equal(cheap.hours, dear.hours)
-
-
-def test_a_notice_that_is_read_loses_nothing():
-    noticed = simulate(dataclasses.replace(JOB, notice_read=1.0), Constant(0.5), 500, 0)
-    assert noticed.reclaims.sum() > 0 and noticed.lost_hours.sum() == 0
-    late = dataclasses.replace(JOB, notice_read=1.0, checkpoint_seconds=130.0)
-    assert simulate(late, Constant(0.5), 500, 0).lost_hours.sum() > 0  # it does not fit in
-
-
-def test_a_long_wait_ends_on_demand():
-    job = dataclasses.replace(JOB, wait_seconds=1e9, fallback_seconds=600.0)
-    found = simulate(job, Constant(0.5), 100, 0)
-    assert found.fell_back.all() and found.reclaims.sum() == 0
-    seconds = 180 + 120 + 60 + 2850 + 250
-    np.testing.assert_allclose(found.hours, (600 + seconds) / 3600)
-    np.testing.assert_allclose(found.cost, 8 * 24.48 * seconds / 3600)
+def test_a_notice_that_is_read_loses_two_minutes_at_most():
+    found = simulate(ruled(JOB, notice_read=1.0), Constant(2.0), 500, 0)
+    assert found["reclaims"].sum() > 0
+    assert (found["lost h"] <= found["reclaims"] * 120 / 3600 + 1e-9).all()
+    late = ruled(JOB, notice_read=1.0, checkpoint_seconds=130.0)  # it does not fit in
+    lost = simulate(late, Constant(2.0), 500, 0)
+    assert (lost["lost h"] > lost["reclaims"] * 120 / 3600).any()
 
 
 def test_a_job_that_cannot_finish_says_so():
-    job = dataclasses.replace(JOB, period_seconds=2850.0, machines=64)
-    assert np.isinf(simulate(job, Constant(10.0), 5, 0).cost).all()
-
-
-def test_the_checkpoint_period_that_is_chosen_is_the_cheapest():
-    hazard = 0.05
-    job = dataclasses.replace(JOB, work_seconds=20_000, period_seconds=20_000)
-    best = best_period(job, Constant(hazard), step=3.0, seed=0)
-    young = young_period(25, hazard, 8)
-    assert young == pytest.approx(math.sqrt(2 * 25 * 3600 / (hazard * 8)))
-    assert 0.5 * young < best < 2 * young
-    assert abs(daly_period(25, hazard, 8) - young) < 0.2 * young
-    cost = expected(dataclasses.replace(job, period_seconds=best), hazard).cost
-    for other in (young / 3, young * 3):
-        assert expected(dataclasses.replace(job, period_seconds=other), hazard).cost > cost
-
-
-def test_at_the_break_even_rate_spot_costs_what_on_demand_does():
-    on_demand = dataclasses.replace(JOB, price=24.48)
-    target = expected(on_demand, 0.0).cost
-    rate = break_even_hazard(JOB, target)
-    period = daly_period(JOB.checkpoint_seconds, rate, JOB.machines)
-    there = dataclasses.replace(JOB, period_seconds=period)
-    assert expected(there, rate).cost == pytest.approx(target, rel=1e-6)
-    assert break_even_hazard(JOB, 1.0) == 0.0  # on demand is all but free
-
-
-def test_a_trace_of_a_constant_rate_is_a_constant_rate():
-    rng = np.random.Generator(np.random.PCG64(0))
-    moments = np.sort(rng.uniform(0, 3600 * 20_000, 20_000))  # 0.125 per machine-hour
-    trace = Trace(moments, 3600.0 * 20_000, 8)
-    assert trace.hazard == pytest.approx(0.125)
-    half = dataclasses.replace(JOB, machines=4)
-    for job in (JOB, half):
-        found, like = (simulate(job, r, 4000, 1) for r in (trace, Constant(0.125)))
-        assert found.reclaims.mean() == pytest.approx(like.reclaims.mean(), rel=0.1)
-        assert found.hours.mean() == pytest.approx(like.hours.mean(), rel=0.02)
-
-
-def test_a_trace_file_is_read_and_its_faults_named(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("hours,event\n8,machines\n100,end\n7.5,reclaim\n2,reclaim\n")
-    trace = load_trace(path)
-    assert list(trace.seconds) == [7200, 27000] and trace.machines == 8
-    with pytest.raises(UserError, match="watched 8 machines, the job needs 16"):
-        trace.next(np.random.default_rng(0), np.zeros(2), 16)
-    for text, said in [
-        ("hours,event\n8,machines\n100,end\nx,reclaim\n", "line 4"),
-        ("hours,event\n8,machines\n100,end\n5,taken\n", "line 4"),
-        ("hours,event\n8,machines\n5,reclaim\n", "one row with machines and one with end"),
-        ("hours,event\n8,machines\n5,reclaim\n3,end\n", "end after the last reclaim"),
-    ]:
-        path.write_text(text)
-        with pytest.raises(UserError, match=said):
-            load_trace(path)
+    job = dataclasses.replace(JOB, period_seconds=2850.0)
+    assert np.isinf(simulate(job, Constant(60.0), 5, 0)["cost"]).all()

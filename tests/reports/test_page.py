@@ -1,0 +1,118 @@
+"""The page in a browser: at two widths and printed, nothing is lost and no text is over text."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.__main__ import main
+from tests.fakes.browser import chromium
+from tests.fakes.records import TOKEN, FakeRecords
+
+TODAY = ["--today", "2026-11-21"]
+POOLS = """g4dn.xlarge g4dn.12xlarge g4dn.metal g5.xlarge g5.12xlarge g5.48xlarge g6e.xlarge
+g6e.12xlarge g6e.48xlarge p4d.24xlarge p4de.24xlarge p5.4xlarge p5.48xlarge p5en.48xlarge""".split()
+# Every visible text box of the page: no two of different elements may cover each other.
+OVERLAPS = """
+const boxes = [];
+const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) {
+  if (!walk.currentNode.data.trim()) continue;
+  const range = document.createRange();
+  range.selectNodeContents(walk.currentNode);
+  for (const r of range.getClientRects()) boxes.push([r.left, r.top, r.right, r.bottom,
+    walk.currentNode.data.trim()]);
+}
+const found = [];
+for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {
+  const [a, b] = [boxes[i], boxes[j]];
+  if (a[4] !== b[4] && Math.min(a[2], b[2]) - Math.max(a[0], b[0]) > 2 &&
+      Math.min(a[3], b[3]) - Math.max(a[1], b[1]) > 4) found.push(a[4] + ' / ' + b[4]);
+}
+return [boxes.length, found];
+"""
+# [what is wider than its room and does not scroll, tables, the page's overhang].
+CUT = """
+const lost = [];
+for (const e of document.querySelectorAll('table, img, pre, li, p, h1, h2')) {
+  const room = e.closest('.wide') || e.parentElement, box = e.getBoundingClientRect();
+  const scrolls = ['auto', 'scroll'].includes(getComputedStyle(room).overflowX);
+  const right = room.getBoundingClientRect().left + (scrolls ? room.scrollWidth : room.clientWidth);
+  if (box.right > right + 1) lost.push(e.tagName + ' ' + box.right + ' > ' + right);
+}
+return [lost, document.querySelectorAll('table').length,
+        document.documentElement.scrollWidth - document.documentElement.clientWidth];
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A bill of published and cluster runs, a plan, scaling."""
+    folder = tmp_path_factory.mktemp("pages")
+    found = {name: folder / f"{name}.html" for name in ("cost", "plan", "scaling")}
+    with pytest.MonkeyPatch.context() as patch, FakeRecords() as master:
+        for key, value in {"HOME": str(folder), "DET_USER": "ada", "DET_USER_TOKEN": TOKEN}.items():
+            patch.setenv(key, value)
+        cluster = ["--experiment", "7", "8", "--master", master.url, "--by", "user"]
+        until = ["--until", "2026-11-20T13:00:00Z"]
+        bench = folder / f"{'x' * 120}.json"  # a word that is wider than its column
+        content = {"results": {"ours": {"windows_per_second": {"median": 50.0}}}, "stage": "step"}
+        bench.write_text(json.dumps(content))
+        assert main(["cost", "--published", "--run", str(bench), *cluster, *until, *TODAY,
+                     "--html", str(found["cost"])]) == 0  # fmt: skip
+    assert main(["plan", "--pool", *POOLS, *TODAY, "--html", str(found["plan"])]) == 0
+    assert main(["scaling", "--published", *TODAY, "--html", str(found["scaling"])]) == 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("profile"), "1280,900") as driver:
+        yield driver
+
+
+def _set_width(browser: Any, width: int, media: str = "screen") -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+
+
+@pytest.mark.parametrize("name", ["cost", "plan", "scaling"])
+@pytest.mark.parametrize("width, media", [(1280, "screen"), (400, "screen"), (1047, "print")])
+def test_nothing_is_lost_and_no_text_is_over_text(pages, browser, name, width, media):
+    """1047 px is the printed width of A4 landscape with margins of 10 mm."""
+    _set_width(browser, width, media)
+    browser.get(pages[name].as_uri())
+    lost, tables, overhang = browser.execute_script(CUT)
+    assert tables >= 2 and lost == [] and overhang <= 0
+    texts, over = browser.execute_script(OVERLAPS)
+    assert texts > 50 and over == []
+
+
+@pytest.mark.parametrize("name", ["cost", "plan", "scaling"])
+def test_the_pdf_is_landscape_and_has_pages(pages, browser, name):
+    _set_width(browser, 1280)
+    browser.get(pages[name].as_uri())
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    data = base64.b64decode(printed["data"])
+    assert data.startswith(b"%PDF") and b"/Type /Page" in data
+    left, low, right, top = map(float, re.search(rb"/MediaBox \[([^\]]+)\]", data)[1].split())
+    assert right - left > top - low
+
+
+@pytest.mark.parametrize("name", ["cost", "plan", "scaling"])
+def test_every_series_of_a_plot_has_its_own_look(pages, name):
+    """A legend with two equal entries would leave a machine without a name."""
+    text = pages[name].read_text()
+    drawings = [
+        base64.b64decode(found).decode() for found in re.findall(r"svg\+xml;base64,([^\"]+)", text)
+    ]
+    assert drawings
+    for svg in drawings:
+        legend = svg.partition('id="legend_1"')[2]
+        looks = re.findall(r'xlink:href="#(m\w+)"[^>]*style="([^"]*)"', legend)
+        assert len(looks) == len(set(looks)), looks

@@ -1,0 +1,146 @@
+"""The answers that a real master gave, replayed; and the fake master held against them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.http import AnswerServer, Request
+from tests.fakes.records import DEFAULT, answer
+from tests.reports.test_records import logged_in, report
+
+__all__ = ["logged_in"]  # a fixture
+
+
+def recorded(shared: Path) -> dict[str, Any]:
+    return json.loads((shared / "golden" / "determined-api.json").read_text())
+
+
+def replay(exchanges: list[dict[str, Any]], **changed: Any) -> AnswerServer:
+    """A master that gives recorded answers; `changed`: what others give, by the path's end."""
+    found = {x["path"].partition("?")[0]: x["response"] for x in exchanges if x["method"] == "GET"}
+
+    def respond(request: Request) -> tuple[int, Any]:
+        for end, given in changed.items():
+            if request.path.endswith(end.replace("__", "/")):
+                return 200, given
+        if request.path.endswith("allocations-csv"):
+            return 200, b"allocation_id,slots,start_time,end_time\n"
+        return (200, found[request.path]) if request.path in found else (404, {})
+
+    return AnswerServer(respond)
+
+
+def test_the_recorded_paused_run(capsys, shared):
+    """It was paused once for 9 s; 61 s of work and 70 s in all; nothing was lost."""
+    with replay(recorded(shared)["exchanges"][106:114]) as master:
+        found = report(capsys, master, "cost", "--experiment", "20",
+                       "--price-pool", "default=g5.xlarge",
+                       "--until", "2026-11-22T01:00:00Z")  # fmt: skip
+    (row,) = found["tables"][0]["rows"]
+    assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
+    assert row["worked h"] * 3600 == pytest.approx(32.866 + 28.416, abs=0.01)
+    assert row["elapsed h"] * 3600 == pytest.approx(69.966, abs=0.01)
+    assert row["windows/s"] == pytest.approx(93.2, abs=0.5)
+    assert (row["EM"], row["F1"], row["slots"]) == (50, pytest.approx(52.876, abs=1e-3), 1)
+    assert row["cost"] == pytest.approx(61.282 / 3600 * 1.006, abs=1e-5)
+    (parts,) = found["tables"][1]["rows"]
+    assert parts["start-up"] / row["cost"] == pytest.approx(
+        (23.177 - 4.396 - 2.13) / 61.28, abs=0.01
+    )
+    assert parts["restart"] > 0 and parts["lost"] == 0
+
+
+def test_the_recorded_run_continued(capsys, shared):
+    """`trial.taskIds` names a second task then, and its allocations count as well."""
+    exchanges = recorded(shared)["exchanges"]
+    trial = exchanges[121]["response"]["trial"]
+    asked = exchanges[117]["request"]["acceleratorData"]
+    first = exchanges[108]["response"]["task"]
+    again = {**first["allocations"][0], "startTime": "2026-11-22T01:15:00",
+             "endTime": "2026-11-22T01:15:20", "allocationId": asked["allocationId"]}  # fmt: skip
+    page = {"trials": [trial], "pagination": exchanges[107]["response"]["pagination"]}
+    changed = {
+        "__trials": page,
+        "-1": {"task": {**first, "allocations": [again]}},
+        "-1__acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
+    }
+    with replay(exchanges[106:114], **changed) as master:
+        found = report(capsys, master, "cost", "--experiment", "20",
+                       "--until", "2026-11-22T02:00:00Z")  # fmt: skip
+    (row,) = found["tables"][0]["rows"]
+    assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
+    assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)
+    assert row["worked h"] * 3600 == pytest.approx(61.282 + 20, abs=0.01)
+
+
+def test_the_recorded_search(capsys, shared):
+    """Four trials of experiment 37, by their recorded tasks; one ran as it was stopped."""
+    found = recorded(shared)
+    search, exchanges = found["search_registry_and_more"]["search"], found["exchanges"]
+    trial = search[17]["response"]["trial"]
+    data = [
+        x["request"]["acceleratorData"] for x in search if x["path"].endswith("acceleratorData")
+    ]
+    assert len(data) == 4 and trial["state"] == "STATE_STOPPING_COMPLETED"
+    tasks = [entry["taskId"] for entry in data]
+    page = {"trials": [{**trial, "id": 56 + n, "taskId": task, "taskIds": [task]}
+                       for n, task in enumerate(tasks)],
+            "pagination": exchanges[107]["response"]["pagination"]}  # fmt: skip
+    changed: dict[str, Any] = {
+        "experiments__37__trials": page,
+        "experiments__37": {**exchanges[106]["response"], "experiment": {
+            **exchanges[106]["response"]["experiment"], "id": 37}},
+        "checkpoints": {"checkpoints": [], "pagination": page["pagination"]},
+        "training_metrics": {"result": {"metrics": []}},
+    }  # fmt: skip
+    for n, (task, entry) in enumerate(zip(tasks, data, strict=True)):
+        held = {**exchanges[108]["response"]["task"]["allocations"][0], "taskId": task,
+                "allocationId": entry["allocationId"], "startTime": f"2026-11-20T12:{n}0:00",
+                "endTime": f"2026-11-20T12:{n}5:00"}  # fmt: skip
+        changed[task] = {"task": {**exchanges[108]["response"]["task"], "allocations": [held]}}
+        changed[f"{task}__acceleratorData"] = {"acceleratorData": [entry]}
+    with replay(exchanges[106:114], **changed) as master:
+        (row,) = report(capsys, master, "cost", "--experiment", "37")["tables"][0]["rows"]
+    assert row["worked h"] == pytest.approx(4 * 5 / 60) and row["slots"] == 1
+    assert row["elapsed h"] == pytest.approx(35 / 60) and row["run"].endswith("(running)")
+    assert row["F1"] == pytest.approx(2.630, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "path, index",
+    [
+        ("/api/v1/experiments/7", 106),
+        ("/api/v1/experiments/7/trials", 107),
+        ("/api/v1/tasks/7.task", 108),
+        ("/api/v1/tasks/7.task/acceleratorData", 109),
+        ("/api/v1/trials/70/checkpoints", 110),
+        ("/api/v1/trials/metrics/training_metrics", 111),
+        ("/api/v1/resource-pools", 112),
+        ("/api/v1/resources/allocation/raw", 113),
+    ],
+)
+def test_the_fake_answers_in_the_recorded_shapes(shared, path, index):
+    """Key by key, down to where the recording has free text or null."""
+    real = recorded(shared)["exchanges"][index]["response"]
+    fake = answer(DEFAULT, path, {"trialIds": "70"})
+    free = {"config", "hparams", "summaryMetrics", "resources", "training", "metadata", "details",
+            "avg_metrics", "avgMetrics", "bestCheckpoint"}  # fmt: skip
+
+    def compare(real: Any, fake: Any, where: str) -> None:
+        if isinstance(real, list) and real and fake:
+            compare(real[0], fake[0], f"{where}[0]")
+        elif isinstance(real, dict) and isinstance(fake, dict):
+            extra = {"batch_metrics"}  # what the trial does not send any more
+            assert set(real) - extra == set(fake) - extra, where
+            for key in set(real) - free - extra:
+                compare(real[key], fake[key], f"{where}.{key}")
+        elif real is not None and fake is not None:
+            numbers = (int, float)
+            same = isinstance(fake, type(real)) or (
+                isinstance(real, numbers) and isinstance(fake, numbers)
+            )
+            assert same, (where, real, fake)
+
+    compare(real, fake, path)

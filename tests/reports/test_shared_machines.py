@@ -1,0 +1,176 @@
+"""Machines that several experiments use: who pays what, and that it adds up."""
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports import bills
+from reports.__main__ import main
+from reports.prices import load_prices
+from reports.records import Allocation, Entry, Experiment, Pool, Records, Trial, parse_time
+from tests.fakes.records import ON_DEMAND, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
+
+HOUR = 24.48  # dollars, on demand
+UNTIL = ["--until", "2026-11-21T06:00:00Z", "--today", "2026-11-21"]
+
+
+@pytest.fixture(autouse=True)
+def logged_in(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))  # no token store of the developer's
+    monkeypatch.setenv("DET_USER", "ada")
+    monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
+
+
+def bill(capsys, cluster: Cluster, *arguments: str) -> dict[str, Any]:
+    with FakeRecords(cluster) as master:
+        assert main(["cost", *arguments, "--master", master.url, *UNTIL, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return found["tables"][0]["rows"]
+
+
+def ran(name: str, start: str, end: str, machines=("i-x",), **more: Any) -> Ran:
+    pool = more.pop("pool", ON_DEMAND)
+    return Ran([Kept([Held(f"{name}.0", start, end, list(machines), pool)])], **more)
+
+
+MINE = ran("mine", "12:00", "13:00")
+LIFE = [("i-x", "00:00", "13:05")]
+
+
+def test_who_comes_last_to_a_machine_does_not_pay_its_day(capsys):
+    """13 hours of the machine are $318; one of them is mine."""
+    theirs = ran("theirs", "00:10", "11:55", user="bob")
+    found = bill(capsys, Cluster({1: MINE, 2: theirs}, LIFE), "--experiment", "1")
+    (row,) = rows(found)
+    shared = 20 / 60 * HOUR * 1 / (1 + 11.75)  # boot and idle, by slot-hours
+    assert row["cost"] == pytest.approx(HOUR + shared) == pytest.approx(24.48, abs=1)
+    assert found["notes"] and not any("could not be seen" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("kind", ["NOTEBOOK", "TRIAL"])
+def test_a_machine_in_use_by_what_is_hidden_is_not_mine(capsys, kind):
+    """A notebook counts as much as an experiment; one that may not be seen is said to be there."""
+    theirs = ran("theirs", "00:10", "11:55", user="bob", kind=kind)
+    seen = bill(capsys, Cluster({1: MINE, 2: theirs}, LIFE), "--experiment", "1")
+    cluster = Cluster({1: MINE, 2: theirs}, LIFE, hidden=("theirs",))
+    found = bill(capsys, cluster, "--experiment", "1")
+    assert rows(seen)[0]["cost"] == pytest.approx(25.12, abs=0.01)
+    assert rows(found)[0]["cost"] == pytest.approx(HOUR * 65 / 60)  # idle 5 min
+    assert any("1 allocations of other tasks ran could not be seen" in n for n in found["notes"])
+    assert any("12.00 machine-hours ($293.76)" in n for n in found["notes"])
+
+
+@pytest.mark.parametrize("end, idle", [("13:12", 12), ("13:40", 0)])
+def test_a_machine_ends_some_time_after_it_may_idle(capsys, end, idle):
+    """The pool lets it idle for 10 min, and it is gone a while later; 40 min are nobody's."""
+    cluster = Cluster({1: MINE}, [("i-x", "12:00", end)])
+    (row,) = rows(bill(capsys, cluster, "--experiment", "1"))
+    assert row["cost"] == pytest.approx(HOUR * (60 + idle) / 60)
+
+
+def test_at_one_time_slots_decide(capsys):
+    theirs = ran("theirs", "12:00", "13:00", slots=2)
+    mine = ran("mine", "12:00", "13:00", slots=6)
+    cluster = Cluster({1: mine, 2: theirs}, [("i-x", "12:00", "13:00")])
+    one, two = rows(bill(capsys, cluster, "--experiment", "1", "2"))
+    assert (one["cost"], two["cost"]) == pytest.approx((HOUR * 0.75, HOUR * 0.25))
+
+
+@pytest.mark.parametrize("end, free", [("12:45", True), ("13:15", False)])
+def test_a_spot_machine_taken_in_its_first_hour_is_free(capsys, end, free):
+    """It ends with its allocation; another that ended idle is the provisioner's, and is paid."""
+    taken = ran("a", "12:05", end, pool=SPOT)
+    idle = ran("b", "12:05", "12:30", ["i-y"], pool=SPOT)
+    lives = [("i-x", "12:00", end), ("i-y", "12:00", "12:40")]
+    one, two = rows(bill(capsys, Cluster({1: taken, 2: idle}, lives), "--experiment", "1", "2"))
+    assert one["cost"] == (0 if free else pytest.approx(75 / 60 * 7.344))
+    assert two["cost"] == pytest.approx(40 / 60 * 7.344)
+    assert one["on demand"] == pytest.approx((45 if free else 75) / 60 * HOUR)
+
+
+def test_totals_of_all_that_ran(capsys):
+    """By month, a bill is cut at midnight of the first; (nobody) has what no bill has."""
+    one = ran("a", "2026-10-31T22:00:00", "2026-11-01T02:00:00", labels=["x"])
+    two = ran("b", "2026-11-01T03:00:00", "2026-11-01T04:00:00", user="bob")
+    gone = ran("c", "2026-11-01T03:00:00", "2026-11-01T04:00:00", ["i-y"], kind="DELETED")
+    life = ("i-x", "2026-10-31T22:00:00", "2026-11-01T04:00:00")
+    cluster = Cluster({1: one, 2: two, 3: gone}, [life])
+    since = ["--since", "2026-10-01T00:00:00Z"]
+    found = {
+        by: {row[by]: row["cost"] for row in rows(bill(capsys, cluster, *since, "--by", by))}
+        for by in ("user", "label", "month")
+    }
+    assert found["month"] == pytest.approx(
+        {"2026-10": 2 * HOUR, "2026-11": 3 * HOUR, "all": 5 * HOUR, "(nobody)": HOUR}
+    )
+    assert found["user"]["ada"] == found["label"]["x"] == pytest.approx(4 * HOUR)
+    assert found["user"]["bob"] == found["label"]["(no label)"] == pytest.approx(HOUR)
+    with FakeRecords(cluster) as master:
+        assert main(["cost", *since, "--by", "user", "--csv", "--master", master.url, *UNTIL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "user,experiments,hours,cost,low,high,on demand" and len(lines) == 5
+
+
+START = parse_time("2026-11-01T00:00:00Z")
+minutes = st.integers(0, 3000).map(lambda n: START + datetime.timedelta(minutes=n))
+spans = st.tuples(minutes, minutes).map(sorted)
+
+
+@st.composite
+def clusters(draw: Any) -> Records:
+    """One to three machines; experiments whose allocations lie in the lives of their machines."""
+    lives = {f"i-{n}": draw(spans) for n in range(draw(st.integers(1, 3)))}
+    experiments = []
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        allocations = []
+        for index in range(draw(st.integers(0, 3))):
+            nodes = draw(st.lists(st.sampled_from(sorted(lives)), min_size=1, unique=True))
+            start, end = draw(spans)
+            start = max(start, *(lives[node][0] for node in nodes), START)
+            end = min(end, *(lives[node][1] for node in nodes), START + datetime.timedelta(9))
+            slots = draw(st.integers(1, 8)) * len(nodes)
+            if start < end:
+                allocations.append(
+                    Allocation(f"{number}.{index}", start, end, "p", tuple(nodes), slots, number)
+                )
+        trial = Trial(number, "STATE_COMPLETED", tuple(allocations), (), 1, (), {})
+        experiments.append(
+            Experiment(number, "e", "ada", (), None, None, 8, 1, "p", (trial,))
+        )  # fmt: skip
+    entries = tuple(Entry("instance", 0, name, *life) for name, life in lives.items())
+    pool = {"p": Pool("p3.16xlarge", draw(st.booleans()), 1200, draw(st.sampled_from([300, 9e9])))}
+    return Records(tuple(experiments), pool, START + datetime.timedelta(9), entries)
+
+
+@settings(max_examples=100)
+@given(clusters())
+def test_bills_and_idle_time_of_nobody_add_up_to_the_machines(cluster):
+    """To the cent; and an experiment's bill is the same whether the others are named or not."""
+    prices = load_prices()
+    table = bills.segments(cluster, prices, {})
+    runs = bills.experiment_runs(cluster, table)
+    hour = datetime.timedelta(hours=1)
+    held = {m.name: m for m in bills.machines(cluster, prices)}
+    free = {n for n, m in held.items() if m.taken and m.end - m.start <= hour}
+    rate = prices["p3.16xlarge"].hourly(cluster.pools["p"].spot)
+    lives = {e.name: (e.end - e.start) / hour for e in cluster.entries}
+    machines = sum(lives[name] * rate for name in held if name not in free)
+    nobody = table.loc[table["owner"].isna(), "cost"].sum()
+    assert sum(run.cost for run in runs) + nobody == pytest.approx(machines, abs=0.005)
+    assert all(
+        sum(run.parts.values()) == pytest.approx(run.cost, abs=0.005) for run in runs if run.worked
+    )
+    for index, experiment in enumerate(cluster.experiments):
+        rest = [e for e in cluster.experiments if e is not experiment]
+        others = tuple(a for e in rest for t in e.trials for a in t.allocations)
+        alone = Records((experiment,), cluster.pools, cluster.until, cluster.entries, others)
+        its = bills.segments(alone, prices, {})
+        (run,) = bills.experiment_runs(alone, its)
+        assert run.cost == pytest.approx(runs[index].cost, abs=0.005)
