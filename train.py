@@ -159,7 +159,7 @@ def train_locally(
         if chief:
             display.say_start(training, trial, done, checkpoint)
         early = spot.EarlyCheckpoint(hparams, distributed, done)
-        told = Told(stop.should_preempt, lambda: stop.reason, chief)
+        told = Told(stop, lambda: stop.reason, chief)
         reports = EveryOrStop(Every(hparams.reporting_period, done), told)
         fit = fit_arguments(training, reports, early)
         controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
@@ -199,9 +199,9 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             display.say_start(training, trial, done, info.latest_checkpoint)
             run_record.keep_resolved(display.resolved(training, trial))
         stop = spot.ThroughTheMaster()
-        # Private: init() hands out no core context.
-        asked = functools.partial(context._core.preempt.should_preempt, auto_ack=False)
-        steps = EveryOrStop(Every(hparams.reporting_period, done), Told(asked, stop.by, chief))
+        told = Told(context._core.preempt, stop.by, chief)  # private: init() hands it out nowhere
+        asked = functools.partial(told, auto_ack=False)
+        steps = EveryOrStop(Every(hparams.reporting_period, done), asked)
         if config["searcher"]["name"] != "single":
             steps = search.UntilDropped(steps, hparams, context)
         watch = hparams.spot_notice and context.distributed.local_rank == 0

@@ -82,7 +82,7 @@ def load(path: Path) -> dict[str, Any]:
         where = f" (line {mark.line + 1})" if mark else ""
         raise UserError(f"{path}: not YAML{where}; fix it") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: no keys in it; expected a YAML mapping")
+        raise UserError(f"{path}: not a config; expected a mapping of keys")
     return value
 
 

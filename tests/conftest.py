@@ -2,10 +2,12 @@
 
 import copy
 import json
+import logging
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
@@ -196,3 +198,13 @@ def settings(**values: Any) -> list[str]:
     """--set arguments: settings(max_steps=5) -> ["--set", "hyperparameters.max_steps=5"]."""
     pairs = (f"hyperparameters.{key}={json.dumps(value)}" for key, value in values.items())
     return [word for pair in pairs for word in ("--set", pair)]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A run in this process has it say its lines; the tests after it do without."""
+    yield
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if type(handler).__module__ == "detalbert.log":
+            root.removeHandler(handler)

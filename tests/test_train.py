@@ -215,7 +215,7 @@ def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_of(stderr: str, step: int) -> float:
-    line = next(x for x in stderr.splitlines() if x.startswith(f"validation at step {step}:"))
+    line = next(x for x in stderr.splitlines() if x.startswith(f"INFO: validation at step {step}:"))
     return float(line.split("exact ")[1].split()[0])
 
 

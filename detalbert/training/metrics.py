@@ -94,8 +94,6 @@ class RunMetrics(core.DummyTrainContext):
         entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
         self._events("validation", steps_completed, entry)
         answers, scores = self.validated()
-        # One at step 0 comes again where a run goes on from its checkpoint.
-        self.validations = [one for one in self.validations if one["steps"] < steps_completed]
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
             write_predictions(self.path, answers)

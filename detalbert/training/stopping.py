@@ -65,16 +65,18 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Told:
-    """`should_stop`, which says once, on the chief, that the run was asked to stop and by whom."""
+    """A preempt context's `should_preempt`, in its place: it says once, on the chief, that the run
+    was asked to stop and by whom. Determined's loop asks too, not only this package."""
 
     def __init__(
-        self, should_stop: Callable[[], bool], by: Callable[[], str | None], chief: bool
+        self, preempt: core.PreemptContext, by: Callable[[], str | None], chief: bool
     ) -> None:
-        self.should_stop, self.by = should_stop, by
+        self.should_preempt, self.by = preempt.should_preempt, by
         self.silent = not chief
+        preempt.should_preempt = self
 
-    def __call__(self) -> bool:
-        asked = self.should_stop()
+    def __call__(self, auto_ack: bool = True) -> bool:
+        asked = self.should_preempt(auto_ack)
         if asked and not self.silent:
             log.info("asked to stop by %s; a checkpoint follows", self.by())
             self.silent = True

@@ -129,7 +129,7 @@ def test_a_wrong_price_file(capsys, tmp_path, changes, said):
         ("instances: [", "not YAML"),
         ("instances:\n  a: {slots: 1}\n  a: {slots: 1}\n", "'a' is there twice"),
         ("instances: {}", "no instance has machines"),
-        ("", "no keys in it"),
+        ("", "expected a mapping of keys"),
         ("instances: {p3.2xlarge: 7}", "expected keys such as on_demand"),
         ("regoin: x\ninstances: {}", "did you mean 'region'"),
     ],

@@ -267,21 +267,3 @@ def test_seeds_of_steps_and_ranks_differ() -> None:
                 determinism.seed_step(seed, step, rank)
                 drawn.add(float(torch.rand(())))
     assert len(drawn) == 18
-
-
-def test_going_on_from_the_validation_before_the_first_step(finished: Path, tmp_path: Path) -> None:
-    """The best so far, so there is a checkpoint of step 0; the validation comes again, once."""
-    config = yaml.safe_load((finished / "tiny.yaml").read_text())
-    config["perform_initial_validation"] = True
-    (tmp_path / "first.yaml").write_text(yaml.safe_dump(config))
-    whole = tmp_path / "whole"
-    words = ("--set", "checkpoint_storage.save_trial_latest=9")
-    assert run(tmp_path / "first.yaml", whole, *words) == 0
-    first = list_checkpoints(whole / "checkpoints")[0]
-    assert first[0] == 0
-    assert run(tmp_path / "first.yaml", tmp_path / "again", *words, "--resume", first[1]) == 0
-    assert chaos.differences(whole, tmp_path / "again") == []
-    manifests = [newest(out) / "manifest.json" for out in (whole, tmp_path / "again")]
-    validations = [json.loads(path.read_text())["validations"] for path in manifests]
-    assert validations[0] == validations[1]
-    assert [one["steps"] for one in validations[1]] == [0, 6, 12]

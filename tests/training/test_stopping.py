@@ -1,6 +1,7 @@
 """When a run comes up for air, and what it says of being asked to stop."""
 
 import pytest
+from determined import core
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,15 @@ def test_a_request_comes_through_at_once() -> None:
 def test_the_chief_says_once_who_asked(chief: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "detalbert")
     answers = [False, True, True]
-    told = Told(lambda: answers.pop(0), lambda: "SIGTERM", chief)
-    assert [told(), told(), told()] == [False, True, True]
+    acknowledged = []
+
+    class Preempt(core.DummyPreemptContext):
+        def should_preempt(self, auto_ack: bool = True) -> bool:
+            acknowledged.append(auto_ack)
+            return answers.pop(0)
+
+    preempt = Preempt(core.DummyDistributedContext())
+    told = Told(preempt, lambda: "SIGTERM", chief)
+    assert [told(auto_ack=False), preempt.should_preempt(), told()] == [False, True, True]
+    assert acknowledged == [False, True, True]
     assert caplog.messages == ["asked to stop by SIGTERM; a checkpoint follows"] * chief
