@@ -168,10 +168,10 @@ def train_locally(
             controller.run()
         done = controller.state.batches_trained
     if chief:
-        conclude(training, metrics, stop, done)
+        conclude(training, metrics, done)
 
 
-def conclude(training: Training, metrics: RunMetrics, stop: StopRequest, done: int) -> None:
+def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """The chief's part after `done` steps: say how the run ended, and how well."""
     if done < training.hparams.max_steps:
         log.info("stopped after step %d; run the same command again to go on", done)
