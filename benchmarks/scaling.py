@@ -21,7 +21,7 @@ from benchmarks.measure import ROOT, Different, Options, spread_of
 from benchmarks.shapes import SHAPES, shape_of
 from benchmarks.step import SEARCHER, squad_data, trial_of
 from benchmarks.step_time import Network, Work, predict
-from reports.published import FINE_TUNING, LENGTH, PARAMETERS
+from cluster.published import FINE_TUNING, LENGTH, PARAMETERS
 
 # V100s of p3.16xlarge: NVLink inside, 25 Gbit/s between machines.
 P3 = Network(slots=8, inside=100e9, between=25e9 / 8)

@@ -29,12 +29,15 @@ class Master:
         self.session = session
 
     @classmethod
-    def login(cls) -> "Master":
-        """The master that `det` would talk to, without a question. Raises Unavailable."""
-        address = api.get_default_master_url()
+    def login(cls, address: str | None = None, user: str | None = None) -> "Master":
+        """`address`, or the master that `det` would talk to. Raises Unavailable.
+
+        Nothing is asked at the terminal. Args: user: as `det -u`; default: as `det` has it.
+        """
+        address = address or api.get_default_master_url()
         try:
             address = api.canonicalize_master_url(address)
-            session = _session(address)
+            session = _session(address, user)
         except errors.ForbiddenException:
             raise Unavailable(f"{address} does not know this user and password; {_LOGIN}") from None
         except (errors.UnauthenticatedException, _NoLogin):
@@ -103,14 +106,15 @@ _FAULTS = (
 )
 
 
-def _session(address: str) -> api.Session:
+def _session(address: str, wanted: str | None) -> api.Session:
     """A session as `det` has it, where that needs no question."""
     cert = certs.default_load(address)
     store = authentication.TokenStore(address)
-    user, password, _ = authentication.default_load_user_password(None, None, store)
+    user, password, _ = authentication.default_load_user_password(wanted, None, store)
     env_user = authentication.get_det_username_from_env()
     tokens = [(user, store.get_token(user))]
-    tokens.append((env_user, authentication.get_det_user_token_from_env()))
+    if wanted in (None, env_user):
+        tokens.append((env_user, authentication.get_det_user_token_from_env()))
     for name, token in tokens:
         if name and token:
             session = api.Session(address, name, token, cert, max_retries=0)

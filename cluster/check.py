@@ -27,9 +27,9 @@ from cluster.fleet import Start, check_fleet, image_of, pool_name
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
+from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
-from reports.prices import load_prices
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there

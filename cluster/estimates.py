@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cluster import published
 from cluster.machines import Gpu, gpu_of
 from detalbert.engine.flops import training_flops
-from reports import published
 
 OVERHEAD = 1.5 * 2**30  # CUDA context, cuBLAS and NCCL buffers, fragmentation
 USABLE = 0.95  # of the memory as sold; the driver keeps some

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cluster.masterconf import Cluster, Pool
+from cluster.prices import Price
 from cluster.schema import Finding, mapping, mappings, nearest, whole
-from reports.prices import Price
 
 KEY = "resources.slots_per_trial"
 

@@ -14,17 +14,15 @@ from cluster.machines import Gpu
 from cluster.masterconf import Cluster, Pool
 from cluster.ranges import RANGES, is_number
 from cluster.schema import Finding, mapping, nearest
+from cluster.windows import WINDOWS
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from pretrain.hparams import PretrainHParams
-from reports import published
 from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
 MAX_LOSS_MINUTES = 15
-# Training windows of the data sets whose size is known before they are read.
-WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), published.WINDOWS)
 
 
 def check_job(

@@ -11,9 +11,7 @@ Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and w
 
 import argparse
 import datetime
-import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,16 +45,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from reports import plan_command
+    from reports.settings import add_flags, number
 
-    dollars, windows = (
-        functools.partial(plan_command.number, flag, low=low, high=1e15)
-        for flag, low in (("--budget", 0.01), ("--windows", 1))
+    words = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    commands = (parser := _Parser(prog="reports", **words)).add_subparsers(
+        dest="command", required=True
     )
-    parser = _Parser(
-        prog="reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
     common, records = _Parser(add_help=False), _Parser(add_help=False)
     form = common.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the numbers as JSON")
@@ -66,28 +60,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--wide", action="store_true", help="all columns on a terminal")
     add("--html", type=Path, metavar="FILE", help="also write one page with plots")
     add("--prices", type=Path, metavar="YAML", help="default: cluster/prices.yaml")
-    live = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
+    live: Any = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
     add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
     add("--region", help="for --live; default: the price file's")
+    dollars = number("--budget", 0.01, 1e15)
     add("--budget", type=dollars, metavar="DOLLARS", help="exit 3 when it costs more")
     day = datetime.date.fromisoformat
     add("--today", type=day, default=datetime.date.today(), help="prices are stale or fresh on it")
-    _record_options(records.add_argument)
-    cost = commands.add_parser("cost", parents=[common, records], help="what runs cost")
-    add = cost.add_argument
-    add("--baseline", metavar="RUN", help="default: the first row")
-    add("--by", choices=["user", "label", "month"], help="totals of the cluster's experiments")
-    add("--tokens", action="store_true", help="in tokens instead of windows")
-    add("--windows", type=windows, help="work that a benchmark is projected to")
-    pool = {"metavar": "POOL=INSTANCE[:spot]", "help": "price a pool that is not on EC2"}
-    add("--price-pool", action="append", default=[], **pool)
-    commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
-    plan = commands.add_parser("plan", parents=[common], help="expected time and cost")
-    plan_command.add_options(plan)
-    return parser
-
-
-def _record_options(add: Callable[..., Any]) -> None:
+    add = records.add_argument
     add("--published", action="store_true", help="the published figures")
     add("--run", action="append", default=[], metavar="PATH", help="see README")
     add("--experiment", type=int, nargs="+", default=[], metavar="ID")
@@ -95,10 +75,20 @@ def _record_options(add: Callable[..., Any]) -> None:
     add("--until", type=_moment, metavar="TIME", help="the end of what still runs; default: now")
     add("--master", metavar="URL", help="default: DET_MASTER, as det has it")
     add("--user", help="as det -u")
+    add = commands.add_parser("cost", parents=[common, records], help="what runs cost").add_argument
+    add("--baseline", metavar="RUN", help="default: the first row")
+    add("--by", choices=["user", "label", "month"], help="totals of the cluster's experiments")
+    add("--tokens", action="store_true", help="in tokens instead of windows")
+    add("--windows", type=number("--windows", 1, 1e15), help="that a benchmark is projected to")
+    pool: Any = {"metavar": "POOL=INSTANCE[:spot]", "help": "price a pool that is not on EC2"}
+    add("--price-pool", action="append", default=[], **pool)
+    commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
+    add_flags(commands.add_parser("plan", parents=[common], help="expected time and cost"))
+    return parser
 
 
 def _moment(text: str) -> Any:
-    from reports.records import parse_time
+    from cluster.records import parse_time
 
     return parse_time(text)
 

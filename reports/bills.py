@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from reports.prices import FREE_HOUR, Price, find
-from reports.records import Allocation, Experiment, Moment, Pool, Records, Report, Trial
-from reports.run import Run
+from cluster.prices import FREE_HOUR, Price, find
+from cluster.records import Allocation, Experiment, Moment, Pool, Records, Report, Trial
+from reports.run import Run, data_name, model_name
 
 HOUR = pd.Timedelta(hours=1)
 SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
@@ -38,28 +38,28 @@ class Machine(NamedTuple):
     taken: bool = False
 
 
-def machines(records: Records, prices: Mapping[str, Price]) -> list[Machine]:
+def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]:
     """Those that the named experiments held, in priced pools."""
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
     for a in records.allocations:
         for node in a.nodes or (a.id,):
             held[a.pool, node].append(a)
-    found, lives = [], records.lives
+    lives = records.lives
     for (name, node), holds in held.items():
         pool, life = records.pools.get(name), lives.get(node)
         if pool is None or not pool.instance:
             continue
         if life is None:
             slots = find(prices, pool.instance).slots
-            found += [Machine(node, pool, a.start, a.end, [a], _slots(a) / slots) for a in holds]
+            for a in holds:
+                yield Machine(node, pool, a.start, a.end, [a], _slots(a) / slots)
             continue
         holds = [*holds, *(a for a in records.others if node in a.nodes)]
         last = max(a.end for a in holds)
-        idle = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
-        gone = life.end < records.until and life.end - last < idle
+        gone = life.end - last < min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
         span = min([life.start, *(a.start for a in holds)]), max(life.end, last)
-        found.append(Machine(node, pool, *span, holds, 1.0, pool.spot and gone))
-    return found
+        taken = pool.spot and gone and life.end < records.until
+        yield Machine(node, pool, *span, holds, 1.0, taken)
 
 
 def _slots(allocation: Allocation) -> float:
@@ -82,11 +82,10 @@ def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, flo
             gaps.append((left, right))
     for left, right in gaps:
         phase = "idle" if any(a.end <= left for a in holds) else "boot"
-        if not used or right - left > SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase)):
-            yield None, "unused", left, right, 1.0
-            continue
-        for owner, weight in used.items():
-            yield owner, phase, left, right, weight / sum(used.values())
+        long = right - left > SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase))
+        for owner, weight in used.items() if used and not long else [(None, 1.0)]:
+            whole = 1.0 if owner is None else sum(used.values())
+            yield owner, phase if owner is not None else "unused", left, right, weight / whole
 
 
 def segments(records: Records, prices: Mapping[str, Price], history: History) -> pd.DataFrame:
@@ -117,26 +116,16 @@ def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float
     return float((rates.to_numpy() * lengths).sum())
 
 
-def notes(table: pd.DataFrame) -> list[str]:
-    """What a reader must know of the machines."""
-    nobody = table.loc[table["phase"] == "unused", ["hours", "cost"]].sum()
-    if not nobody["hours"]:
-        return []
-    text = f"{nobody['hours']:.2f} machine-hours (${nobody['cost']:,.2f}) on the same machines are "
-    return [text + "in no bill: nobody seen here used them"]
-
-
-def stops(trial: Trial, records: Records) -> list[tuple[str, Allocation, float]]:
-    """The allocations that ended before the trial did: what ended them, seconds lost.
+def stops(trial: Trial, records: Records) -> Iterator[tuple[str, float]]:
+    """What ended the allocations that ended before the trial did, and the seconds lost.
 
     The master says none of it: a machine that ended with the allocation was reclaimed, one that
     saved just before was paused (by a user or the scheduler), another task is a continuation.
     Lost is the time from the last checkpoint, or the start, where work was going on.
     """
     gone = {name: life.end for name, life in records.lives.items() if life.end < records.until}
-    found = []
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
-        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=None)
+        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=a.start)
         if after is None:
             kind = OVER.get(trial.state, "")
         elif after.task != a.task:
@@ -144,11 +133,10 @@ def stops(trial: Trial, records: Records) -> list[tuple[str, Allocation, float]]
         elif any(abs(gone[node] - a.end) <= SLACK for node in a.nodes if node in gone):
             kind = "reclaimed"
         else:
-            kind = "paused" if saved is not None and a.end - saved <= SAVED else "failed"
-        lost = (a.end - (a.start if saved is None else saved)).total_seconds()
+            kind = "paused" if saved > a.start and a.end - saved <= SAVED else "failed"
         if kind:
-            found.append((kind, a, 0.0 if kind in ("paused", "continued") else lost))
-    return found
+            lost = (a.end - saved).total_seconds()
+            yield kind, 0.0 if kind in ("paused", "continued") else lost
 
 
 def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
@@ -160,7 +148,7 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
     found = dict.fromkeys(["start-up", "restart", "training"], 0.0)
     found |= {"validation": spent["validation"], "checkpoints": spent["checkpointing"], "lost": 0.0}
     for trial in experiment.trials:
-        found["lost"] += sum(lost for _, _, lost in stops(trial, records))
+        found["lost"] += sum(lost for _, lost in stops(trial, records))
         begun: dict[str, float] = {}
         for steps, report in _reports(trial):
             seconds = steps * experiment.batch / report.speed
@@ -177,11 +165,9 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
 
 def _reports(trial: Trial) -> Iterator[tuple[int, Report]]:
     """Those that have a speed, with the steps that each is of."""
-    before = 0
-    for report in trial.reports:
+    for before, report in zip([0, *(r.steps for r in trial.reports)], trial.reports, strict=False):
         if report.speed > 0 and report.steps > before:
             yield report.steps - before, report
-        before = report.steps
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
@@ -192,25 +178,29 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
 def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     held, trials = experiment.allocations, experiment.trials
     names = sorted({a.pool for a in held}) or [experiment.pool]
-    instances = {name: records.pools[name].instance if name in records.pools else ""
-                 for name in names}  # fmt: skip
-    unpriced = [name for name in names if held and not instances[name]]
+    instances = [records.pools[name].instance if name in records.pools else "" for name in names]
+    unpriced = [name for name, instance in zip(names, instances, strict=True)
+                if held and not instance]  # fmt: skip
     start = min((a.start for a in held), default=records.until)
     end = max((a.end for a in held), default=start)
-    worked, at_once, widest = _clock(held)
+    worked, slots, most = _clock(held)
     seconds = phase_seconds(experiment, records)
     windows = sum(trial.steps for trial in trials) * experiment.batch
-    speed, tokens = _speed([r for trial in trials for r in _reports(trial)])
-    speed = speed or windows / (seconds["training"] or float("inf")) or None
+    reports = [(n, n / r.speed, r.tokens) for trial in trials for n, r in _reports(trial)]
+    steps, reported = (sum(r[i] for r in reports) for i in (0, 1))
+    speed = steps / reported if steps else windows / (seconds["training"] or float("inf"))
+    at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
+    running = any(trial.state not in OVER for trial in trials)
     run = Run(
         name=f"experiment {experiment.id}, {experiment.name}", pool=", ".join(names),
-        hardware=f"{max(widest[1], 1)} x {instances[names[0]] or 'machine'}", windows=windows,
-        slots=int(widest[0]) or experiment.slots, throughput=speed and speed * at_once,
-        hours=(end - start) / HOUR, worked=worked, model=experiment.model, data=experiment.data,
-        tokens=tokens or None, lost_hours=seconds["lost"] / 3600, exact=best.get("exact"),
-        f1=best.get("f1"), running=any(trial.state not in OVER for trial in trials),
-        stops=Counter(kind for trial in trials for kind, _, _ in stops(trial, records)),
+        hardware=f"{most} x {instances[0] or 'machine'}", windows=windows,
+        slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
+        hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
+        data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600,
+        tokens=sum(s * tokens for _, s, tokens in reports) / (steps or 1) or None,
+        exact=best.get("exact"), f1=best.get("f1"), running=running,
+        stops=Counter(kind for trial in trials for kind, _ in stops(trial, records)),
         notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
                     for name in unpriced),
     )  # fmt: skip
@@ -235,22 +225,15 @@ def _paid(
     )  # fmt: skip
 
 
-def _clock(held: Sequence[Allocation]) -> tuple[float, float, tuple[float, int]]:
-    """Hours with machines, trials at once in them on average, most slots and machines at once."""
-    worked, widest = 0.0, (0.0, 0)
+def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
+    """Hours with machines, most slots at once, and the machines that those were on."""
+    worked, widest = 0.0, (0.0, 1)
     for left, right in pairwise(sorted({time for a in held for time in (a.start, a.end)})):
-        now = [a for a in held if a.start <= left and right <= a.end]
-        worked += (right - left) / HOUR if now else 0.0
-        nodes = {node for a in now for node in a.nodes or (a.id,)}
-        widest = max(widest, (sum(a.slots for a in now), len(nodes)))
-    return worked, sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0), widest
-
-
-def _speed(reports: Sequence[tuple[int, Report]]) -> tuple[float | None, float]:
-    """Windows a second of one trial, and tokens of a window (0: not reported)."""
-    seconds, steps = sum(n / r.speed for n, r in reports), sum(n for n, _ in reports)
-    tokens = sum(n / r.speed * r.tokens for n, r in reports)
-    return (steps / seconds, tokens / steps) if steps else (None, 0.0)
+        if now := [a for a in held if a.start <= left and right <= a.end]:
+            worked += (right - left) / HOUR
+            nodes = {node for a in now for node in a.nodes or (a.id,)}
+            widest = max(widest, (sum(a.slots for a in now), len(nodes)))
+    return worked, *widest
 
 
 def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -264,3 +247,10 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     for name, rows in (("all", mine), ("(nobody)", table[table["owner"].isna()])):
         found.loc[name] = [rows["owner"].nunique(), *rows[NUMBERS].sum()]
     return found.rename_axis(by).reset_index().astype({"experiments": int})
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """What a reader must know of the machines."""
+    hours, cost = table.loc[table["phase"] == "unused", ["hours", "cost"]].sum()
+    text = f"{hours:.2f} machine-hours (${cost:,.2f}) on the same machines are in no bill"
+    return [f"{text}: nobody seen here used them"] if hours else []

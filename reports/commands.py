@@ -1,24 +1,22 @@
-"""The three commands: from parsed arguments to a report, and from a report to its readers."""
+"""`cost` and `scaling`, from arguments to a report; and from a report to its readers."""
 
 import argparse
-import dataclasses
-import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 
-from detalbert.errors import UserError
-from reports import bills, live, plan_command, prices, records
+from cluster import live_prices, prices, records
+from cluster.prices import Price, find, load_prices
+from cluster.published import FINE_TUNING
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
+from reports import bills, plan
 from reports.cost import cost_report
-from reports.page import to_html, write_whole
-from reports.pretraining import read_pretraining
-from reports.prices import Price, find, load_prices
-from reports.published import FINE_TUNING
-from reports.run import Run
-from reports.runs import published_runs, read_run
-from reports.scaling import measured, scaling_report
-from reports.tables import Report, to_json, to_markdown, to_terminal
+from reports.report import Report, to_html, to_json, to_markdown, to_terminal
+from reports.runs import Document, published_runs, read_run
+from reports.scaling import scaling_report
 
 
 def write(report: Report, args: argparse.Namespace) -> int:
@@ -26,7 +24,12 @@ def write(report: Report, args: argparse.Namespace) -> int:
     if args.budget is not None and report.total is None:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
     if args.html is not None:
-        write_whole(args.html, to_html(report))
+        try:
+            with atomic.whole_file(args.html) as file:
+                file.write(to_html(report))
+        except OSError as error:
+            said = f"cannot write there ({first_line(error)})"
+            raise UserError(f"--html {args.html}: {said}") from None
     if args.json:
         sys.stdout.write(to_json(report))
     elif args.markdown:
@@ -46,19 +49,19 @@ def cost(args: argparse.Namespace) -> Report:
     """Published, local and cluster runs, priced."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     priced_as = dict(_priced_as(text, known) for text in args.price_pool)
-    found = _records(args, priced_as)
+    found = _records(args)
     if args.by and found is None:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
     wanted = {row.instance for row in FINE_TUNING} if args.published else set()
     wanted |= {text.rpartition("@")[2].partition(":")[0] for text in args.run if "@" in text}
     if found:
+        found = found._replace(pools={**found.pools, **priced_as})
         held = {a.pool for a in found.allocations}
         wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
     used = sorted(find(known, instance).instance for instance in wanted if instance)
-    known, notes = live.priced(args, known, used)
-    rows = published_runs(known) if args.published else []
+    known, notes = live_prices.priced(args, known, used)
+    rows, sums = published_runs(known) if args.published else [], None
     rows += [read_run(text, known, args.windows) for text in args.run]
-    sums = None
     if found:
         table = bills.segments(found, known, _history(args, known, found, notes))
         rows += bills.experiment_runs(found, table)
@@ -76,8 +79,9 @@ def _history(
     if not args.live or not spot or not found.allocations:
         return {}
     since = min(a.start for a in found.allocations) - records.LOOK_BACK
+    region = args.region or known[spot[0]].region
     try:
-        asked = live.spot_history(spot, args.region or known[spot[0]].region, since, found.until)
+        asked = live_prices.spot_history(spot, region, since, found.until)
         return {name: series for name, series in asked.items() if len(series)}
     except UserError as error:
         if args.live != "try":
@@ -93,36 +97,28 @@ def scaling(args: argparse.Namespace) -> Report:
     for text in args.run:
         label, equals, path = text.partition("=")
         label, path = (label, path) if equals else ("", text)
-        if found := read_pretraining(path, label):
-            pretraining.append(found)
+        found = Document.read(Path(path)) if Path(path).is_file() else None
+        if found and found.at("stage") == "pretrain":
+            pretraining.append((label, found))
         else:
-            series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
-    if cluster := _records(args, {}):
+            run = read_run(path, known, None)
+            series.append((label or "measured, windows/s over slots", run))
+    if cluster := _records(args):
         for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             running = ", still running" if run.running else ""
             label = f"{run.model or 'a model'} on {machine}{running}, windows/s over slots"
             series.append((label, run))
-    first: dict[str, Run] = {}
-    for label, run in series:
-        base = first.setdefault(label, run)
-        if (run.model, run.data) != (base.model, base.data):
-            raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
-    points = [measured(label, run) for label, run in series]
-    return scaling_report(points, args.published, pretraining)
+    return scaling_report(series, args.published, pretraining)
 
 
-def _records(
-    args: argparse.Namespace, priced_as: dict[str, records.Pool]
-) -> records.Records | None:
+def _records(args: argparse.Namespace) -> records.Records | None:
     if not args.experiment and args.since is None:
         return None
     until = args.until or pd.Timestamp.now("UTC")
     if args.since is not None and args.since >= until:
         raise UserError(f"--since {args.since}: not before --until ({until})")
-    user = args.user or os.environ.get("DET_USER")
-    found = records.fetch(args.master, user, args.experiment, args.since, until)
-    return dataclasses.replace(found, pools={**found.pools, **priced_as})
+    return records.fetch(args.master, args.user, args.experiment, args.since, until)
 
 
 def _priced_as(text: str, known: Mapping[str, Price]) -> tuple[str, records.Pool]:
@@ -133,4 +129,4 @@ def _priced_as(text: str, known: Mapping[str, Price]) -> tuple[str, records.Pool
     return name, records.Pool(find(known, instance).instance, market == "spot")
 
 
-COMMANDS = {"cost": cost, "plan": plan_command.run, "scaling": scaling}
+COMMANDS = {"cost": cost, "plan": plan.run, "scaling": scaling}

@@ -1,109 +1,153 @@
 """`plan`: what every pool and slot count would take and cost, before anything is paid for."""
 
+import argparse
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from cluster import live_prices
+from cluster import prices as price_file
+from cluster.prices import Price, find
+from cluster.published import EPOCHS, LENGTH, WINDOWS
+from cluster.windows import count_windows
 from detalbert.errors import UserError
-from reports.plan_command import Settings
-from reports.prices import Price, find
-from reports.reclaims import CASES, Constant, Market, Trace
+from reports import settings
+from reports.market import CASES, Constant, Market, Trace, load_trace
+from reports.plots import pareto_plot
+from reports.report import Report, Table, frame, price_table
+from reports.settings import Settings
 from reports.simulate import Job, best_period, simulate
-from reports.speed import Speed
+from reports.speed import Speed, parse_speed
 
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
+README = Path(__file__).parent / "README.md"
+STYLES = {
+    "{:.2f}": "hours windows/s tokens/s reclaims lost-h waiting-h",
+    "${:,.2f}": "cost on-demand $/h",
+    "{:,.0f}": "slots steps wait-min",
+    "{:.1f}": "minutes",
+    "{:.3f}": "reclaims/h",
+    "{:.0%}": "in-time",
+    "${:.4f}": "$/1,000-windows $/1,000,000-tokens",
+}
+FORMATS = {
+    name.replace("-", " ") + part: style
+    for style, names in STYLES.items()
+    for name in names.split()
+    for part in ("", " low", " high", " 5 %", " 95 %")
+}
+NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
+          "low-high h": "{hours low}-{hours high}", "$": "{cost}",
+          "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
+NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}",
+                "hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}",
+                "95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Option:
-    """One way to run: machines of a type, on spot or on demand, for a number of slots."""
+class Planned(NamedTuple):
+    """Machines of a type, on spot or on demand: a row of the table, and one for each case."""
 
     price: Price
-    spot: bool
-    slots: int
-    throughput: float
-    speed: str  # measured, published or modelled
-
-    @property
-    def market(self) -> str:
-        return "spot" if self.spot else "on demand"
-
-    @property
-    def machines(self) -> int:
-        return self.price.machines(self.slots)
-
-    @property
-    def hardware(self) -> str:
-        return f"{self.machines} x {self.price.instance}"
+    row: dict[str, Any]
+    cases: list[dict[str, Any]]  # low, middle, high
 
 
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """An option with its checkpoint period, and a row of figures for each case."""
-
-    option: Option
-    job: Job
-    step_seconds: float
-    markets: Mapping[str, Market]
-    cases: Mapping[str, dict[str, Any]]
-
-    @property
-    def hours(self) -> float:
-        return self.cases["middle"]["hours"]
-
-    @property
-    def cost(self) -> float:
-        return self.cases["middle"]["cost"]
-
-    @property
-    def steps(self) -> int:
-        return max(1, round(self.job.period_seconds / self.step_seconds))
+def run(args: argparse.Namespace) -> Report:
+    """Expected time and cost of every option."""
+    rules = settings.given(args)
+    trace = load_trace(args.trace) if args.trace else None
+    known = price_file.load_prices(args.prices or price_file.PRICE_FILE)
+    unit = LENGTH if rules.tokens is not None else 1
+    speed = parse_speed(args.throughput, known, unit)
+    wanted = sorted({price.instance for price, _ in layouts(known, args.pool, args.slots)})
+    work = rules.tokens or rules.windows or EPOCHS * WINDOWS
+    if args.data is not None:
+        work = count_windows(args.data, args.config) * rules.epochs
+    known, notes = live_prices.priced(args, known, wanted)
+    seen = markets(rules, trace)
+    planned = [
+        evaluate(rules, work, unit, price, spot, slots, speed, seen)
+        for price, slots in layouts(known, args.pool, args.slots) for spot in (True, False)
+    ]  # fmt: skip
+    used = list({p.price.instance: p.price for p in planned}.values())
+    return plan_report(rules, work, planned, [*notes, *price_file.notes(used, args.today)])
 
 
-def options(
-    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int], speed: Speed
-) -> list[Option]:
-    """Every instance type (by default those that AWS launches), market and slot count that fit.
+def layouts(
+    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int]
+) -> list[tuple[Price, int]]:
+    """Every instance type (by default those that AWS launches) and slot count that fit.
 
     Jobs over several machines that are narrower than WIDE only where `pool` names them.
     Raises UserError for a slot count that was asked for and that no instance fits.
     """
     types = [find(prices, instance) for instance in dict.fromkeys(pool or prices)]
     types = [price for price in types if pool or not price.retired]
-    found = []
+    found: list[tuple[Price, int]] = []
     for count in dict.fromkeys(slots or DEFAULT_SLOTS):
         wide = [price for price in types if pool or price.slots >= WIDE or count == price.slots]
-        fitting = [price for price in wide if count % price.slots == 0]
+        fitting = [(price, count) for price in wide if count % price.slots == 0]
         if slots and types and not fitting:
             max(types, key=lambda price: price.slots).machines(count)
-        for price in fitting:
-            rate = speed.at(count, price)
-            found += [Option(price, spot, count, *rate) for spot in (True, False)]
+        found += fitting
     if not found:
         raise UserError("plan: no instance has machines for these slots; change --slots or --pool")
     return found
 
 
-def markets(settings: Settings, trace: Trace | None) -> dict[str, Market]:
+def markets(rules: Settings, trace: Trace | None) -> dict[str, Market]:
     """Low, middle and high: as recorded, or three times what was given."""
     if trace is not None:
         return dict.fromkeys(CASES, trace)
-    wait = settings.wait_seconds
-    if settings.hourly is not None and wait is None:
-        wait = CASES["middle"].wait_seconds
-    given = {
-        k: v for k, v in (("hourly", settings.hourly), ("wait_seconds", wait)) if v is not None
-    }
-    return {name: dataclasses.replace(case, **given) for name, case in CASES.items()}
+    given = {"hourly": rules.hourly, "wait_seconds": rules.wait_seconds}
+    if rules.hourly is not None and rules.wait_seconds is None:
+        given["wait_seconds"] = CASES["middle"].wait_seconds
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return {name: dataclasses.replace(case, **changes) for name, case in CASES.items()}
 
 
-def figures(job: Job, market: Market) -> dict[str, Any]:
+def evaluate(
+    rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int, speed: Speed,
+    seen: Mapping[str, Market],
+) -> Planned:  # fmt: skip
+    """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
+    rate, source = speed.at(slots, price)
+    step = (rules.batch or (256 if slots >= 16 else 48) * unit) / rate
+    seconds, hourly = work / rate, price.spot_range() if spot else (price.on_demand,) * 3
+    job = Job(seconds, seconds, price.machines(slots), price.on_demand, rules)
+    row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}",
+                           "market": "spot" if spot else "on demand", "slots": slots}  # fmt: skip
+    if spot:
+        rates = (seen[case].alike() for case in ("middle", "high"))
+        steps = rules.checkpoint_period or best_period(job, *rates, step)
+        job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
+    else:
+        seen = dict.fromkeys(CASES, Constant(0.0))
+        job = dataclasses.replace(job, rules=dataclasses.replace(rules, runs=10))
+    cases = [_figures(name, dataclasses.replace(job, price=dollars), market)
+             for (name, market), dollars in zip(seen.items(), hourly, strict=True)]  # fmt: skip
+    for what in ("hours", "cost"):
+        row[what] = cases[1][what]
+        row[f"{what} low"] = min(case[f"{what} 5 %"] for case in cases) if spot else None
+        row[f"{what} high"] = max(case[f"{what} 95 %"] for case in cases) if spot else None
+    row |= {"on demand": None, "speed": source}
+    row |= {name: cases[1].get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
+    row |= {"steps": max(1, round(job.period_seconds / step)) if spot else None,
+            "minutes": job.period_seconds / 60 if spot else None}  # fmt: skip
+    kind, many = ("windows", 1000) if rules.tokens is None else ("tokens", 1_000_000)
+    row |= {f"$/{many:,} {kind}": row["cost"] / work * many, f"{kind}/s": rate}
+    return Planned(price, row, cases)
+
+
+def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
     """Means over the runs, and what 5 and 95 % of them keep within."""
-    runs = simulate(job, market, job.rules.runs, job.rules.seed)
-    found = runs.mean().to_dict()
+    runs, alike = simulate(job, market, job.rules.runs, job.rules.seed), market.alike()
+    found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60,
+             "$/h": job.price, **runs.mean().to_dict()}  # fmt: skip
     for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
         for share in (5, 95):
             found[f"{what} {share} %"] = runs[what].quantile(share / 100, "nearest")
@@ -112,43 +156,69 @@ def figures(job: Job, market: Market) -> dict[str, Any]:
     return found
 
 
-def plan(
-    settings: Settings, work: float, unit: float, option: Option, seen: Mapping[str, Market]
-) -> Planned:
-    """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
-    step = (settings.batch or (256 if option.slots >= 16 else 48) * unit) / option.throughput
-    seconds, hourly = work / option.throughput, option.price.spot_range()
-    price = option.price.hourly(option.spot)
-    job = Job(seconds, seconds, option.machines, price, settings)
-    if option.spot:
-        rates = (seen[case].alike() for case in ("middle", "high"))
-        steps = settings.checkpoint_period or best_period(job, *rates, step)
-        job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
-    else:
-        seen, hourly = dict.fromkeys(CASES, Constant(0.0)), (price,) * len(CASES)
-        job = dataclasses.replace(job, rules=dataclasses.replace(settings, runs=10))
-    cases = {}
-    for (name, market), price in zip(seen.items(), hourly, strict=True):
-        alike, figured = market.alike(), figures(dataclasses.replace(job, price=price), market)
-        facts = {"case": name, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
-        cases[name] = {**facts, "$/h": price, **figured}
-    return Planned(option, job, step, seen, cases)
-
-
-def pareto(planned: Sequence[Planned]) -> list[Planned]:
-    """The options that no other one beats in both time and cost, the fastest first."""
-    front: list[Planned] = []
-    order = {p: (round(p.hours, 9), round(p.cost, 6), p.option.machines) for p in planned}
-    for p in sorted(planned, key=order.__getitem__):
-        if p.cost < min((other.cost for other in front), default=math.inf):
-            front.append(p)
-    return front
+def mark_front(rows: Sequence[dict[str, Any]]) -> None:
+    """Those that no other one beats in both time and cost get a *."""
+    cheapest = math.inf
+    keys = {id(r): (round(r["hours"], 9), round(r["cost"], 6), int(r["hardware"].split()[0]))
+            for r in rows}  # fmt: skip
+    for row in sorted(rows, key=lambda row: keys[id(row)]):
+        if row["cost"] < cheapest:
+            row["front"], cheapest = "*", row["cost"]
 
 
 def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
     """The cheapest of which 95 % of the runs meet the deadline, or else the fastest."""
-    finite = [p for p in planned if math.isfinite(p.cost)]
+    finite = [p for p in planned if math.isfinite(p.row["cost"])]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
-    safe = [p for p in finite if deadline is None or p.cases["middle"]["hours 95 %"] <= deadline]
-    return min(safe, key=lambda p: p.cost) if safe else min(finite, key=lambda p: p.hours)
+    safe = [p for p in finite if deadline is None or p.cases[1]["hours 95 %"] <= deadline]
+    return min(safe or finite, key=lambda p: p.row["cost" if safe else "hours"])
+
+
+def plan_report(
+    rules: Settings, work: float, planned: Sequence[Planned], notes: list[str]
+) -> Report:
+    rows, best = [p.row for p in planned], recommended(planned, rules.deadline)
+    mark_front(rows)
+    fixed = {row["hardware"]: row["cost"] for row in rows if row["market"] == "on demand"}
+    for row in rows:
+        row["on demand"] = fixed[row["hardware"]]
+    full = frame(sorted(rows, key=lambda row: row["cost"])).dropna(axis=1, how="all")
+    rest = full["front"] != "*"
+    head = "Options: the front (*: none is both faster and cheaper) and the ten cheapest more"
+    name = f"{best.row['hardware']}, {best.row['market']}"
+    tables = [
+        Table(head, full[~rest | (rest.cumsum() <= 10)], FORMATS, narrow=NARROW),
+        Table(f"Recommended: {name}", frame(best.cases), FORMATS, narrow=NARROW_CASES),
+        Table("All options", full, FORMATS, long=True),
+        price_table(list({p.price.instance: p.price for p in planned}.values())),
+    ]
+    done = full[full["cost"].map(math.isfinite)].infer_objects()
+    kind = "windows" if rules.tokens is None else "tokens"
+    title = f"What {work:,.0f} {kind} would take and cost"
+    plots, yaml = [pareto_plot(done, rules.deadline)], snippet(rules, best)
+    return Report(title, tables, method(), notes, plots, yaml, best.row["cost"])
+
+
+def snippet(rules: Settings, best: Planned) -> str:
+    """What to write into the experiment's YAML for the recommended option."""
+    row, (late, worst) = best.row, (case["hours 95 %"] for case in best.cases[1:])
+    missed = rules.deadline is not None and late > rules.deadline
+    advice = "  # checkpoint_period: once per epoch, the default"
+    if row["steps"] is not None:
+        minutes = f"# steps, {row['minutes']:.0f} min"
+        advice = f"  checkpoint_period: {row['steps']}  {minutes}\n  spot_notice: true"
+    return (
+        f"# {row['hardware']}, {row['market']}: {row['hours']:.2f} h, ${row['cost']:,.2f} expected;"
+        f"\n# 95 % of runs within {late:.2f} h, at the high rate within {worst:.2f} h"
+        f"{'; MISSES THE DEADLINE' if missed else ''}\nhyperparameters:\n{advice}\n"
+        f"resources:\n  slots_per_trial: {row['slots']}\n"
+        f"  resource_pool: <<a pool of {best.price.instance}, {row['market']}>>"
+    )
+
+
+def method() -> list[str]:
+    """The rules, as reports/README.md has them under "How a plan is made", without markup."""
+    text = README.read_text(encoding="utf-8").split("## How a plan is made\n")[1].split("\n## ")[0]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
+    return [" ".join(point.split()) for point in text.split("\n- ")[1:]]

@@ -2,40 +2,47 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
+
+
+def _shown(head: str, style: str = "", default: Any = None) -> Any:
+    """A field that has a column: its head, and how its numbers are shown."""
+    return field(default=default, metadata={"head": head, "style": style})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What the reports say of a run. None: not known, shown as a dash, never as zero.
 
-    Costs are always derived (prices x machine-hours); `throughput` is in windows a second.
+    Costs are always derived: prices x machine-hours.
     """
 
-    name: str
-    hardware: str  # 8 x p3.16xlarge
-    slots: int
-    pool: str  # on demand, spot, or a cluster's pool
-    throughput: float | None
-    hours: float  # from the first start to the last end, waits and pauses included
+    name: str = _shown("run", default=MISSING)
+    hardware: str = _shown("hardware", default=MISSING)  # 8 x p3.16xlarge
+    slots: int = _shown("slots", "{}", MISSING)
+    pool: str = _shown("pool", default=MISSING)  # on demand, spot, or a cluster's pool
+    throughput: float | None = _shown("windows/s", "{:,.2f}")
+    # From the first start to the last end, pauses included.
+    hours: float = _shown("elapsed h", "{:,.2f}", MISSING)
+    worked: float | None = _shown("worked h", "{:,.2f}")  # machines were held; None: `hours`
+    lost_hours: float | None = _shown("lost h", "{:,.2f}")
+    stops: Mapping[str, int] | None = _shown("stops", "{}")  # interruptions by kind
+    rate: float | None = _shown("$/hour", "${:,.2f}")  # of work, all machines
+    cost: float | None = _shown("cost", "${:,.2f}")
+    low: float | None = _shown("low", "${:,.2f}")  # the cost at the lowest spot price seen,
+    high: float | None = _shown("high", "${:,.2f}")  # and at the highest
+    on_demand: float | None = _shown("on demand", "${:,.2f}")  # the same hours, on demand
+    stopped: float | None = _shown("interruptions", "${:,.2f}")  # lost, boot, idle, restart
+    exact: float | None = _shown("EM", "{:,.2f}")
+    f1: float | None = _shown("F1", "{:,.2f}")
     windows: float  # trained on and kept
     model: str | None = None
     data: str | None = None
-    worked: float | None = None  # hours in which machines were held; None: `hours`
     tokens: float | None = None  # of a window, padding left out
-    rate: float | None = None  # dollars an hour of work, all machines
-    cost: float | None = None
-    low: float | None = None  # the cost at the lowest and at the highest spot price seen
-    high: float | None = None
-    on_demand: float | None = None  # the same machine-hours, on demand
-    stopped: float | None = None  # dollars that interruptions took: lost, boot, idle, restart
-    stops: Mapping[str, int] = field(default_factory=dict)  # interruptions by kind
-    lost_hours: float | None = None
-    exact: float | None = None
-    f1: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
     notes: tuple[str, ...] = ()
     running: bool = False

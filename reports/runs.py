@@ -7,20 +7,20 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from cluster.machines import gpu_of
+from cluster.prices import Price, find
+from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
-from reports.prices import Price, find
-from reports.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from reports.run import Run, data_name, model_name
 
 SQUAD = data_name({"train": "rajpurkar/squad_v2"})
-# Stages of `python -m benchmarks` that train, and where their throughput stands.
-TRAINING = {"step": ("ours", "windows_per_second"), "pretrain": ("one_forward",
-            "sequences_per_second")}  # fmt: skip
+# Stages of `python -m benchmarks` that train: where their throughput stands, and on what data.
+TRAINING = {"step": ("ours.windows_per_second", SQUAD),
+            "pretrain": ("one_forward.sequences_per_second", "text")}  # fmt: skip
 
 
 def published_runs(prices: Mapping[str, Price]) -> list[Run]:
@@ -49,10 +49,9 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     if market not in ("", "spot", "on-demand"):
         raise UserError(f"--run: {market!r} after the instance; expected spot or on-demand")
     price = find(prices, instance) if machine else None
-    file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
-    content = read_json(file)
-    benchmark = "results" in content or "stage" in content
-    run, hours = (_benchmark if benchmark else _local)(path, file, content, windows)
+    found = Document.read(Path(path) / "metrics.json" if Path(path).is_dir() else Path(path))
+    benchmark = "results" in found.content or "stage" in found.content
+    run, hours = _benchmark(path, found, windows) if benchmark else _local(path, found)
     if price is None:
         return run
     as_if = f"priced as if it had run on {price.instance}"
@@ -63,74 +62,85 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     return _priced(run, hours, price, market == "spot")
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises UserError naming the file for anything else."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot read it ({first_line(error)}); give the directory of a finished run, "
-            "or a benchmark's JSON"
-        ) from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{file}: not JSON; give metrics.json or a benchmark's result") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: expected a JSON object")
-    return content
+class Document(NamedTuple):
+    """The mapping in a file; a fault is named with the file and the key, dotted."""
+
+    file: Path
+    content: dict[str, Any]
+
+    @classmethod
+    def read(cls, file: Path) -> "Document":
+        """Raises UserError for a file that cannot be read or holds no mapping."""
+        try:
+            text = file.read_text(encoding="utf-8")
+            content = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+        except OSError as error:
+            raise UserError(
+                f"{file}: cannot read it ({first_line(error)}); give the directory of a finished "
+                "run, or a benchmark's JSON"
+            ) from None
+        except (ValueError, RecursionError, yaml.YAMLError):
+            content = None
+        if not isinstance(content, dict):
+            raise UserError(f"{file}: no keys and values; give what a run or a benchmark wrote")
+        return cls(file, content)
+
+    def at(self, where: str, kind: Any = object) -> Any:
+        """None for what is not there."""
+        value: Any = self.content
+        *path, last = where.split(".")
+        for key, wanted in [*((key, dict) for key in path), (last, kind)]:
+            value = value.get(key)
+            if value is None:
+                return None
+            if not isinstance(value, wanted):
+                raise UserError(
+                    f"{self.file}: {where}: unexpected {value!r:.40} there; run it anew"
+                )
+        return value
+
+    def number(self, where: str, zero: bool = False) -> float:
+        """Above 0, or from 0 on."""
+        return self.checked(where, self.at(where), zero)
+
+    def optional(self, where: str) -> float | None:
+        return None if self.at(where) is None else self.number(where, True)
+
+    def checked(self, where: str, value: Any, zero: bool = False) -> float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise UserError(f"{self.file}: {where}: no number there ({value!r:.40}); run it anew")
+        if value < 0 or (value == 0 and not zero):
+            raise UserError(f"{self.file}: {where}: {value:g} must be greater than 0")
+        return float(value)
 
 
-def read_number(file: Path, where: str, value: Any, zero: bool = False) -> float:
-    """A figure above 0, or from 0 on. Raises UserError naming the file for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise UserError(f"{file}: {where}: no number there (found {value!r:.40}); run it anew")
-    if value < 0 or (value == 0 and not zero):
-        raise UserError(f"{file}: {where}: {value:g} must be greater than 0")
-    return float(value)
-
-
-def _mapping(file: Path, where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value or {}, dict):
-        raise UserError(f"{file}: {where}: expected keys and values, found {value!r:.40}")
-    return value or {}
-
-
-def _local(
-    path: str, file: Path, content: Mapping[str, Any], _: float | None
-) -> tuple[Run, dict[str, float]]:
+def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
     """A run, and its hours by what they were for."""
-    speed, best, last = (_mapping(file, k, content.get(k)) for k in ("throughput", "best", "last"))
     rate, trained, windows = (
-        read_number(file, f"throughput.{key}", speed.get(key))
+        found.number(f"throughput.{key}")
         for key in ("examples_per_second", "training_seconds", "training_windows")
     )
-    saving = speed.get("checkpoint_seconds") or []
-    if not isinstance(saving, list):
-        raise UserError(f"{file}: throughput.checkpoint_seconds: expected a list of seconds")
-    saved = sum(read_number(file, "throughput.checkpoint_seconds", s, True) for s in saving)
-    settings = file.parent / "config.yaml"
-    config = _config(settings)
-    hparams = _mapping(settings, "hyperparameters", config.get("hyperparameters"))
-    slots = _mapping(settings, "resources", config.get("resources")).get("slots_per_trial") or 1
-    batch = hparams.get("global_batch_size")
-    if last.get("steps") and isinstance(batch, int):
-        windows = read_number(file, "last.steps", last["steps"]) * batch
-    worked, hours, starts, note = _clock(settings, file, (trained + saved) / 3600)
-    tokens = speed.get("tokens_per_second")
+    key, file = "throughput.checkpoint_seconds", found.file.parent / "config.yaml"
+    saved = sum(found.checked(key, seconds, True) for seconds in found.at(key, list) or [])
+    config = Document.read(file) if file.exists() else Document(file, {})
+    steps, batch = (
+        found.optional("last.steps"),
+        config.optional("hyperparameters.global_batch_size"),
+    )
+    windows = steps * batch if steps and batch else windows
+    worked, hours, starts, note = _clock(file, found.file, (trained + saved) / 3600)
     run = Run(
         name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
-        slots=int(read_number(settings, "resources.slots_per_trial", slots)), windows=windows,
-        throughput=rate, model=model_name(hparams.get("model")), notes=(note,),
-        data=data_name(_mapping(settings, "data", config.get("data"))),
-        tokens=read_number(file, "throughput.tokens_per_second", tokens) / rate if tokens else None,
-        stops={"restarted": starts - 1} if starts > 1 else {},
-        exact=_score(file, best, "exact"), f1=_score(file, best, "f1"),
+        slots=int(config.optional("resources.slots_per_trial") or 1), windows=windows,
+        throughput=rate, model=model_name(config.at("hyperparameters.model")), notes=(note,),
+        data=data_name(config.at("data", dict) or {}),
+        tokens=(found.optional("throughput.tokens_per_second") or 0) / rate or None,
+        stops={"restarted": starts - 1} if starts > 1 else None,
+        exact=found.optional("best.exact"), f1=found.optional("best.f1"),
     )  # fmt: skip
     training = min(windows / rate / 3600, worked)
     return run, {"training": training, "start-up, validation, checkpoints": worked - training}
-
-
-def _score(file: Path, best: Mapping[str, Any], key: str) -> float | None:
-    return None if best.get(key) is None else read_number(file, f"best.{key}", best[key], True)
 
 
 def _clock(settings: Path, metrics: Path, least: float) -> tuple[float, float, int, str]:
@@ -165,38 +175,20 @@ def _times(file: Path) -> Iterator[float]:
         at += length + 16
 
 
-def _config(file: Path) -> Mapping[str, Any]:
-    try:
-        return _mapping(file, "all", yaml.safe_load(file.read_text(encoding="utf-8")))
-    except OSError:
-        return {}
-    except (ValueError, yaml.YAMLError):
-        raise UserError(f"{file}: not YAML; it is what train.py wrote there") from None
-
-
-def _benchmark(
-    path: str, file: Path, content: Mapping[str, Any], windows: float | None
-) -> tuple[Run, dict[str, float]]:
+def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:
     """As `_local`."""
-    stage = str(content.get("stage"))
+    stage = str(found.at("stage"))
     if stage not in TRAINING:
         known = " or ".join(TRAINING)
-        raise UserError(f"{file}: stage {stage[:20]!r} is no training; give {known}")
-    side, rate = TRAINING[stage]
-    value: Any = content
-    for key in ("results", side, rate, "median"):
-        value = value.get(key) if isinstance(value, dict) else None
-    throughput = read_number(file, f"results.{side}.{rate}.median", value)
-    work = windows or EPOCHS * WINDOWS
-    device, settings = (_mapping(file, key, content.get(key)) for key in ("device", "settings"))
-    slots = read_number(file, "device.count", device.get("count", 1))
-    tokens = settings.get("tokens_per_window")
+        raise UserError(f"{found.file}: stage {stage[:20]!r} is no training; give {known}")
+    where, data = TRAINING[stage]
+    throughput, work = found.number(f"results.{where}.median"), windows or EPOCHS * WINDOWS
     run = Run(
-        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput,
-        hardware=str(device.get("name") or "a machine not named"), windows=work, slots=int(slots),
-        model=model_name(f"albert-{settings.get('shape')}"),
-        data=SQUAD if stage == "step" else "text",
-        tokens=tokens and read_number(file, "settings.tokens_per_window", tokens),
+        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput, data=data,
+        hardware=str(found.at("device.name") or "a machine not named"), windows=work,
+        slots=int(found.optional("device.count") or 1),
+        model=model_name(f"albert-{found.at('settings.shape')}"),
+        tokens=found.optional("settings.tokens_per_window"),
         notes=(f"a benchmark's throughput, projected to {work:,.0f} windows",),
     )  # fmt: skip
     return run, {"training": run.hours}

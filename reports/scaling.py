@@ -1,62 +1,106 @@
 """`scaling`: what N GPUs or machines reach of N times one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import pandas as pd
+
+from cluster.prices import load_prices
+from cluster.published import METHOD, TABLES, points
 from detalbert.errors import UserError
 from reports.plots import scaling_plot
-from reports.pretraining import Pretraining
-from reports.prices import load_prices
-from reports.published import METHOD, SCALING, TABLES, Point
+from reports.report import Report, Table, frame
 from reports.run import Run
-from reports.tables import Report, Table, frame
+from reports.runs import Document
 
-
-def efficiency(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """(N, T(N)) -> (N, efficiency), in order of N; the first is 1 by definition."""
-    ordered = sorted(points)
-    first, base = ordered[0]
-    return [(units, value / (units / first * base)) for units, value in ordered]
-
-
-def measured(label: str, run: Run) -> Point:
-    """Raises UserError for a run whose throughput is not known."""
-    if run.throughput is None:
-        raise UserError(f"{run.name}: no throughput in its records yet; wait for its first report")
-    return Point(label, run.slots, run.throughput, "measured")
+FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}", "sequences/s": "{:,.1f}",
+           "MFU": "{:.2f}", "forwards a step": "{:.1f}", "workers": "{}",
+           "added to none": "{:+.1%}"}  # fmt: skip
 
 
 def scaling_report(
-    points: Sequence[Point], published: bool, pretraining: Sequence[Pretraining] = ()
+    series: Sequence[tuple[str, Run]], published: bool, pretraining: Sequence[tuple[str, Document]]
 ) -> Report:
-    every = [*points, *(point for found in pretraining for point in found.points)]
-    every += SCALING if published else []
-    if not every:
-        raise UserError("scaling: nothing to report; give --published, --run or --experiment")
-    series: dict[str, dict[int, Point]] = {}
-    for point in every:
-        if series.setdefault(point.series, {}).setdefault(point.units, point) is not point:
-            raise UserError(
-                f"{point.series}: two throughputs for {point.units}; name the series apart, "
-                "LABEL=PATH"
+    """Args: series: runs and what their series are called. pretraining: as `pretraining_tables`.
+
+    Raises UserError for runs that are not one series, or of which nothing is known yet.
+    """
+    rows, tables = list(_measured(series)), []
+    for label, found in pretraining:
+        try:
+            own, more = pretraining_tables(found, label)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            said = (
+                "not all that a pretraining benchmark has; run python -m benchmarks pretrain anew"
             )
-    curves = {name: efficiency([(n, point.throughput) for n, point in found.items()])
-              for name, found in series.items()}  # fmt: skip
+            raise UserError(f"{found.file}: {said}") from None
+        rows, tables = rows + own, tables + more
+    rows += points() if published else []
+    if not rows:
+        raise UserError("scaling: nothing to report; give --published, --run or --experiment")
+    found = pd.DataFrame(rows)
+    if (twice := found[found.duplicated(["series", "N"])]).size:
+        name, units = twice[["series", "N"]].iloc[0]
+        said = f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH"
+        raise UserError(said)
+    found = efficiency(found)
+    many = found[found.groupby("series")["N"].transform("size") > 1]
+    single = found.loc[~found["series"].isin(many["series"]), "series"]
+    tables = [Table("Scaling", found, FORMATS), *tables, *(published_tables() if published else [])]
+    notes = [f"{name}: one point alone has no efficiency" for name in single]
+    plots = [scaling_plot(many)] if len(many) else []
+    return Report("How throughput scales", tables, METHOD, notes, plots)
+
+
+def efficiency(found: pd.DataFrame) -> pd.DataFrame:
+    """With T(N) / (N x T(1)), in order of N; the first of a series is 1 by definition."""
+    order = {name: index for index, name in enumerate(found["series"].unique())}
+    found = found.sort_values("N", kind="stable").sort_values(
+        "series", key=lambda names: names.map(order), kind="stable"
+    )
+    each = found["throughput"] / found["N"]
+    return found.assign(efficiency=each / each.groupby(found["series"]).transform("first"))
+
+
+def _measured(series: Sequence[tuple[str, Run]]) -> Iterator[dict[str, Any]]:
+    first: dict[str, Run] = {}
+    for label, run in series:
+        base = first.setdefault(label, run)
+        if (run.model, run.data) != (base.model, base.data):
+            raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
+        if run.throughput is None:
+            raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
+        yield {"series": label, "source": "measured", "N": run.slots, "throughput": run.throughput}
+
+
+def pretraining_tables(found: Document, label: str) -> tuple[list[dict[str, Any]], list[Table]]:
+    """A result of `python -m benchmarks pretrain`: its points, its steps and its loader.
+
+    Args: label: what its series are called; empty: the model and the device.
+    """
+    content = found.content
+    name = f"pretraining {content['settings']['shape']} on {content['device']['name']}"
+    name = label or name
+
+    def rates(where: str, key: str = "sequences_per_second") -> pd.Series:
+        entries = found.at(where, dict)
+        return pd.Series({e: found.number(f"{where}.{e}.{key}.median") for e in entries})
+
     rows = [
-        {"series": name, "source": found[units].source, "N": units,
-         "throughput": found[units].throughput, "efficiency": value}
-        for name, found in series.items() for units, value in curves[name]
+        {"series": f"{name}, {kind}, sequences/s over processes", "source": "measured",
+         "N": int(count), "throughput": rate}
+        for kind in content["scaling"]
+        for count, rate in rates(f"scaling.{kind}").items()
     ]  # fmt: skip
-    styles = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
-    tables = [
-        Table("Scaling", frame(rows), styles),
-        *(table for found in pretraining for table in found.tables),
-    ]
-    tables += published_tables() if published else []
-    drawn = {name: curve for name, curve in curves.items() if len(curve) > 1}
-    from_print = {point.series for point in every if point.source == "published"}
-    plots = [scaling_plot(drawn, from_print)] if drawn else []
-    single = [f"{name}: one point alone has no efficiency" for name in curves if name not in drawn]
-    return Report("How throughput scales", tables, METHOD, single, plots)
+    loader = rates("loader").rename(int).sort_index()
+    forwards = pd.Series({side: facts["forwards"] for side, facts in content["results"].items()})
+    steps = {"forwards a step": forwards, "sequences/s": rates("results"),
+             "MFU": rates("results", "mfu")}  # fmt: skip
+    workers = {"workers": loader.index, "sequences/s": loader,
+               "added to none": loader / loader[0] - 1}  # fmt: skip
+    titles = {"Pretraining steps, measured": steps, "The loader alone, measured": workers}
+    return rows, [Table(title, pd.DataFrame({"run": name, **columns}), FORMATS)
+                  for title, columns in titles.items()]  # fmt: skip
 
 
 def published_tables() -> list[Table]:

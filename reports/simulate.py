@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from reports.plan_command import Settings
-from reports.prices import FREE_HOUR
-from reports.reclaims import Constant, Market
+from cluster.prices import FREE_HOUR
+from reports.market import Constant, Market
+from reports.settings import Settings
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
@@ -53,7 +53,8 @@ class Job:
 def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
     """A row for each run, by the seed alone: hours, cost (infinite: never done) and their parts."""
     rng, rules = np.random.Generator(np.random.PCG64(seed)), job.rules
-    shift = market.begin(rng, runs)  # where on the market's clock each run begins
+    # Where on the market's clock each run begins.
+    shift = rng.uniform(0, market.length, runs) if market.length else np.zeros(runs)
     now = market.first_wait(rng, shift, job.machines)  # seconds since the run was ordered
     waited, left = now.copy(), np.arange(runs)
     done, lost, paid, count = np.zeros((4, runs))  # done: what is saved of total_seconds

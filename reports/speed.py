@@ -1,40 +1,15 @@
-"""How much there is to do, and how fast a number of slots of some GPU does it."""
+"""How fast a number of slots of some GPU is."""
 
 import math
-import os
-import socket
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from cluster.machines import gpu_of
+from cluster.prices import Price
+from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
-from reports.prices import Price
-from reports.published import FINE_TUNING
-
-HUB = "huggingface.co"
-
-
-def count_windows(train: str, config: Path) -> int:
-    """Windows of a SQuAD-shaped file, cut as the experiment config says (tokenizer, lengths)."""
-    if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
-        try:
-            socket.create_connection((HUB, 443), timeout=5).close()
-        except OSError:
-            os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
-    from data import load_split, load_tokenizer
-    from detalbert.settings import experiment
-    from detalbert.settings.hparams import parse_data_config, parse_hparams
-    from detalbert.squad.sources import open_source
-
-    loaded = experiment.load(config)
-    hparams = parse_hparams(experiment.single_values(loaded.get("hyperparameters") or {}))
-    data = parse_data_config({**(loaded.get("data") or {}), "train": train})
-    open_source(train, "train", Path(data.cache_dir))  # first: a missing file is told at once
-    return load_split(data, "train", load_tokenizer(data, hparams), hparams).counts["windows"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +56,7 @@ def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) 
         except ValueError:
             count, rate = 0, math.nan
         if count < 1 or not 1e-6 <= rate <= 1e12 or count in found:
-            raise UserError(
-                f"--throughput {part}: expected SLOTS=RATE,...@INSTANCE, each number of slots "
-                "once, and rates from 1e-6 to 1e12"
-            )
+            wanted = "SLOTS=RATE,...@INSTANCE, each number of slots once, rates from 1e-6 to 1e12"
+            raise UserError(f"--throughput {part}: expected {wanted}")
         found[count] = rate
     return Speed(found, teraflops, {(count, instance): "measured" for count in found})

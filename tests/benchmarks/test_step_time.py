@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.scaling import P3, published
 from benchmarks.step_time import Work, imbalance, predict
-from reports.published import PARAMETERS
+from cluster.published import PARAMETERS
 
 GRADIENTS = 4 * PARAMETERS
 

@@ -12,6 +12,7 @@ import yaml
 
 from cluster import expconf
 from cluster.jobs import samples
+from cluster.published import WINDOWS
 from cluster.schema import Map, Seq, Union_
 from detalbert.engine.optim import lr_factor, plan_steps
 from detalbert.engine.order import TrainOrder
@@ -19,7 +20,6 @@ from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from model_def import FINE_TUNING
 from pretrain.hparams import parse_pretrain_hparams
-from reports.published import WINDOWS
 from tests.conftest import ROOT, SHARED
 from workloads import choose
 

@@ -8,7 +8,7 @@ from cluster.fleet import Start, check_fleet, image_of
 from cluster.machines import FAMILIES
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge, merge_storage
-from reports.prices import load_prices
+from cluster.prices import load_prices
 
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
 

@@ -9,15 +9,17 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports import published, runs
+from cluster import published
+from cluster.prices import PRICE_FILE, load_prices
+from reports import runs
 from reports.__main__ import main
 from reports.cost import cost_report
-from reports.prices import PRICE_FILE, load_prices
 from reports.run import Run
 from reports.scaling import efficiency
 from tests.conftest import ROOT
@@ -198,11 +200,12 @@ def test_no_command_imports_torch(command):
 
 
 def test_printed_efficiencies_are_those_of_the_printed_throughputs():
-    for series, printed in published.PRINTED_EFFICIENCY.items():
-        points = [(p.units, p.throughput) for p in published.SCALING if p.series == series]
-        assert efficiency(points)[-1][1] == pytest.approx(printed, abs=0.006)
-    nodes = [(p.units, p.throughput) for p in published.SCALING if "no loader" in p.series]
-    found = [value for _, value in efficiency(nodes)]
+    table = efficiency(pd.DataFrame(published.points()))
+    printed = yaml.safe_load((ROOT / "cluster" / "published.yaml").read_text())["scaling"]
+    for row in printed[:-1]:
+        last = table[table["series"] == row["series"]].iloc[-1]
+        assert last["efficiency"] == pytest.approx(row["efficiency"], abs=0.006)
+    found = table.loc[table["series"].str.contains("no loader"), "efficiency"].tolist()
     assert found == pytest.approx(
         [1, 0.84043, 0.62559, 0.41724], abs=1e-3
     )  # printed: 41.7 %, computed 41.8 %
@@ -216,9 +219,11 @@ def test_printed_efficiencies_are_those_of_the_printed_throughputs():
 )  # fmt: skip
 def test_efficiency_is_t_n_over_n_t_one(points):
     first, base = min(points)
-    for (units, value), (number, found) in zip(sorted(points), efficiency(points), strict=True):
-        assert number == units and found == pytest.approx(value * first / (units * base))
-    assert efficiency(points)[0][1] == 1
+    table = pd.DataFrame(points, columns=["N", "throughput"]).assign(series="a")
+    found = efficiency(table)["efficiency"].tolist()
+    for (units, value), share in zip(sorted(points), found, strict=True):
+        assert share == pytest.approx(value * first / (units * base))
+    assert found[0] == 1
 
 
 def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):

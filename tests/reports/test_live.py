@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from cluster.live_prices import refresh, spot_history
+from cluster.prices import load_prices
 from detalbert.errors import UserError
 from reports.__main__ import main
-from reports.live import refresh, spot_history
-from reports.prices import load_prices
 from tests.fakes.http import AnswerServer
 from tests.fakes.s3 import moto_server
 

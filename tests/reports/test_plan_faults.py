@@ -7,9 +7,9 @@ import pathlib
 import pytest
 import yaml
 
-from reports import speed
+from cluster import windows
+from cluster.prices import PRICE_FILE
 from reports.__main__ import main
-from reports.prices import PRICE_FILE
 
 FEW = ["plan", "--runs", "10"]
 FLAGS = [
@@ -93,7 +93,7 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypa
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setattr(speed, "HUB", "127.0.0.1")  # nothing listens there
+    monkeypatch.setattr(windows, "HUB", "127.0.0.1")  # nothing listens there
     assert "none.json: no such file" in refused(capsys, "--data", "none.json")
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster import prices
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
-from reports import prices
 
 TODAY = datetime.date(2026, 10, 1)
 ENTRY: dict[str, Any] = {

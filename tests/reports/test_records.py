@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports import bills, live, records
+from cluster import live_prices, records
+from reports import bills
 from reports.__main__ import main
 from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 
@@ -102,8 +103,8 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
     """Half price until 12:00, the double from then on; before the history, the file's."""
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
     series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
-    monkeypatch.setattr(live, "priced", lambda args, known, wanted: (known, []))
-    monkeypatch.setattr(live, "spot_history", lambda *_: series)
+    monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
+    monkeypatch.setattr(live_prices, "spot_history", lambda *_: series)
     with FakeRecords() as master:
         found = report(capsys, master, "cost", "--experiment", "7", "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
@@ -139,7 +140,7 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
 
 @pytest.mark.parametrize(
     "token, experiment, said",
-    [(TOKEN, "9", "--experiment 9: the master has none"), ("stale", "7", "not logged in")],
+    [(TOKEN, "9", "--experiment 9: the master has none"), ("stale", "7", "wants a login")],
 )
 def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experiment, said):
     monkeypatch.setenv("DET_USER_TOKEN", token)
@@ -152,7 +153,7 @@ def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experim
 def test_no_master(capsys, monkeypatch):
     monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # between its five tries
     assert main(["cost", "--experiment", "7", "--master", "http://127.0.0.1:9"]) == 2
-    assert "no Determined master answers there" in capsys.readouterr().err
+    assert "no master answers at http://127.0.0.1:9" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -184,5 +185,5 @@ def test_stops_are_told_apart_by_what_the_records_have():
     gone = found.allocations[2].end + pd.Timedelta("90s")
     life = records.Entry("instance", 0, "i-b.2", found.allocations[0].start, gone)
     known = records.Records((), {}, gone + pd.Timedelta("1h"), (life,))
-    kinds = [kind for kind, _, _ in bills.stops(found, known)]
+    kinds = [kind for kind, _ in bills.stops(found, known)]
     assert kinds == ["paused", "continued", "reclaimed", "failed", "failed"]

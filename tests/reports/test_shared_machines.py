@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.prices import load_prices
+from cluster.records import Allocation, Entry, Experiment, Pool, Records, Trial, parse_time
 from reports import bills
 from reports.__main__ import main
-from reports.prices import load_prices
-from reports.records import Allocation, Entry, Experiment, Pool, Records, Trial, parse_time
 from tests.fakes.records import ON_DEMAND, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 
 HOUR = 24.48  # dollars, on demand
@@ -142,7 +142,7 @@ def clusters(draw: Any) -> Records:
                 )
         trial = Trial(number, "STATE_COMPLETED", tuple(allocations), (), 1, (), {})
         experiments.append(
-            Experiment(number, "e", "ada", (), None, None, 8, 1, "p", (trial,))
+            Experiment(number, "e", "ada", (), None, {}, 8, 1, "p", (trial,))
         )  # fmt: skip
     entries = tuple(Entry("instance", 0, name, *life) for name, life in lives.items())
     pool = {"p": Pool("p3.16xlarge", draw(st.booleans()), 1200, draw(st.sampled_from([300, 9e9])))}

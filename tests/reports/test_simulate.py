@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.plan_command import Settings
-from reports.reclaims import CASES, Constant, Trace
+from reports.market import CASES, Constant, Trace
+from reports.settings import Settings
 from reports.simulate import Job, running_seconds, simulate
 
 # The published 64-slot job on eight spot p3.16xlarge.

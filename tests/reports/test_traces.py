@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detalbert.errors import UserError
-from reports.reclaims import Trace, load_trace
+from reports.market import Trace, load_trace
 from reports.simulate import Job, simulate
 
 

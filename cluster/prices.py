@@ -12,7 +12,7 @@ from cluster.schema import nearest
 from detalbert.errors import UserError, unknown_key
 from detalbert.settings.sections import Section, limited, parse_section
 
-PRICE_FILE = Path(__file__).parent.parent / "cluster" / "prices.yaml"
+PRICE_FILE = Path(__file__).with_name("prices.yaml")
 STALE_DAYS = 90
 # AWS charges nothing for a Linux spot machine that it takes back in its first hour: "Billing for
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/

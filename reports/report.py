@@ -1,20 +1,22 @@
-"""A report: tables, plots and words; printed to a terminal, as Markdown or as JSON."""
+"""A report: tables, plots and words; for a terminal, as Markdown, JSON, CSV, or as one page."""
 
+import base64
 import json
 import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
+import jinja2
 import pandas as pd
 import tabulate
 
-from reports.prices import Price
+from cluster.prices import Price
 
 tabulate.MIN_PADDING = 0  # a head is no wider than its words
-DASH = "-"
 NAME = 18  # characters of a first column, on a terminal that has no more; it is folded there
 
 
@@ -42,41 +44,43 @@ class Table:
 
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
-        columns = {
-            name: [_cell(value, self.formats.get(name, "{}")) for value in self.frame[name]]
-            for name in self.frame.columns
-        }
-        return pd.DataFrame(columns, columns=self.frame.columns, dtype=object)
+        styles = {name: self.formats.get(name, "{}") for name in self.frame}
+        columns = {name: [_cell(value, style) for value in self.frame[name]]
+                   for name, style in styles.items()}  # fmt: skip
+        return pd.DataFrame(columns, dtype=object)
 
-    def short(self) -> pd.DataFrame:
-        """The columns of `narrow`: no $ where the head has it, no line that has but dashes."""
-        rows = self.shown().to_dict("records")
-        cells = {
-            head: [_lines(text.format_map(row), "$" in head) or DASH for row in rows]
-            for head, text in self.narrow.items()
-        }
-        return pd.DataFrame(cells, dtype=object) if self.narrow else self.shown()
-
-    def drawn(self, shown: pd.DataFrame, form: str, room: float = math.inf) -> str:
+    def text(self, form: str, wide: bool = True, room: float = math.inf) -> str:
         """As `tabulate` draws it; columns on the right are left out until it fits in `room`."""
-        for count in range(len(shown.columns), 0, -1):
-            part = shown.iloc[:, :count]
-            text = [bool(not i if self.narrow else n not in self.formats)
-                    for i, n in enumerate(part)]  # fmt: skip
-            folded = [NAME if room < math.inf and not i else None for i in range(count)]
-            lines = part.to_markdown(
-                index=False, tablefmt=form, disable_numparse=True, maxcolwidths=folded,
-                colalign=["left" if left else "right" for left in text],
+        shown, short = self.shown(), self.narrow and not wide
+        if form == "pipe":
+            shown = shown.replace(r"\|", r"\\|", regex=True)
+        if short:
+            rows = shown.to_dict("records")
+            shown = pd.DataFrame({head: [_short(text.format_map(row), head) for row in rows]
+                                  for head, text in self.narrow.items()})  # fmt: skip
+        sides = ["left" if (not index if short else name not in self.formats) else "right"
+                 for index, name in enumerate(shown)]  # fmt: skip
+        for count in range(len(sides), 0, -1):
+            lines = shown.iloc[:, :count].to_markdown(
+                index=False, tablefmt=form, disable_numparse=True, colalign=sides[:count],
+                maxcolwidths=[NAME if room < math.inf else None] + [None] * (count - 1),
             )  # fmt: skip
-            if max(map(len, lines.split("\n"))) <= room or count == 1:
+            if max(map(len, lines.split("\n"))) <= room:
                 break
-        more = len(shown.columns) - count
+        more = len(sides) - count
         return lines + (f"\n({more} columns more: --wide)" if more else "")
 
 
-def _lines(text: str, unit: bool) -> str:
-    text = text.replace("$", "") if unit else text
-    return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$"))
+def _cell(value: Any, style: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    return "never" if isinstance(value, float) and math.isinf(value) else style.format(value)
+
+
+def _short(text: str, head: str) -> str:
+    """Without a $ that the head has, and without lines that have nothing but dashes."""
+    text = text.replace("$", "") if "$" in head else text
+    return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$")) or "-"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,35 +95,23 @@ class Report:
     snippet: str = ""  # what to write into the YAML
     total: float | None = None  # dollars, what --budget is held against
 
-    def short_tables(self) -> list[Table]:
-        """Those that are printed."""
-        return [table for table in self.tables if not table.long]
-
-
-def _cell(value: Any, style: str) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return DASH
-    return "never" if isinstance(value, float) and math.isinf(value) else style.format(value)
-
 
 def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
     """No wider than the terminal unless `wide`; where `file` is none, lines are not cut."""
     room = math.inf if wide or not file.isatty() else shutil.get_terminal_size().columns
-    parts = [report.title]
-    for table in report.short_tables():
-        shown = table.shown() if wide else table.short()
-        parts.append(f"{table.title}\n\n{table.drawn(shown, 'simple', room)}")
-    parts += [report.snippet] if report.snippet else []
-    parts.append("\n".join(f"note: {note}" for note in report.notes))
-    file.write("\n\n".join(parts).rstrip() + "\n")
+    tables = [f"{table.title}\n\n{table.text('simple', wide, room)}"
+              for table in report.tables if not table.long]  # fmt: skip
+    notes = "\n".join(f"note: {note}" for note in report.notes)
+    parts = [report.title, *tables, report.snippet, notes]
+    file.write("\n\n".join(filter(None, parts)) + "\n")
 
 
 def to_markdown(report: Report) -> str:
     """Every table that is not long, the method and the notes."""
     parts = [f"# {report.title}"]
-    for table in report.short_tables():
-        shown = table.shown().replace(r"\|", r"\\|", regex=True)
-        parts += [f"## {table.title}", table.drawn(shown, "pipe")]
+    for table in report.tables:
+        if not table.long:
+            parts += [f"## {table.title}", table.text("pipe")]
     parts += [f"```yaml\n{report.snippet}\n```"] if report.snippet else []
     for head, lines in (("Method", report.method), ("Notes", report.notes)):
         parts += [f"## {head}", "\n".join(f"- {line}" for line in lines)] if lines else []
@@ -145,20 +137,26 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def to_html(report: Report) -> str:
+    """One page that needs nothing else, the same bytes for the same report."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
+    return environment.get_template("page.html.j2").render(report=report)
+
+
 def price_table(prices: Sequence[Price]) -> Table:
     """Every price a report used, with its origin, day and source."""
-    columns = {
-        "instance": "instance", "slots": "slots", "GPU": "gpu", "on demand": "on_demand",
-        "from": "on_demand_origin", "spot": "spot", "lowest": "spot_low", "highest": "spot_high",
-        "spot from": "spot_origin", "retired": "retired", "region": "region", "date": "date",
-        "source": "source",
-    }  # fmt: skip
-    rows = [{head: getattr(p, name) for head, name in columns.items()} for p in prices]
-    for row in rows:
-        row |= {key: row[key] and str(row[key]) for key in ("retired", "date")}
-    money = dict.fromkeys(("on demand", "spot", "lowest", "highest"), "${:,.4f}")
-    rows.sort(key=lambda row: row["instance"])
-    return Table("Prices", frame(rows), {"slots": "{}", **money}, True)
+    found = frame(sorted(map(vars, prices), key=lambda row: row["instance"]))
+    found.insert(0, "instance", found.pop("instance"))
+    for name in ("date", "retired"):
+        found[name] = found[name].map(lambda day: day and str(day))
+    found = found.drop(columns="spot_discount")
+    found.columns = found.columns.str.replace("_", " ")
+    money = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
+    return Table("Prices", found, {"slots": "{}", "teraflops": "{:,.0f}", **money}, True)
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from cluster.prices import Price
 from detalbert.errors import UserError, first_line
-from reports.prices import Price
 
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops

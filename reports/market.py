@@ -20,15 +20,12 @@ class Constant:
 
     hourly: float
     wait_seconds: float = 0.0
+    length = 0.0  # of a recording
 
     @property
     def rate(self) -> float:
         """Reclaims a second."""
         return self.hourly / 3600
-
-    def begin(self, rng: np.random.Generator, runs: int) -> np.ndarray:
-        """Where on the market's clock each run begins, in seconds."""
-        return np.zeros(runs)
 
     def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """Seconds from a random moment until the machines can be had."""
@@ -70,25 +67,19 @@ class Trace:
     machines: np.ndarray
     length: float
 
-    def begin(self, rng: np.random.Generator, runs: int) -> np.ndarray:
-        """As `Constant.begin`: a random moment of the recording."""
-        return rng.uniform(0, self.length, runs)
-
-    def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """As `Constant.first_wait`. Raises UserError where there never were so many machines."""
+    def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
+        """Seconds until the machines can be had. Raises UserError where they never could be."""
         if machines > self.machines.max():
             raise UserError(
                 f"--trace: it has {self.machines.max()} machines at most, the job needs {machines};"
                 " record a wider one, or give --hourly"
             )
-        return self.wait(rng, now, machines)
-
-    def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """As `Constant.wait`: the rest of the outage."""
         moment = now % self.length
         back = self.seconds[self.machines >= machines]
         later = np.append(back, back[0] + self.length)[np.searchsorted(back, moment, "right")]
         return np.where(self._at(moment) >= machines, 0.0, later - moment)
+
+    first_wait = wait
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
         """As `Constant.next`. Of the machines there were, each is as likely taken as another."""
@@ -128,6 +119,7 @@ def load_trace(path: Path) -> Trace:
 
     Raises UserError naming the row that is wrong.
     """
+    wrong = "a CSV with numbers in the columns hours and machines, or a JSON file of spot-traces"
     try:
         if path.suffix == ".json":
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -137,17 +129,12 @@ def load_trace(path: Path) -> Trace:
             table = pd.read_csv(path, skipinitialspace=True)
             hours, counts = (table[name].to_numpy(dtype=float) for name in ("hours", "machines"))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        raise UserError(
-            f"{path}: expected a CSV with numbers in the columns hours and machines, or a JSON "
-            "file of spot-traces"
-        ) from None
+        raise UserError(f"{path}: expected {wrong}") from None
     fine = np.isfinite(hours) & (np.diff(hours, prepend=-1.0) > 0) & (counts >= 0) & (counts < 1e6)
     fine &= (counts == np.floor(counts)) & ((np.arange(len(hours)) > 0) | (hours == 0))
     if not fine.all():
-        raise UserError(
-            f"{path}: row {int(fine.argmin()) + 1}: expected hours, rising from 0, and a whole "
-            "number of machines"
-        )
+        wrong = f"row {int(fine.argmin()) + 1}: expected hours, rising from 0, and whole machines"
+        raise UserError(f"{path}: {wrong}")
     if len(hours) < 2 or not counts[:-1].any():
         raise UserError(f"{path}: expected two rows or more, and machines in one of them")
     return Trace(hours[:-1] * 3600, counts[:-1].astype(int), float(hours[-1]) * 3600)

@@ -1,6 +1,6 @@
 """What a Determined 0.38.1 master recorded of experiments: allocations, machines, reports.
 
-Asked with the client's own types (`determined.common.api.bindings`) and logged in as `det` is.
+Asked with the client's own types (`determined.common.api.bindings`), by the login of `ask.py`.
 Traps of that release, seen in its answers: a task's allocations come without slots, exit reason
 and time zone (they are UTC); a continued trial has another task; raw entries name the experiment
 and not the trial, begin where the entry before them ended, and are not cut to the span asked for;
@@ -10,15 +10,17 @@ of all allocations (`det resources allocations`), its machines in each task's ac
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
+import requests
+from determined.common.api import bindings, errors
 
+from cluster.ask import Master
 from detalbert.errors import UserError, first_line
-from reports.run import data_name, model_name
 
+T = TypeVar("T")
 Moment = pd.Timestamp
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
 DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
@@ -67,7 +69,7 @@ class Experiment(NamedTuple):
     user: str
     labels: tuple[str, ...]
     model: str | None
-    data: str | None
+    data: Mapping[str, Any]
     slots: int  # per trial
     batch: int
     pool: str
@@ -97,14 +99,13 @@ class Pool(NamedTuple):
     idle: float = PATIENCE
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(NamedTuple):
     experiments: tuple[Experiment, ...]
     pools: Mapping[str, Pool]
     until: Moment  # "now": the end of what still runs
     entries: tuple[Entry, ...] = ()
     others: tuple[Allocation, ...] = ()  # on the same machines, of tasks that are not named
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
     @property
     def allocations(self) -> list[Allocation]:
@@ -124,42 +125,41 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(master: str | None, user: str | None, ids: Sequence[int], since: Moment | None,
+def fetch(address: str | None, user: str | None, ids: Sequence[int], since: Moment | None,
           until: Moment) -> Records:  # fmt: skip
     """What the master knows of these experiments, or of all since `since`. Raises UserError."""
-    import requests
-    from determined.common import api
-    from determined.common.api import authentication, certs, errors
-
-    said = f"{master or 'DET_MASTER'}: no Determined master answers there; set --master"
+    master = Master.login(address, user)
     try:
-        master = api.canonicalize_master_url(master or api.get_default_master_url())
-        cert = certs.default_load(master)
-        session = authentication.login_with_cache(master, requested_user=user, cert=cert)
-        return _Asker(session, until).records(ids, since)
-    except (errors.UnauthenticatedException, EOFError):
-        raise UserError(f"{master}: not logged in; run det user login USER") from None
+        return _Asker(master.session, until).records(ids, since)
     except errors.ForbiddenException as error:
-        raise UserError(f"{master}: {user or 'this user'} may not see it: {error}") from None
-    except (errors.MasterNotFoundException, requests.RequestException):
-        raise UserError(said) from None
-    except (errors.APIException, errors.BadResponseException, errors.BadRequestException) as error:
-        raise UserError(f"{master}: the master answered: {first_line(error)[:200]}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{said} (not understood: {first_line(error)[:80]})") from None
+        raise UserError(f"{master.address}: this user may not see it: {error}") from None
+    except (errors.APIException, errors.BadResponseException) as error:
+        said = f"the master answered: {first_line(error)[:200]}"
+        raise UserError(f"{master.address}: {said}") from None
+    except (errors.BadRequestException, requests.RequestException, KeyError, TypeError, ValueError,
+            AttributeError) as error:  # fmt: skip
+        said = f"not understood: {first_line(error)[:80]}"
+        raise UserError(f"{master.address}: no Determined master answers there ({said})") from None
 
 
 class _Asker:
     """A session, and what is asked with it."""
 
-    def __init__(self, session: Any, until: Moment) -> None:
-        from determined.common.api import bindings, errors
+    refusals = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
 
-        self.session, self.until, self.bindings = session, until, bindings
-        self.refusals = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
+    def __init__(self, session: Any, until: Moment) -> None:
+        self.session, self.until, self.notes = session, until, list[str]()
 
     def ask(self, name: str, **about: Any) -> Any:
-        return getattr(self.bindings, f"get_{name}")(self.session, **about)
+        return getattr(bindings, f"get_{name}")(self.session, **about)
+
+    def unless_refused(self, said: str, call: Callable[[], T], otherwise: T) -> T:
+        """What `call` gives; where this user may not ask, a note, and `otherwise`."""
+        try:
+            return call()
+        except self.refusals:
+            self.notes.append(said)
+            return otherwise
 
     def records(self, ids: Sequence[int], since: Moment | None) -> Records:
         rows = list(self.csv_rows(since)) if since is not None else []
@@ -169,32 +169,28 @@ class _Asker:
         named += [self.experiment(number, must=False) for number in seen]
         experiments = tuple(experiment for experiment in named if experiment)
         pools = {p.name: _pool(p) for p in self.ask("GetResourcePools").resourcePools or []}
-        found = Records(experiments, pools, self.until)
+        found = Records(experiments, pools, self.until, notes=self.notes)
         if not found.allocations:
             return found
         start = min(a.start for a in found.allocations)
         nodes = {node for a in found.allocations for node in a.nodes}
         # Machines boot before they are used.
-        entries = tuple(self.entries(start - DAY, found.notes))
+        entries = tuple(self.entries(start - DAY))
         lives = [e.start for e in entries if e.kind == "instance" and e.name in nodes]
         back = max(min([start, *lives]), start - LOOK_BACK)
-        try:
-            rows = list(self.csv_rows(back)) if lives else []
-        except self.refusals:
-            rows = []
-            found.notes.append("who else held the machines is not seen: no CSV of all allocations")
-        others = tuple(self.others(rows, {e.id for e in experiments}, nodes, found.notes))
-        return Records(experiments, pools, self.until, entries, others, found.notes)
+        said = "who else held the machines is not seen: no CSV of all allocations"
+        if lives:
+            rows = self.unless_refused(said, lambda: list(self.csv_rows(back)), [])
+        others = tuple(self.others(rows if lives else [], {e.id for e in experiments}, nodes))
+        return found._replace(entries=entries, others=others)
 
-    def entries(self, since: Moment, notes: list[str]) -> Iterator[Entry]:
+    def entries(self, since: Moment) -> Iterator[Entry]:
         span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{self.until:{ZULU}}"}
-        try:
-            found = self.ask("ResourceAllocationRaw", **span).resourceEntries or []
-        except self.refusals:
-            found = []
-            said = "the master does not show this user its allocation records"
-            notes.append(f"{said}: boot and idle time are not priced")
-        for e in found:
+        said = "the master does not show this user its allocation records: boot and idle time are "
+        for e in self.unless_refused(
+            said + "not priced",
+            lambda: self.ask("ResourceAllocationRaw", **span).resourceEntries or [], [],
+        ):  # fmt: skip
             times = parse_time(e.startTime), self.end(e.endTime)
             yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
 
@@ -208,7 +204,7 @@ class _Asker:
         yield from found
 
     def others(
-        self, rows: Iterable[dict[str, str]], named: set[int], nodes: set[str], notes: list[str]
+        self, rows: Iterable[dict[str, str]], named: set[int], nodes: set[str]
     ) -> Iterator[Allocation]:
         """Allocations of other tasks on `nodes`."""
         hidden, tasks = 0, dict[str, Any]()
@@ -229,7 +225,7 @@ class _Asker:
                 yield Allocation(row["allocation_id"], *span, "", where, slots, owner)
         if hidden:
             said = f"where {hidden} allocations of other tasks ran could not be seen"
-            notes.append(f"{said}: boot and idle time is shared without them")
+            self.notes.append(f"{said}: boot and idle time is shared without them")
 
     def machines(self, task: str) -> dict[str, dict[str, str]]:
         """Allocation -> machine -> pool."""
@@ -245,8 +241,6 @@ class _Asker:
 
     def experiment(self, number: int, must: bool = True) -> Experiment | None:
         """None for one that was deleted, unless it `must` be there."""
-        from determined.common.api import errors
-
         try:
             found = self.ask("GetExperiment", experimentId=number).experiment
         except errors.NotFoundException:
@@ -260,7 +254,7 @@ class _Asker:
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
         return Experiment(
             found.id, found.name, found.username, tuple(sorted(found.labels or ())),
-            model_name(hparams.get("model")), data_name(config.get("data") or {}), slots,
+            hparams.get("model"), config.get("data") or {}, slots,
             int(hparams.get("global_batch_size") or 1), pool,
             tuple(self.trial(trial, pool, slots) for trial in trials),
         )  # fmt: skip

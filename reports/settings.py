@@ -1,0 +1,87 @@
+"""What is planned for. Each setting is written once: its flag, unit, default and limits."""
+
+import argparse
+import functools
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from detalbert.errors import UserError
+
+DAY = 86_400.0
+
+
+def _set(default: Any, text: str, low: float, high: float, whole: bool = False) -> Any:
+    limits = {"low": low, "high": high, "whole": whole}
+    return field(default=default, metadata={"help": text, "limits": limits})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is a flag of `plan`."""
+
+    windows: float | None = _set(None, "windows to train on", 1, 1e12)
+    tokens: float | None = _set(None, "tokens to train on, instead of windows", 1, 1e18)
+    epochs: float = _set(2.0, "of --data", 1e-3, 1e6)
+    deadline: float | None = _set(None, "hours", 1e-3, 1e6)
+    batch: float | None = _set(None, "windows (or tokens) a step; 48, 256 from 16 slots", 1, 1e9)
+    checkpoint_seconds: float = _set(25.0, "to write one", 1e-3, DAY)
+    checkpoint_period: int | None = _set(None, "steps, instead of the best", 1, 1e9, True)
+    restart_seconds: float = _set(60.0, "from the container's start to the first step", 0, DAY)
+    boot_seconds: float = _set(180.0, "of a machine", 0, DAY)
+    image_seconds: float = _set(120.0, "to pull it", 0, DAY)
+    wait_seconds: float | None = _set(None, "for capacity, on average; as recorded", 0, 30 * DAY)
+    notice_read: float = _set(0.0, "share of the two-minute notices that is read", 0, 1)
+    hourly: float | None = _set(None, "reclaims per machine-hour; as recorded", 0, 60)
+    runs: int = _set(10_000, "of each option and case", 10, 1e6, True)
+    seed: int = _set(0, "of the random numbers", 0, 2**63, True)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Every setting, checked as its flag is read, and what they are taken from."""
+    for each in fields(Settings):
+        default = "" if each.default is None else f" ({each.default:g})"
+        check = number(_flag(each.name), **each.metadata["limits"])
+        text = each.metadata["help"] + default
+        parser.add_argument(_flag(each.name), type=check, metavar="N", help=text)
+    add, slots = parser.add_argument, number("--slots", 1, 1024, whole=True)
+    add("--data", metavar="FILE", help="count the windows of this SQuAD file")
+    config = Path("configs/distributed64.yaml")
+    add("--config", type=Path, default=config, help="how --data is cut into windows")
+    speeds = "measured, a second; default: the published V100 figures"
+    add("--throughput", metavar="SLOTS=WINDOWS,...@INSTANCE", help=speeds)
+    add("--pool", nargs="+", metavar="INSTANCE", help="all that AWS still launches")
+    add("--slots", nargs="+", metavar="N", type=slots, default=[], help="1 4 8 16 32 64")
+    add("--trace", type=Path, metavar="FILE", help="recorded capacity, replayed")
+
+
+def given(args: argparse.Namespace) -> Settings:
+    """Raises UserError for two that contradict each other."""
+    found = {name: value for name, value in vars(args).items() if value is not None}
+    for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):
+        if len(both := [_flag(name) for name in group if name in found]) > 1:
+            raise UserError(f"{' and '.join(both)}: give one of them")
+    if "epochs" in found and "data" not in found:
+        raise UserError("--epochs: only --data has epochs; give both")
+    return Settings(**{e.name: found[e.name] for e in fields(Settings) if e.name in found})
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def number(flag: str, low: float, high: float, whole: bool = False) -> Any:
+    """What reads a flag's number: it raises UserError naming the flag for text that is none."""
+    return functools.partial(_number, flag, low, high, whole)
+
+
+def _number(flag: str, low: float, high: float, whole: bool, text: str) -> float:
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        kind = "whole number" if whole else "number"
+        raise UserError(f"{flag} {text}: expected a {kind} from {low:,.10g} to {high:,.10g}")
+    return value
