@@ -124,6 +124,23 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
     }
 
 
+def history(
+    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str],
+    since: datetime.datetime, until: datetime.datetime,
+) -> tuple[dict[str, pd.Series], list[str]]:  # fmt: skip
+    """With --live, what spot machines cost at the time, as `spot_history` has it, and notes."""
+    if not args.live or not wanted:
+        return {}, []
+    region = args.region or known[wanted[0]].region
+    try:
+        found = spot_history(wanted, region, since, until)
+    except UserError as error:
+        if args.live != "try":
+            raise
+        return {}, [f"{error}; past spot hours have the file's price"]
+    return {name: series for name, series in found.items() if len(series)}, []
+
+
 def spot_history(
     instances: Sequence[str], region: str, since: datetime.datetime, until: datetime.datetime
 ) -> dict[str, pd.Series]:

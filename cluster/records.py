@@ -43,6 +43,11 @@ class Allocation(NamedTuple):
     def task(self) -> str:
         return self.id.rpartition(".")[0]
 
+    @property
+    def slots_each(self) -> float:
+        """On one machine."""
+        return self.slots / max(len(self.nodes), 1)
+
 
 class Report(NamedTuple):
     """One training report: after `steps` in all, at `speed` windows (and `tokens`) a second."""

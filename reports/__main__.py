@@ -17,9 +17,6 @@ from typing import Any, NoReturn
 
 from detalbert.errors import UserError
 
-_PACKAGES = {"boto3", "botocore", "determined", "jinja2", "matplotlib", "numpy", "pandas", "rich",
-             "tabulate", "yaml"}  # fmt: skip
-
 
 def main(argv: list[str] | None = None) -> int:
     """Print the report; returns the exit status."""
@@ -32,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         fault = str(error)
     except ImportError as error:  # pandas raises a bare one for tabulate
         missing = (error.name or "tabulate").split(".")[0]
-        if missing not in _PACKAGES:
+        if missing in ("cluster", "detalbert", "reports"):
             raise
         fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
     print(f"reports: error: {fault}", file=sys.stderr)
@@ -45,17 +42,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from cluster.records import parse_time
     from reports.settings import add_flags, number
 
-    words = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    commands = (parser := _Parser(prog="reports", **words)).add_subparsers(
-        dest="command", required=True
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="reports", description=__doc__, formatter_class=layout)
+    commands = parser.add_subparsers(dest="command", required=True)
     common, records = _Parser(add_help=False), _Parser(add_help=False)
     form = common.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the numbers as JSON")
-    form.add_argument("--markdown", action="store_true", help="the tables as Markdown")
-    form.add_argument("--csv", action="store_true", help="the first table as CSV")
+    for flag, said in (("--json", "the numbers as JSON"), ("--markdown", "the tables as Markdown"),
+                       ("--csv", "the first table as CSV")):  # fmt: skip
+        form.add_argument(flag, action="store_true", help=said)
     add = common.add_argument
     add("--wide", action="store_true", help="all columns on a terminal")
     add("--html", type=Path, metavar="FILE", help="also write one page with plots")
@@ -63,16 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     live: Any = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
     add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
     add("--region", help="for --live; default: the price file's")
-    dollars = number("--budget", 0.01, 1e15)
-    add("--budget", type=dollars, metavar="DOLLARS", help="exit 3 when it costs more")
-    day = datetime.date.fromisoformat
-    add("--today", type=day, default=datetime.date.today(), help="prices are stale or fresh on it")
+    add("--budget", type=number("--budget", 0.01, 1e15), metavar="DOLLARS", help="over it, exit 3")
+    day = datetime.date
+    add("--today", type=day.fromisoformat, default=day.today(), help="to tell stale prices by")
     add = records.add_argument
     add("--published", action="store_true", help="the published figures")
     add("--run", action="append", default=[], metavar="PATH", help="see README")
     add("--experiment", type=int, nargs="+", default=[], metavar="ID")
-    add("--since", type=_moment, metavar="TIME", help="all experiments that ran from then on")
-    add("--until", type=_moment, metavar="TIME", help="the end of what still runs; default: now")
+    add("--since", type=parse_time, metavar="TIME", help="all experiments that ran from then on")
+    add("--until", type=parse_time, metavar="TIME", help="the end of what still runs; default: now")
     add("--master", metavar="URL", help="default: DET_MASTER, as det has it")
     add("--user", help="as det -u")
     add = commands.add_parser("cost", parents=[common, records], help="what runs cost").add_argument
@@ -85,12 +81,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
     add_flags(commands.add_parser("plan", parents=[common], help="expected time and cost"))
     return parser
-
-
-def _moment(text: str) -> Any:
-    from cluster.records import parse_time
-
-    return parse_time(text)
 
 
 if __name__ == "__main__":

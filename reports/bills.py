@@ -52,7 +52,7 @@ def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]
         if life is None:
             slots = find(prices, pool.instance).slots
             for a in holds:
-                yield Machine(node, pool, a.start, a.end, [a], _slots(a) / slots)
+                yield Machine(node, pool, a.start, a.end, [a], a.slots_each / slots)
             continue
         holds = [*holds, *(a for a in records.others if node in a.nodes)]
         last = max(a.end for a in holds)
@@ -60,11 +60,6 @@ def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]
         span = min([life.start, *(a.start for a in holds)]), max(life.end, last)
         taken = pool.spot and gone and life.end < records.until
         yield Machine(node, pool, *span, holds, 1.0, taken)
-
-
-def _slots(allocation: Allocation) -> float:
-    """On one machine."""
-    return allocation.slots / max(len(allocation.nodes), 1)
 
 
 def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, float]]:
@@ -75,9 +70,10 @@ def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, flo
     gaps = []
     for left, right in pairwise(sorted(cuts)):
         active = [a for a in holds if a.start <= left and right <= a.end]
+        slots = sum(a.slots_each for a in active)
         for a in active:
-            used[a.owner] += _slots(a) * (right - left).total_seconds()
-            yield a.owner, "held", left, right, _slots(a) / sum(map(_slots, active))
+            used[a.owner] += a.slots_each * (right - left).total_seconds()
+            yield a.owner, "held", left, right, a.slots_each / slots
         if not active:
             gaps.append((left, right))
     for left, right in gaps:
@@ -104,8 +100,8 @@ def segments(records: Records, prices: Mapping[str, Price], history: History) ->
                 paid = [0.0 if free else hours * dollars for dollars in (rate, seen[0], seen[2])]
                 where = (machine.name, owner, phase, left, right, f"{left:%Y-%m}")
                 rows.append((*where, hours, *paid, hours * price.on_demand))
-    columns = ["machine", "owner", "phase", "start", "end", "month", *NUMBERS]
-    return pd.DataFrame(rows, columns=columns)
+    columns = "machine owner phase start end month".split()
+    return pd.DataFrame(rows, columns=[*columns, *NUMBERS])
 
 
 def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float:

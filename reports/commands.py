@@ -15,7 +15,7 @@ from detalbert.errors import UserError, first_line
 from reports import bills, plan
 from reports.cost import cost_report
 from reports.report import Report, to_html, to_json, to_markdown, to_terminal
-from reports.runs import Document, published_runs, read_run
+from reports.runs import Document, machine_of, published_runs, read_run
 from reports.scaling import scaling_report
 
 
@@ -38,11 +38,11 @@ def write(report: Report, args: argparse.Namespace) -> int:
         sys.stdout.write(report.tables[0].frame.to_csv(index=False))
     else:
         to_terminal(report, sys.stdout, args.wide)
-    over = 0.0 if args.budget is None else (report.total or 0.0) - args.budget
-    if over > 0:
-        total = f"${report.total:,.2f} is ${over:,.2f} over the budget of ${args.budget:,.2f}"
-        print(f"reports: {total}", file=sys.stderr)
-    return 3 if over > 0 else 0
+    if args.budget is None or (over := (report.total or 0.0) - args.budget) <= 0:
+        return 0
+    total, budget = f"${report.total:,.2f}", f"${args.budget:,.2f}"
+    print(f"reports: {total} is ${over:,.2f} over the budget of {budget}", file=sys.stderr)
+    return 3
 
 
 def cost(args: argparse.Namespace) -> Report:
@@ -63,31 +63,15 @@ def cost(args: argparse.Namespace) -> Report:
     rows, sums = published_runs(known) if args.published else [], None
     rows += [read_run(text, known, args.windows) for text in args.run]
     if found:
-        table = bills.segments(found, known, _history(args, known, found, notes))
+        spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
+        since = min((a.start for a in found.allocations), default=found.until) - records.LOOK_BACK
+        past, more = live_prices.history(args, known, spot, since, found.until)
+        table = bills.segments(found, known, past)
         rows += bills.experiment_runs(found, table)
-        notes += [*found.notes, *bills.notes(table)]
+        notes += [*more, *found.notes, *bills.notes(table)]
         sums = bills.totals(found, table, args.by) if args.by else None
     own = [known[instance] for instance in used]
     return cost_report(rows, args.baseline, own, notes, args.today, args.tokens, sums)
-
-
-def _history(
-    args: argparse.Namespace, known: Mapping[str, Price], found: records.Records, notes: list[str]
-) -> dict[str, pd.Series]:
-    """With --live, what spot machines cost at the time; AWS keeps 90 days."""
-    spot = sorted({p.instance for p in found.pools.values() if p.spot and p.instance in known})
-    if not args.live or not spot or not found.allocations:
-        return {}
-    since = min(a.start for a in found.allocations) - records.LOOK_BACK
-    region = args.region or known[spot[0]].region
-    try:
-        asked = live_prices.spot_history(spot, region, since, found.until)
-        return {name: series for name, series in asked.items() if len(series)}
-    except UserError as error:
-        if args.live != "try":
-            raise
-        notes.append(f"{error}; past spot hours have the file's price")
-        return {}
 
 
 def scaling(args: argparse.Namespace) -> Report:
@@ -122,11 +106,9 @@ def _records(args: argparse.Namespace) -> records.Records | None:
 
 
 def _priced_as(text: str, known: Mapping[str, Price]) -> tuple[str, records.Pool]:
-    name, equals, machine = text.partition("=")
-    instance, _, market = machine.partition(":")
-    if not equals or not instance or market not in ("", "spot", "on-demand"):
-        raise UserError(f"--price-pool {text}: expected POOL=INSTANCE or POOL=INSTANCE:spot")
-    return name, records.Pool(find(known, instance).instance, market == "spot")
+    name, _, machine = text.partition("=")
+    price, spot = machine_of(f"--price-pool {name}=", machine, known)
+    return name, records.Pool(price.instance, spot)
 
 
 COMMANDS = {"cost": cost, "plan": plan.run, "scaling": scaling}

@@ -48,9 +48,9 @@ def cost_report(
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
     own += [*notes, *price_file.notes(list(used), today)]
     plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []
-    counted = [run.cost for run in runs if not run.name.startswith("published, ")]
-    counted = counted or [run.cost for run in runs]
-    total = None if None in counted else sum(cost for cost in counted if cost is not None)
+    own_runs = [run for run in runs if not run.name.startswith("published, ")]
+    costs = [run.cost for run in own_runs or runs]
+    total = None if None in costs else sum(filter(None, costs))
     return Report("What the runs cost", tables, METHOD["cost"], own, plots, total=total)
 
 
@@ -60,6 +60,7 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
     worked, its, tokens = run.worked or run.hours, base.worked or base.hours, "tokens" in unit
     alike = not run.unlike(base)
     priced = alike and base.cost and run.cost is not None
+    work = run.windows * (run.tokens or 0) / 1e6 if tokens else run.windows / 1e3
     if tokens:
         row = {"tokens/s" if head == "windows/s" else head: row[head] for head in row}
         row["tokens/s"] = (run.throughput or 0) * (run.tokens or 0) or None
@@ -69,10 +70,10 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
         "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
         "worked h": worked,
         "stops": None if run.stops is None else sum(run.stops.values()),
-        unit: run.per(1e6 if tokens else 1e3, tokens),
+        "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
+        unit: None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
         "cheaper": 1 - run.cost / base.cost if priced else None,
-        "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
     }
 
 

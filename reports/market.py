@@ -132,9 +132,8 @@ def load_trace(path: Path) -> Trace:
         raise UserError(f"{path}: expected {wrong}") from None
     fine = np.isfinite(hours) & (np.diff(hours, prepend=-1.0) > 0) & (counts >= 0) & (counts < 1e6)
     fine &= (counts == np.floor(counts)) & ((np.arange(len(hours)) > 0) | (hours == 0))
-    if not fine.all():
-        wrong = f"row {int(fine.argmin()) + 1}: expected hours, rising from 0, and whole machines"
+    wrong = f"row {int(fine.argmin()) + 1}: expected hours, rising from 0, and whole machines"
+    wrong = "expected two rows or more, and machines in one of them" if fine.all() else wrong
+    if not fine.all() or len(hours) < 2 or not counts[:-1].any():
         raise UserError(f"{path}: {wrong}")
-    if len(hours) < 2 or not counts[:-1].any():
-        raise UserError(f"{path}: expected two rows or more, and machines in one of them")
     return Trace(hours[:-1] * 3600, counts[:-1].astype(int), float(hours[-1]) * 3600)

@@ -25,21 +25,15 @@ from reports.speed import Speed, parse_speed
 DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
 README = Path(__file__).parent / "README.md"
-STYLES = {
-    "{:.2f}": "hours windows/s tokens/s reclaims lost-h waiting-h",
-    "${:,.2f}": "cost on-demand $/h",
-    "{:,.0f}": "slots steps wait-min",
-    "{:.1f}": "minutes",
-    "{:.3f}": "reclaims/h",
-    "{:.0%}": "in-time",
-    "${:.4f}": "$/1,000-windows $/1,000,000-tokens",
-}
+RANGES = ("", " low", " high", " 5 %", " 95 %")
 FORMATS = {
-    name.replace("-", " ") + part: style
-    for style, names in STYLES.items()
-    for name in names.split()
-    for part in ("", " low", " high", " 5 %", " 95 %")
-}
+    **dict.fromkeys([f"hours{part}" for part in RANGES], "{:.2f}"),
+    **dict.fromkeys([f"cost{part}" for part in RANGES], "${:,.2f}"),
+    **dict.fromkeys(("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"), "{:.2f}"),
+    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"), "in time": "{:.0%}",
+    "on demand": "${:,.2f}", "$/h": "${:,.2f}", "minutes": "{:.1f}", "reclaims/h": "{:.3f}",
+    "$/1,000 windows": "${:.4f}", "$/1,000,000 tokens": "${:.4f}",
+}  # fmt: skip
 NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
           "low-high h": "{hours low}-{hours high}", "$": "{cost}",
           "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
@@ -63,16 +57,18 @@ def run(args: argparse.Namespace) -> Report:
     known = price_file.load_prices(args.prices or price_file.PRICE_FILE)
     unit = LENGTH if rules.tokens is not None else 1
     speed = parse_speed(args.throughput, known, unit)
-    wanted = sorted({price.instance for price, _ in layouts(known, args.pool, args.slots)})
+    choices = layouts(known, args.pool, args.slots)
     work = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
         work = count_windows(args.data, args.config) * rules.epochs
+    wanted = sorted({price.instance for price, _ in choices})
     known, notes = live_prices.priced(args, known, wanted)
     seen = markets(rules, trace)
     planned = [
-        evaluate(rules, work, unit, price, spot, slots, speed, seen)
-        for price, slots in layouts(known, args.pool, args.slots) for spot in (True, False)
-    ]  # fmt: skip
+        evaluate(rules, work, unit, known[price.instance], spot, slots, speed, seen)
+        for price, slots in choices
+        for spot in (True, False)
+    ]
     used = list({p.price.instance: p.price for p in planned}.values())
     return plan_report(rules, work, planned, [*notes, *price_file.notes(used, args.today)])
 
@@ -134,10 +130,11 @@ def evaluate(
         row[what] = cases[1][what]
         row[f"{what} low"] = min(case[f"{what} 5 %"] for case in cases) if spot else None
         row[f"{what} high"] = max(case[f"{what} 95 %"] for case in cases) if spot else None
-    row |= {"on demand": None, "speed": source}
+    row |= {"on demand": None, "speed": source, "steps": None, "minutes": None}
     row |= {name: cases[1].get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
-    row |= {"steps": max(1, round(job.period_seconds / step)) if spot else None,
-            "minutes": job.period_seconds / 60 if spot else None}  # fmt: skip
+    if spot:
+        row["steps"] = max(1, round(job.period_seconds / step))
+        row["minutes"] = job.period_seconds / 60
     kind, many = ("windows", 1000) if rules.tokens is None else ("tokens", 1_000_000)
     row |= {f"$/{many:,} {kind}": row["cost"] / work * many, f"{kind}/s": rate}
     return Planned(price, row, cases)
@@ -194,10 +191,9 @@ def plan_report(
         price_table(list({p.price.instance: p.price for p in planned}.values())),
     ]
     done = full[full["cost"].map(math.isfinite)].infer_objects()
-    kind = "windows" if rules.tokens is None else "tokens"
-    title = f"What {work:,.0f} {kind} would take and cost"
-    plots, yaml = [pareto_plot(done, rules.deadline)], snippet(rules, best)
-    return Report(title, tables, method(), notes, plots, yaml, best.row["cost"])
+    title = f"What {work:,.0f} {'tokens' if rules.tokens else 'windows'} would take and cost"
+    plot, yaml = pareto_plot(done, rules.deadline), snippet(rules, best)
+    return Report(title, tables, method(), notes, [plot], yaml, best.row["cost"])
 
 
 def snippet(rules: Settings, best: Planned) -> str:

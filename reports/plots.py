@@ -86,10 +86,8 @@ def pareto_plot(options: pd.DataFrame, deadline: float | None) -> Plot:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-    caption = (
-        "Time against cost. Grey marks are spot, white ones on demand; the line joins the options "
-        "that no other beats in both, labelled with their slots."
-    )
+    caption = "Time against cost. Grey marks are spot, white ones on demand; the line joins what "
+    caption += "no other option beats in both, labelled with its slots."
     return _plot("pareto", axes, caption, "expected hours", "expected dollars")
 
 
@@ -111,6 +109,4 @@ def scaling_plot(points: pd.DataFrame) -> Plot:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_ylim(0, None)
     caption = "Scaling efficiency; broken lines are published."
-    return _plot(
-        "scaling", axes, caption, "GPUs or machines, as the series says", "T(N) / (N x T(1))"
-    )
+    return _plot("scaling", axes, caption, "GPUs or machines", "T(N) / (N x T(1))")

@@ -72,9 +72,9 @@ class Table:
 
 
 def _cell(value: Any, style: str) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if pd.isna(value):
         return "-"
-    return "never" if isinstance(value, float) and math.isinf(value) else style.format(value)
+    return "never" if value == math.inf else style.format(value)
 
 
 def _short(text: str, head: str) -> str:
@@ -150,11 +150,12 @@ def to_html(report: Report) -> str:
 def price_table(prices: Sequence[Price]) -> Table:
     """Every price a report used, with its origin, day and source."""
     found = frame(sorted(map(vars, prices), key=lambda row: row["instance"]))
-    found.insert(0, "instance", found.pop("instance"))
+    names = [name for name in found if name not in ("instance", "spot_discount", "source")]
+    found = found[["instance", *names, "source"]].rename(
+        columns=lambda name: name.replace("_", " ")
+    )
     for name in ("date", "retired"):
         found[name] = found[name].map(lambda day: day and str(day))
-    found = found.drop(columns="spot_discount")
-    found.columns = found.columns.str.replace("_", " ")
     money = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
     return Table("Prices", found, {"slots": "{}", "teraflops": "{:,.0f}", **money}, True)
 

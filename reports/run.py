@@ -48,11 +48,6 @@ class Run:
     running: bool = False
     elsewhere: str = ""  # where it was measured, if not on its hardware
 
-    def per(self, number: float, tokens: bool = False) -> float | None:
-        """Dollars for `number` windows, or tokens."""
-        work = self.windows * ((self.tokens or 0) if tokens else 1)
-        return None if self.cost is None or not work else self.cost / work * number
-
     def unlike(self, base: "Run") -> str:
         """Why neither is faster or cheaper than the other; empty where that can be said."""
         if self is base:

@@ -1,11 +1,10 @@
 """Published runs, local ones (an output directory) and benchmark results."""
 
-import dataclasses
 import json
 import math
 import re
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
+from detalbert.training.hours import hours_of
 from reports.run import Run, data_name, model_name
 
 SQUAD = data_name({"train": "rajpurkar/squad_v2"})
@@ -44,22 +44,26 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     Raises UserError for a file that cannot be read or is no training.
     """
     path, at, machine = text.rpartition("@")
-    path, machine = (path, machine) if at else (text, "")
-    instance, _, market = machine.partition(":")
-    if market not in ("", "spot", "on-demand"):
-        raise UserError(f"--run: {market!r} after the instance; expected spot or on-demand")
-    price = find(prices, instance) if machine else None
+    path, machine = (path, machine_of("--run", machine, prices)) if at else (text, None)
     found = Document.read(Path(path) / "metrics.json" if Path(path).is_dir() else Path(path))
     benchmark = "results" in found.content or "stage" in found.content
     run, hours = _benchmark(path, found, windows) if benchmark else _local(path, found)
-    if price is None:
+    if machine is None:
         return run
-    as_if = f"priced as if it had run on {price.instance}"
-    run = dataclasses.replace(run, notes=(*run.notes, as_if))
-    gpu = gpu_of(price.instance)
+    instance = machine[0].instance
+    run = replace(run, notes=(*run.notes, f"priced as if it had run on {instance}"))
+    gpu = gpu_of(instance)
     if benchmark and not (gpu and re.search(rf"\b{gpu.name}\b", run.hardware)):
-        run = dataclasses.replace(run, elsewhere=f"measured on {run.hardware}, not {instance}")
-    return _priced(run, hours, price, market == "spot")
+        run = replace(run, elsewhere=f"measured on {run.hardware}, not {instance}")
+    return _priced(run, hours, *machine)
+
+
+def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
+    """INSTANCE or INSTANCE:spot: its price, and whether it is on spot."""
+    instance, _, market = text.partition(":")
+    if market not in ("", "spot", "on-demand"):
+        raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
+    return find(prices, instance), market == "spot"
 
 
 class Document(NamedTuple):
@@ -94,19 +98,15 @@ class Document(NamedTuple):
             if value is None:
                 return None
             if not isinstance(value, wanted):
-                raise UserError(
-                    f"{self.file}: {where}: unexpected {value!r:.40} there; run it anew"
-                )
+                raise UserError(f"{self.file}: {where}: {value!r:.40} there is wrong; run it anew")
         return value
-
-    def number(self, where: str, zero: bool = False) -> float:
-        """Above 0, or from 0 on."""
-        return self.checked(where, self.at(where), zero)
 
     def optional(self, where: str) -> float | None:
         return None if self.at(where) is None else self.number(where, True)
 
-    def checked(self, where: str, value: Any, zero: bool = False) -> float:
+    def number(self, where: str, zero: bool = False, value: Any = None) -> float:
+        """Above 0, or from 0 on: what is there, or a `value` out of a list that is."""
+        value = self.at(where) if value is None else value
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
             raise UserError(f"{self.file}: {where}: no number there ({value!r:.40}); run it anew")
@@ -122,14 +122,11 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
         for key in ("examples_per_second", "training_seconds", "training_windows")
     )
     key, file = "throughput.checkpoint_seconds", found.file.parent / "config.yaml"
-    saved = sum(found.checked(key, seconds, True) for seconds in found.at(key, list) or [])
+    saved = sum(found.number(key, True, seconds) for seconds in found.at(key, list) or [])
     config = Document.read(file) if file.exists() else Document(file, {})
-    steps, batch = (
-        found.optional("last.steps"),
-        config.optional("hyperparameters.global_batch_size"),
-    )
-    windows = steps * batch if steps and batch else windows
-    worked, hours, starts, note = _clock(file, found.file, (trained + saved) / 3600)
+    batch = config.optional("hyperparameters.global_batch_size") or 0
+    windows = (found.optional("last.steps") or 0) * batch or windows
+    worked, hours, starts, note = hours_of(found.file.parent, (trained + saved) / 3600)
     run = Run(
         name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
         slots=int(config.optional("resources.slots_per_trial") or 1), windows=windows,
@@ -141,38 +138,6 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
     )  # fmt: skip
     training = min(windows / rate / 3600, worked)
     return run, {"training": training, "start-up, validation, checkpoints": worked - training}
-
-
-def _clock(settings: Path, metrics: Path, least: float) -> tuple[float, float, int, str]:
-    """Hours of work and from first to last, starts, and a note.
-
-    Each start writes an event file from its first report on; config.yaml is as old as the last
-    start, so the time between the two is the start-up, which the earlier starts had as well. The
-    last checkpoint comes after the last event, and metrics.json after that.
-    """
-    files = settings.parent.glob("tensorboard/events.out.tfevents.*")
-    starts = sorted((times[0], times[-1]) for file in files if (times := list(_times(file))))
-    if not starts:
-        return least, least, 1, "training and checkpoints of its last start; its events are gone"
-    first, last = starts[-1]
-    ahead = first - settings.stat().st_mtime if settings.exists() else -1.0
-    after = metrics.stat().st_mtime - last
-    note = f"{len(starts)} starts, validation and checkpoints counted"
-    note += ", start-up too" if 0 < ahead < 3600 else "; start-up is not known: a copied folder"
-    ahead, after = (value if 0 < value < 3600 else 0.0 for value in (ahead, after))
-    worked = sum(end - start + ahead for start, end in starts) + after
-    whole = max(end for _, end in starts) + after - starts[0][0] + ahead
-    return max(worked / 3600, least), max(whole / 3600, least), len(starts), note
-
-
-def _times(file: Path) -> Iterator[float]:
-    """Unix time of each event: records of length, checksum, event, checksum; its first field."""
-    data, at = file.read_bytes(), 0
-    while at + 21 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        if data[at + 12] == 0x09:  # field 1, eight bytes: wall_time
-            yield struct.unpack_from("<d", data, at + 13)[0]
-        at += length + 16
 
 
 def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:
@@ -198,7 +163,7 @@ def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> R
     machines = 1 if run.slots <= price.slots else price.machines(run.slots)
     worked = machines * sum(hours.values())
     low, middle, high = price.spot_range() if spot else [price.on_demand] * 3
-    return dataclasses.replace(
+    return replace(
         run, hardware=f"{machines} x {price.instance}", pool="spot" if spot else "on demand",
         rate=machines * middle, cost=worked * middle, low=worked * low, high=worked * high,
         on_demand=worked * price.on_demand,

@@ -30,9 +30,7 @@ def scaling_report(
         try:
             own, more = pretraining_tables(found, label)
         except (KeyError, TypeError, ValueError, AttributeError):
-            said = (
-                "not all that a pretraining benchmark has; run python -m benchmarks pretrain anew"
-            )
+            said = "not all that python -m benchmarks pretrain writes; run it anew"
             raise UserError(f"{found.file}: {said}") from None
         rows, tables = rows + own, tables + more
     rows += points() if published else []
@@ -54,10 +52,8 @@ def scaling_report(
 
 def efficiency(found: pd.DataFrame) -> pd.DataFrame:
     """With T(N) / (N x T(1)), in order of N; the first of a series is 1 by definition."""
-    order = {name: index for index, name in enumerate(found["series"].unique())}
-    found = found.sort_values("N", kind="stable").sort_values(
-        "series", key=lambda names: names.map(order), kind="stable"
-    )
+    series = pd.Categorical(found["series"], found["series"].unique())
+    found = found.assign(series=series).sort_values(["series", "N"]).astype({"series": str})
     each = found["throughput"] / found["N"]
     return found.assign(efficiency=each / each.groupby(found["series"]).transform("first"))
 
@@ -79,8 +75,8 @@ def pretraining_tables(found: Document, label: str) -> tuple[list[dict[str, Any]
     Args: label: what its series are called; empty: the model and the device.
     """
     content = found.content
-    name = f"pretraining {content['settings']['shape']} on {content['device']['name']}"
-    name = label or name
+    model, device = content["settings"]["shape"], content["device"]["name"]
+    name = label or f"pretraining {model} on {device}"
 
     def rates(where: str, key: str = "sequences_per_second") -> pd.Series:
         entries = found.at(where, dict)

@@ -1,8 +1,8 @@
 """What is planned for. Each setting is written once: its flag, unit, default and limits."""
 
 import argparse
-import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(_flag(each.name), type=check, metavar="N", help=text)
     add, slots = parser.add_argument, number("--slots", 1, 1024, whole=True)
     add("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    config = Path("configs/distributed64.yaml")
-    add("--config", type=Path, default=config, help="how --data is cut into windows")
-    speeds = "measured, a second; default: the published V100 figures"
-    add("--throughput", metavar="SLOTS=WINDOWS,...@INSTANCE", help=speeds)
+    add("--config", type=Path, default=Path("configs/distributed64.yaml"), help="how to cut --data")
+    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a second; the published V100s'")
     add("--pool", nargs="+", metavar="INSTANCE", help="all that AWS still launches")
     add("--slots", nargs="+", metavar="N", type=slots, default=[], help="1 4 8 16 32 64")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity, replayed")
@@ -71,17 +69,17 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def number(flag: str, low: float, high: float, whole: bool = False) -> Any:
+def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:
     """What reads a flag's number: it raises UserError naming the flag for text that is none."""
-    return functools.partial(_number, flag, low, high, whole)
 
+    def read(text: str) -> float:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            kind = "whole number" if whole else "number"
+            raise UserError(f"{flag} {text}: expected a {kind} from {low:,.10g} to {high:,.10g}")
+        return value
 
-def _number(flag: str, low: float, high: float, whole: bool, text: str) -> float:
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        kind = "whole number" if whole else "number"
-        raise UserError(f"{flag} {text}: expected a {kind} from {low:,.10g} to {high:,.10g}")
-    return value
+    return read

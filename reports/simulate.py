@@ -101,16 +101,11 @@ def running_seconds(job: Job, market: Constant, periods: np.ndarray) -> tuple[np
     return reclaims / rate, reclaims
 
 
-def candidates(job: Job, step: float) -> np.ndarray:
-    """Every whole number of steps that may be advised: 30 min of work or less, and not the run."""
-    most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
-    return np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))
-
-
 def best_period(job: Job, middle: Constant, high: Constant, step: float) -> int:
     """Steps between checkpoints: the least machine time at the middle rate, of all that the high
-    rate bears (at most BEARS times the least there)."""
-    steps = candidates(job, step)
+    rate bears (at most BEARS times the least there), of LONGEST or half the run at most."""
+    most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
+    steps = np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))
     usual, worst = (
         seconds + reclaims * job.start_seconds
         for seconds, reclaims in (running_seconds(job, m, steps * step) for m in (middle, high))

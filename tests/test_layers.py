@@ -13,9 +13,8 @@ BESIDE = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"detalbert"}
 OUTSIDE = {path.stem for path in ROOT.glob("*.py")} | BESIDE
 
 
-def wrong_imports(place: str, source: str) -> list[str]:
-    """The modules that `source`, at `place` below detalbert/, must not import."""
-    layer = LAYERS.index(place.split("/")[0].removesuffix(".py"))
+def imported(source: str) -> list[str]:
+    """Every module, and every name out of one, that `source` imports anywhere."""
     modules = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -23,6 +22,13 @@ def wrong_imports(place: str, source: str) -> list[str]:
             modules += [f"{node.module}.{name.name}" for name in node.names]
         elif isinstance(node, ast.Import):
             modules += [name.name for name in node.names]
+    return modules
+
+
+def wrong_imports(place: str, source: str) -> list[str]:
+    """The modules that `source`, at `place` below detalbert/, must not import."""
+    layer = LAYERS.index(place.split("/")[0].removesuffix(".py"))
+    modules = imported(source)
     inside = [module.split(".") for module in modules if module.split(".")[0] == "detalbert"]
     upward = [".".join(m) for m in inside if len(m) < 2 or LAYERS.index(m[1]) > layer]
     return upward + [module for module in modules if module.split(".")[0] in OUTSIDE]
@@ -51,6 +57,12 @@ def test_imports_go_one_way(path: Path) -> None:
 )
 def test_a_planted_import_is_found(place: str, planted: str) -> None:
     assert len(wrong_imports(place, planted)) == 1
+
+
+def test_reports_stand_on_the_facts_of_cluster_and_not_the_reverse() -> None:
+    found = [name for path in ROOT.glob("cluster/*.py") for name in imported(path.read_text())]
+    assert "detalbert.errors.UserError" in found
+    assert not {"reports", "benchmarks"} & {name.split(".")[0] for name in found}
 
 
 def test_the_root_holds_what_a_user_runs() -> None:

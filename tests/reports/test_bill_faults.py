@@ -47,8 +47,8 @@ ARGUMENTS = {
     "--region eu-west-1": "only --live",
     "--live=maybe": "invalid choice",
     "--price-pool a=p9.huge": "no price for this instance",
-    "--price-pool a": "expected POOL=INSTANCE",
-    "--price-pool a=p3.2xlarge:cheap": "expected POOL=INSTANCE",
+    "--price-pool a": "no price for this instance",
+    "--price-pool a=p3.2xlarge:cheap": "expected INSTANCE",
     "--baseline nobody": "not the name of a run",
     "--until never": "invalid",
     "--until NaT": "invalid",
@@ -64,7 +64,7 @@ ARGUMENTS = {
     "--html /no/such/folder/page.html": "cannot write there",
     "--run /no/such/run": "cannot read it",
     "--run /no/such/run@p3.2xlarg": "did you mean",
-    "--run /no/such/run@p3.2xlarge:free": "expected spot or on-demand",
+    "--run /no/such/run@p3.2xlarge:free": "expected INSTANCE",
 }
 
 

@@ -289,8 +289,7 @@ def test_pretraining_stands_beside_the_published(capsys, tmp_path):
 def test_a_pretraining_result_with_a_gap_is_one_line(capsys, tmp_path, without):
     path = pretraining(tmp_path / "pretrain.json")
     content = json.loads(path.read_text())
-    del content[without]
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps({key: content[key] for key in content if key != without}))
     assert str(path) in refused(capsys, "scaling", "--run", str(path))
 
 
