@@ -1,16 +1,20 @@
 """`plan`, and the page: in headless Chromium, and the same bytes for the same seed."""
 
 import json
+import math
 import os
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.prices import load_prices
 from cluster.windows import count_windows
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
+from reports.plan import mark_front
 from reports.speed import parse_speed
 from tests.conftest import TINY
 from tests.fakes.browser import chromium
@@ -63,6 +67,17 @@ def test_no_option_beats_one_on_the_front(capsys):
     assert front
     for row in front:
         assert not any(o["hours"] < row["hours"] and o["cost"] < row["cost"] for o in rows)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9) | st.just(math.inf)), min_size=1))
+def test_the_front_is_what_no_other_one_beats(points):
+    rows = [{"front": "", "hardware": "1 x a", "hours": h, "cost": c} for h, c in points]
+    mark_front(rows)
+    for row in rows:
+        mine = (row["hours"], row["cost"])
+        better = [p for p in points if p != mine and p[0] <= mine[0] and p[1] <= mine[1]]
+        same = [r["front"] for r in rows if (r["hours"], r["cost"]) == mine]
+        assert "".join(same) == ("" if better or math.isinf(mine[1]) else "*")
 
 
 def test_the_deadline_chooses_and_the_yaml_follows(capsys):

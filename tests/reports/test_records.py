@@ -150,6 +150,12 @@ def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experim
     assert said in err and err.count("\n") == 1
 
 
+def test_another_user_does_not_come_with_the_token_of_the_environment(capsys):
+    with FakeRecords() as master:
+        assert main(["cost", "--experiment", "7", "--user", "bob", "--master", master.url]) == 2
+    assert "wants a login" in capsys.readouterr().err
+
+
 def test_no_master(capsys, monkeypatch):
     monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # between its five tries
     assert main(["cost", "--experiment", "7", "--master", "http://127.0.0.1:9"]) == 2
