@@ -4,7 +4,6 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from detalbert.engine.attention import PACKED_CAUSAL
@@ -68,17 +67,14 @@ def _distance(config: PretrainedConfig) -> float:
     """How far packed logits are from the library's own, over the largest of these."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = _make(config, PACKED_CAUSAL)
+        model, library = _make(config, PACKED_CAUSAL), _make(config, "eager")
         for parameter in model.parameters():  # so large that every part matters
             parameter += 0.2 * torch.randn_like(parameter)
         ids = torch.randint(config.vocab_size, (22,))
-    library = _make(config, "eager")
     library.load_state_dict(model.state_dict())
-    pieces = torch.tensor([7, 5, 10])
-    row = pack([(ids, pieces)])
+    row = pack([(ids, torch.tensor([7, 5, 10]))])
     packed = hidden_states(model, row) @ model.get_output_embeddings().weight.t()
-    documents = row["input_ids"].split([7, 5, 9])
-    apart: list[Tensor] = [library(document[None]).logits[0] for document in documents]
+    apart = [library(piece[None]).logits[0] for piece in row["input_ids"].split([7, 5, 9])]
     reference = torch.cat(apart)
     return float((packed - reference).abs().max() / reference.abs().max())
 

@@ -91,7 +91,7 @@ class Case(NamedTuple):
     per_row: int = 8  # windows in a micro-batch
     checkpointing: bool = False
     batch: int = 8  # windows in a step
-    steps: int = 20
+    steps: int = 5
     half: bool = False
 
 
@@ -151,7 +151,7 @@ def _reference(case: Case) -> Trained:
     for step in range(case.steps):
         loss = documents_loss(model, windows(step, case.batch))
         loss.backward()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         if step == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
             norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
