@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine.rows import to_device
-from lm.layout import Layout
+from lm.layout import Layout, host_group
 from lm.packed import CausalRow, count_targets, empty_row
 
 
@@ -30,14 +30,13 @@ def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> T
     """
     device = _device(model)
     targets = sum(map(count_targets, rows))
-    forwards, everywhere = _agree(len(rows), targets, layout, device)
+    forwards, everywhere = _agree(len(rows), targets, layout)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for i in range(forwards):
         model.set_requires_all_reduce(i == forwards - 1)
         loss, correct = model(to_device(rows[i] if i < len(rows) else empty_row(), device))
         (loss * (layout.data_ranks / max(everywhere, 1))).backward()
-        sums[0] += loss.detach()
-        sums[1] += correct
+        _add(sums, loss.detach(), correct)
     sums[2] = targets
     return sums
 
@@ -46,13 +45,14 @@ def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> T
 def evaluate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
     """float64 [3] of all data ranks: loss sum, right guesses, targets. Rows as in `accumulate`."""
     device = _device(model)
-    forwards, _ = _agree(len(rows), 0, layout, device)
+    forwards, _ = _agree(len(rows), 0, layout)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     was_training = model.training
     model.eval()
     for i in range(forwards):
         row = rows[i] if i < len(rows) else empty_row()
-        sums += torch.stack([*model(to_device(row, device)), torch.tensor(count_targets(row))])
+        _add(sums, *model(to_device(row, device)))
+        sums[2] += count_targets(row)
     model.reshard()  # FSDP leaves the root whole for a backward, which does not come
     model.train(was_training)
     return add_up(sums, layout)
@@ -65,11 +65,16 @@ def add_up(sums: Tensor, layout: Layout) -> Tensor:
     return total / layout.tensor
 
 
-def _agree(forwards: int, targets: int, layout: Layout, device: torch.device) -> tuple[int, int]:
+def _add(sums: Tensor, loss: Tensor, correct: Tensor) -> None:
+    sums[0] += loss
+    sums[1] += correct
+
+
+def _agree(forwards: int, targets: int, layout: Layout) -> tuple[int, int]:
     """The largest number of forwards, and the number of targets on all data ranks."""
-    ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64, device=device)
+    ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64)
     ranks[dist.get_rank()] = torch.tensor([forwards, targets])
-    dist.all_reduce(ranks)
+    dist.all_reduce(ranks, group=host_group())
     return int(ranks[:, 0].max()), int(ranks[:, 1].sum()) // layout.tensor
 
 

@@ -23,6 +23,7 @@ from detalbert.errors import UserError, first_line
 from detalbert.hub import find_local, hub_error
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
+_FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -131,7 +132,8 @@ def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
     files = dict(_files(folder, name))
     prefix = f"{model.base_model_prefix}."
     for key, parameter in model.named_parameters(remove_duplicate=False):
-        found = next((k for k in (key, key.removeprefix(prefix)) if k in files), None)
+        names = key, key.removeprefix(prefix), _FILED_AS.get(key)
+        found = next((name for name in names if name in files), None)
         if found is not None:
             _load_one(parameter, files[found], found, name)
         elif key not in model.all_tied_weights_keys:

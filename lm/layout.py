@@ -5,6 +5,7 @@ Of R x S x T processes, S x T hold one copy of the model: T neighbours split eac
 parameters (FSDP, Zhao 2023, arXiv:2304.11277). R copies add up their gradients.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -120,3 +121,14 @@ def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     shape = (layout.replicate, layout.shard, layout.tensor)
     return init_device_mesh(device.type, shape, mesh_dim_names=MESH)
+
+
+def host_group() -> dist.ProcessGroup | None:
+    """The group of all processes for tensors on the host, which no device is waited for; every
+    process asks for it at the same point first. Determined's own takes tensors on GPUs alone."""
+    return _host_group(dist.group.WORLD)
+
+
+@functools.lru_cache(maxsize=1)
+def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup | None:
+    return None if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo")

@@ -114,7 +114,8 @@ def build_model(
     if mesh["tensor"].size() > 1:
         parallelize_module(model, mesh["tensor"], _plan(model))
     if activation_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        new = getattr(model, "activation_checkpointing_enable", None)  # transformers 5.23
+        (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
     model.forward = functools.partial(_scores, model)
     shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
