@@ -91,7 +91,7 @@ class Case(NamedTuple):
     per_row: int = 8  # windows in a micro-batch
     checkpointing: bool = False
     batch: int = 8  # windows in a step
-    steps: int = 5
+    steps: int = 3
     half: bool = False
 
 
