@@ -101,7 +101,8 @@ def _d_logits(logits: Tensor, log_sum: Tensor, own: Tensor, counts: Tensor) -> T
     """softmax - one-hot of the target, zero without one, in the place of fp32 `logits` [c, V]."""
     here = (own >= 0) & (own < logits.shape[1])
     dy = logits.sub_(log_sum[:, None]).exp_()
-    dy.scatter_add_(1, own.clamp(0, logits.shape[1] - 1)[:, None], -here.float()[:, None])
+    token = torch.arange(len(dy), device=dy.device)
+    dy[token, own.clamp(0, logits.shape[1] - 1)] -= here.float()
     return dy.mul_(counts[:, None])
 
 

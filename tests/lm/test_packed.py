@@ -12,9 +12,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from detalbert.errors import UserError
 from lm import packed
-from lm.families import check_family, tiny_config
 from lm.loss import head_loss
-from lm.packed import NO_TARGET, count_targets, empty_row, hidden_states, pack
+from lm.packed import (
+    NO_TARGET,
+    check_family,
+    count_targets,
+    empty_row,
+    hidden_states,
+    pack,
+    tiny_config,
+)
 from tests.lm.ranks import SHAPES, tiny
 
 PIECES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4)
