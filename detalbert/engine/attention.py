@@ -1,9 +1,11 @@
 """Packed rows (`rows.Row`) through a library encoder, attended window by window.
 
 The model code stays the library's: importing this module
-registers an attention named "packed", in which a token attends to its own window alone.
+registers an attention named "packed", in which a token attends to its own window alone, and one
+named "packed_causal", in which it attends to itself and to what comes before it in its window.
 """
 
+import inspect
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +24,11 @@ except ImportError:  # before torch 2.10
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
+PACKED_CAUSAL = "packed_causal"
+# torch 2.10 calls its kernel's causal option is_causal, newer ones a window of all to the left.
+_KERNEL_OPTIONS = inspect.signature(varlen_attn).parameters if varlen_attn else {}
+_BY_WINDOW = "window_size" in _KERNEL_OPTIONS
+_CAUSAL_KERNEL = {"window_size": (-1, 0)} if _BY_WINDOW else {"is_causal": True}
 
 
 def has_kernel(device: torch.device) -> bool:
@@ -118,19 +125,71 @@ def packed_attention(
             "packed attention needs the row's layout and takes no mask: call the model through "
             "attention.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
         )
-    more = [x for x in ("sliding_window", "position_bias", "softcap") if kwargs.get(x) is not None]
+    more = _more_than_softmax(kwargs)
     if more or getattr(module, "is_causal", False):
         raise UserError(
-            f"hyperparameters.model: {type(module).__name__} uses {(more or ['is_causal'])[0]}, "
+            f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, "
             "which packed rows do not support; use an encoder such as ALBERT, BERT or RoBERTa"
         )
+    return _attend(query, key, value, packed_layout, dropout, scaling), None
+
+
+def causal_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    packed_layout: Layout | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The "packed_causal" entry: a token attends to itself and what comes before it in its window.
+
+    Args: as packed_attention; key and value may have fewer heads [1, kv_heads, T, d], each then
+    serves heads / kv_heads neighbouring heads of the query (Ainslie 2023, arXiv:2305.13245).
+    Raises as packed_attention does.
+    """
+    if packed_layout is None or attention_mask is not None:
+        raise ValueError("packed causal attention needs the row's layout and takes no mask")
+    if more := _more_than_softmax(kwargs):
+        raise UserError(
+            f"hyperparameters.model: {type(module).__name__} uses {more}, which packed rows do not "
+            "support; use a model such as GPT-2, GPT-NeoX, Llama or Qwen2"
+        )
+    return _attend(query, key, value, packed_layout, dropout, scaling, causal=True), None
+
+
+def _more_than_softmax(kwargs: dict[str, Any]) -> str | None:
+    names = ("sliding_window", "position_bias", "softcap")
+    return next((name for name in names if kwargs.get(name) is not None), None)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    dropout: float,
+    scaling: float | None,
+    causal: bool = False,
+) -> Tensor:
+    """[1, heads, T, d] -> [1, T, heads, d] by the kernel where it can."""
     fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
-    if packed_layout.kernel and fits:
-        bounds = packed_layout.cu_seqlens, packed_layout.cu_seqlens
-        flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
-        longest = packed_layout.bound
-        return varlen_attn(*flat, *bounds, longest, longest, scale=scaling)[None], None
-    return _without_kernel(query, key, value, packed_layout, dropout, scaling), None
+    by_kernel = layout.kernel and fits
+    shared = query.shape[1] != key.shape[1]
+    if shared and not (by_kernel and "enable_gqa" in _KERNEL_OPTIONS):
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        shared = False
+    if not by_kernel:
+        return _without_kernel(query, key, value, layout, dropout, scaling, causal)
+    bounds = layout.cu_seqlens, layout.cu_seqlens
+    flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
+    options = {**(_CAUSAL_KERNEL if causal else {}), **({"enable_gqa": True} if shared else {})}
+    longest = layout.bound
+    return varlen_attn(*flat, *bounds, longest, longest, scale=scaling, **options)[None]
 
 
 @torch.compiler.disable
@@ -141,18 +200,23 @@ def _without_kernel(
     layout: Layout,
     dropout: float,
     scaling: float | None,
+    causal: bool,
 ) -> Tensor:
     """[1, heads, T, d] -> [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
         grids = [layout.pad(x) for x in (query, key, value)]
-        # Places past a window's end still attend to its tokens, so that no softmax is empty.
+        # Places past a window's end still attend to its tokens, so that no softmax is empty. They
+        # come after all tokens, so that a causal mask hides them from every one.
+        mask = None if causal else layout.is_key
         out = F.scaled_dot_product_attention(
-            *grids, attn_mask=layout.is_key, dropout_p=dropout, scale=scaling
+            *grids, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling
         )
         return layout.unpad(out)
     parts = (x.split(layout.lengths, dim=2) for x in (query, key, value))
     outs = [
-        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling).transpose(1, 2)
+        F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling
+        ).transpose(1, 2)
         for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
     ]
     return torch.cat(outs, dim=1)
@@ -165,6 +229,9 @@ def _no_mask(attention_mask: Tensor | None = None, **_: Any) -> None:
 
 AttentionInterface.register(PACKED, packed_attention)
 AttentionMaskInterface.register(PACKED, _no_mask)
+# The library makes no mask for a name that has none registered, and looks for no packed rows in
+# the position ids, which would wait for the device.
+AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 
 
 def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:

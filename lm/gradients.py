@@ -1,0 +1,116 @@
+"""One optimizer step's gradients and a validation's sums, the same at every layout.
+
+FSDP hangs where its processes make unequal numbers of forwards. So they agree on the largest number
+first, and whoever has fewer rows makes up the rest with rows of no target.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from detalbert.engine.rows import to_device
+from lm.layout import Layout, host_group
+from lm.packed import CausalRow, count_targets, empty_row
+
+
+def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
+    """Add the gradient of the mean loss over all targets of the global batch to every `.grad`.
+
+    FSDP takes the mean over data ranks, which may have unequal numbers of targets; each loss is
+    scaled so that it becomes the sum over the ranks divided by the targets of all. Gradients are
+    scattered after each row, so that no process holds them whole, and copies of the model add them
+    up after the last.
+
+    Args: model: of model.build_model; rows: of this data rank, none included, on the CPU.
+    Returns: float64 [3] on the device, of this data rank: loss sum, right guesses, targets.
+    """
+    device = _device(model)
+    targets = sum(map(count_targets, rows))
+    forwards, everywhere = _agree(len(rows), targets, layout)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for i in range(forwards):
+        model.set_requires_all_reduce(i == forwards - 1)
+        loss, correct = model(to_device(rows[i] if i < len(rows) else empty_row(), device))
+        (loss * (layout.data_ranks / max(everywhere, 1))).backward()
+        _add(sums, loss.detach(), correct)
+    sums[2] = targets
+    return sums
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
+    """float64 [3] of all data ranks: loss sum, right guesses, targets. Rows as in `accumulate`."""
+    device = _device(model)
+    forwards, _ = _agree(len(rows), 0, layout)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    was_training = model.training
+    model.eval()
+    for i in range(forwards):
+        row = rows[i] if i < len(rows) else empty_row()
+        _add(sums, *model(to_device(row, device)))
+        sums[2] += count_targets(row)
+    model.reshard()  # FSDP leaves the root whole for a backward, which does not come
+    model.train(was_training)
+    return add_up(sums, layout)
+
+
+def add_up(sums: Tensor, layout: Layout) -> Tensor:
+    """The sum over all data ranks of what each has; tensor peers have the same."""
+    total = sums.clone()
+    dist.all_reduce(total)
+    return total / layout.tensor
+
+
+def _add(sums: Tensor, loss: Tensor, correct: Tensor) -> None:
+    sums[0] += loss
+    sums[1] += correct
+
+
+def _agree(forwards: int, targets: int, layout: Layout) -> tuple[int, int]:
+    """The largest number of forwards, and the number of targets on all data ranks."""
+    ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64)
+    ranks[dist.get_rank()] = torch.tensor([forwards, targets])
+    dist.all_reduce(ranks, group=host_group())
+    return int(ranks[:, 0].max()), int(ranks[:, 1].sum()) // layout.tensor
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+@torch.no_grad()
+def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale gradients to a Euclidean norm of at most `max_norm`; their norm before, fp32.
+
+    torch's clip_grad_norm_ does not add up gradients of different meshes. Here each process adds up
+    what it holds, over the number of processes that hold the same: a norm's weight on (shard 2,
+    tensor 2) is on 2 of 4 as the same half, so it counts half on each.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    local = [_local(gradient) for gradient in gradients]
+    squares = torch.zeros((), dtype=torch.float32, device=local[0].device)
+    for gradient, part in zip(gradients, local, strict=True):
+        squares += part.float().square().sum() / _holders(gradient)
+    if dist.is_initialized():
+        dist.all_reduce(squares)
+    norm = squares.sqrt()
+    torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
+def _local(gradient: Any) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _holders(gradient: Any) -> int:
+    """How many processes hold the same part of `gradient`."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if not isinstance(gradient, DTensor):
+        return world
+    mesh = gradient.device_mesh
+    split = (mesh.size(i) for i, p in enumerate(gradient.placements) if not p.is_replicate())
+    return world // torch.Size(split).numel()

@@ -1,0 +1,185 @@
+"""Weights of a sharded model: drawn by the library's own rule, or read from safetensors.
+
+A parameter's numbers are a function of (seed, name): each process draws or reads the whole of one
+parameter at a time, on its device, and keeps its shard. So every layout starts from the same bits,
+and no process holds the model.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from detalbert.errors import UserError, first_line
+from detalbert.hub import find_local, hub_error
+
+Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
+_FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes what is written into some tensors, in order."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names = names  # by id()
+        self.rules: Rules = {name: [] for name in names.values()}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        written = args[0] if args and func._schema.name.endswith("_") else None
+        base = getattr(written, "_base", None)
+        name = self.names.get(id(written if base is None else base))
+        if name is not None:
+            self.rules[name].append(_rule(func, written, args[1:], kwargs))
+        return func(*args, **kwargs)
+
+
+def _rule(func: Any, written: Tensor, args: tuple[Any, ...], kwargs: dict) -> Callable:
+    """`func` on the part of a tensor that `written` was of its model."""
+    part = written.size(), written.stride(), written.storage_offset()
+    random = any(argument.name == "generator" for argument in func._schema.arguments)
+
+    def apply(whole: Tensor, generator: torch.Generator) -> None:
+        more = {"generator": generator} if random else {}
+        func(whole.as_strided(*part), *args, **{**kwargs, **more})
+
+    return apply
+
+
+def record_rules(model: PreTrainedModel) -> Rules:
+    """How the library fills each parameter and buffer of `model`, which is on the meta device.
+
+    Raises UserError for a model with a parameter or buffer that it fills in no way.
+    """
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    recorder = _Recorder({id(tensor): name for name, tensor in tensors.items()})
+    with recorder:
+        model.initialize_weights()
+    if missing := [name for name, steps in recorder.rules.items() if not steps]:
+        raise UserError(
+            f"hyperparameters.model: transformers has no rule for the initial values of "
+            f"{missing[0]!r} of {type(model).__name__}; use another model"
+        )
+    return recorder.rules
+
+
+@torch.no_grad()
+def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
+    """The whole of parameter or buffer `name`, of the shape and on the device of `tensor`."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator(tensor.device).manual_seed(int.from_bytes(digest, "little"))
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    for step in rules[name]:
+        step(whole, generator)
+    return whole
+
+
+def fill(model: nn.Module, rules: Rules, seed: int) -> None:
+    """Draw every parameter and buffer of a sharded model whose storage is there."""
+    for name, parameter in model.named_parameters():
+        keep_shard(parameter, draw(name, parameter, rules, seed))
+    fill_buffers(model, rules)
+
+
+def fill_buffers(model: nn.Module, rules: Rules) -> None:
+    """Set what no checkpoint holds, such as the frequencies of rotary positions."""
+    for name, buffer in model.named_buffers():
+        buffer.copy_(draw(name, buffer, rules, seed=0))
+
+
+@torch.no_grad()
+def keep_shard(parameter: Tensor, whole: Tensor) -> None:
+    """Write this process's part of `whole` into `parameter`, a DTensor or a plain tensor.
+
+    Splits are undone from the last dimension of the mesh to the first: tensor parallel splits
+    first and FSDP splits what that leaves. Rows 0-7 on (shard 2, tensor 2) are 0 1 | 2 3 of tensor
+    peer 0 and 4 5 | 6 7 of peer 1.
+    """
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(whole)
+        return
+    mesh, part = parameter.device_mesh, whole
+    for axis in reversed(range(mesh.ndim)):
+        placement = parameter.placements[axis]
+        if not placement.is_replicate():
+            rows = part.shape[placement.dim]
+            size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
+            start = min(mesh.get_local_rank(axis) * size, rows)
+            part = part.narrow(placement.dim, start, min(size, rows - start))
+    parameter.to_local().copy_(part)
+
+
+def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
+    """Read every parameter from the safetensors of a folder or hub name, a parameter at a time.
+
+    Raises UserError (Unavailable where the hub failed) for weights that are not there, are not
+    safetensors, or do not fit.
+    """
+    folder = _folder(name)
+    files = dict(_files(folder, name))
+    prefix = f"{model.base_model_prefix}."
+    for key, parameter in model.named_parameters(remove_duplicate=False):
+        names = key, key.removeprefix(prefix), _FILED_AS.get(key)
+        found = next((name for name in names if name in files), None)
+        if found is not None:
+            _load_one(parameter, files[found], found, name)
+        elif key not in model.all_tied_weights_keys:
+            raise UserError(
+                f"hyperparameters.model: the weights of {name!r} lack {key!r}; give a model folder "
+                "whose weights fit its config.json"
+            )
+    fill_buffers(model, rules)
+
+
+def _folder(name: str) -> Path:
+    folder = Path(find_local(name))
+    if folder.is_dir():
+        return folder
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except (OSError, ValueError) as error:
+        text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}"
+        raise hub_error(error)(text) from None
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Each tensor that `folder` has, and the file it is in."""
+    try:
+        if (folder / _INDEX).is_file():
+            placed = json.loads((folder / _INDEX).read_text())["weight_map"]
+            yield from ((key, folder / file) for key, file in placed.items())
+        else:
+            with safe_open(folder / _SINGLE, "pt") as weights:
+                yield from ((key, folder / _SINGLE) for key in weights.keys())  # noqa: SIM118
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(
+            f"hyperparameters.model: {name!r} has no safetensors that can be read: "
+            f"{first_line(error)}"
+        ) from None
+
+
+def _load_one(parameter: Tensor, file: Path, key: str, name: str) -> None:
+    try:
+        with safe_open(file, "pt") as weights:
+            whole = weights.get_tensor(key)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"hyperparameters.model: {file}: {first_line(error)}") from None
+    if whole.shape != parameter.shape:
+        raise UserError(
+            f"hyperparameters.model: {key!r} of {name!r} is {list(whole.shape)}, and its config "
+            f"says {list(parameter.shape)}; give a model folder whose weights fit its config.json"
+        )
+    keep_shard(parameter, whole.to(parameter.device, parameter.dtype))

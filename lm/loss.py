@@ -1,0 +1,112 @@
+"""The loss over the vocabulary head, in chunks of tokens: the logits are never there whole.
+
+Logits of 16,384 tokens over 50,304 entries are 3.3 GB in fp32, kept for the backward. Here the
+logits of a chunk give its loss and its gradients at once, and are forgotten. Tensor-parallel peers
+hold a part of the vocabulary each, and only sums over it travel (Shoeybi 2019, arXiv:1909.08053).
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from detalbert.engine.precision import weight_gradient
+from lm.packed import NO_TARGET
+
+CHUNK = 1024  # tokens
+
+
+def head_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    first: int = 0,
+    group: dist.ProcessGroup | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy summed over the targets, and how many of them are the likeliest token.
+
+    Args:
+        hidden: [T, h], fp32 or half; softmax and sums are fp32.
+        weight: [V, h], or with `group` this process's rows of it, the first being entry `first`.
+        targets: int64 [T], entries of the whole vocabulary or NO_TARGET.
+        group: the processes that hold the other rows; they pass the same hidden and targets.
+        chunk: tokens whose logits are there at a time.
+    Returns: fp32 and int64 scalars, the same on all of `group`; the first has gradients.
+    """
+    return _HeadLoss.apply(hidden, weight, targets, first, group, chunk, torch.is_grad_enabled())
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        first: int,
+        group: dist.ProcessGroup | None,
+        chunk: int,
+        train: bool,
+    ) -> tuple[Tensor, Tensor]:
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        d_hidden, d_weight = [], torch.zeros_like(weight, dtype=torch.float32) if train else None
+        for x, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            logits = (x @ weight.t()).float()  # [c, V]
+            own = wanted - first
+            counts = wanted != NO_TARGET
+            log_sum, right, best = _over_vocabulary(logits, own, first, group)
+            loss += ((log_sum - right) * counts).sum()
+            correct += ((best == wanted) & counts).sum()
+            if train:
+                dy = _d_logits(logits, log_sum, own, counts).to(x.dtype)
+                d_hidden.append(dy @ weight)
+                d_weight += weight_gradient(dy, x)
+        if train:
+            ctx.d_hidden, ctx.d_weight = _sum(torch.cat(d_hidden), group), d_weight
+        ctx.mark_non_differentiable(correct)
+        return loss, correct
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Any, ...]:
+        d_hidden = (ctx.d_hidden * d_loss).to(ctx.d_hidden.dtype)
+        return d_hidden, ctx.d_weight * d_loss, None, None, None, None, None
+
+
+def _over_vocabulary(
+    logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log of the sum of exp, the target's logit and the likeliest entry, each [c].
+
+    Args: logits: fp32 [c, V]; own: the targets as places in it, out of range for none here.
+    """
+    peak, place = logits.max(dim=1)
+    best = place + first
+    here = (own >= 0) & (own < logits.shape[1])
+    right = logits.gather(1, own.clamp(0, logits.shape[1] - 1)[:, None])[:, 0] * here
+    if group is None:
+        return torch.logsumexp(logits, dim=1), right, best
+    highest = peak.clone()
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group)
+    best = torch.where(peak == highest, best, torch.iinfo(best.dtype).max)
+    dist.all_reduce(best, dist.ReduceOp.MIN, group)
+    sums = torch.stack([(logits - highest[:, None]).exp().sum(dim=1), right])
+    dist.all_reduce(sums, group=group)
+    return highest + sums[0].log(), sums[1], best
+
+
+def _d_logits(logits: Tensor, log_sum: Tensor, own: Tensor, counts: Tensor) -> Tensor:
+    """softmax - one-hot of the target, zero without one, in the place of fp32 `logits` [c, V]."""
+    here = (own >= 0) & (own < logits.shape[1])
+    dy = logits.sub_(log_sum[:, None]).exp_()
+    token = torch.arange(len(dy), device=dy.device)
+    dy[token, own.clamp(0, logits.shape[1] - 1)] -= here.float()
+    return dy.mul_(counts[:, None])
+
+
+def _sum(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    if group is not None:
+        dist.all_reduce(x, group=group)
+    return x

@@ -1,0 +1,167 @@
+"""A causal language model of the library, split over a mesh of processes."""
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, parallelize_module
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.engine.models import config_from_keys, model_error
+from detalbert.errors import UserError, first_line
+from detalbert.hub import find_local
+from lm import initial
+from lm.layout import STYLES
+from lm.loss import head_loss
+from lm.packed import CausalRow, hidden_states
+
+# DTensor says "2 sequential all_gather" for every parameter that is split both ways.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+
+
+def read_config(
+    model: str | None,
+    model_config: Mapping[str, Any] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+) -> PretrainedConfig:
+    """The config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
+
+    A model from `model_config` drops nothing out unless its keys say so.
+    Raises UserError for keys that the model does not have, and sizes that do not fit.
+    """
+    if model is not None:
+        try:
+            config = AutoConfig.from_pretrained(find_local(model))
+        except (OSError, ValueError, KeyError) as error:
+            raise model_error(model, error) from None
+    elif "model_type" not in (model_config or {}):
+        raise UserError(
+            "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
+        )
+    else:
+        config = config_from_keys(dict(model_config), tokenizer)
+        for key in config.to_dict():
+            if key.endswith(("dropout", "pdrop")) and key not in model_config:
+                setattr(config, key, 0.0)
+    for what, size, wanted in (
+        ("tokens of hyperparameters.max_seq_length", "max_position_embeddings", max_seq_length),
+        ("pieces of data.tokenizer", "vocab_size", len(tokenizer)),
+    ):
+        if getattr(config, size, wanted) < wanted:
+            raise UserError(
+                f"hyperparameters.model: {size} {getattr(config, size)} is less than the {wanted} "
+                f"{what}"
+            )
+    return config
+
+
+def empty_model(config: PretrainedConfig) -> PreTrainedModel:
+    """The model of `config` in fp32, without storage: its tensors are on the meta device.
+
+    Packed rows have no padding, so the padding token's row is drawn and learns as any other.
+    Raises UserError where the library has no causal model of this type.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
+            )
+    except (ValueError, TypeError) as error:
+        reason = first_line(error)
+        raise UserError(f"hyperparameters.model: cannot be built: {reason}") from None
+    if isinstance(embedding := model.get_input_embeddings(), nn.Embedding):
+        embedding.padding_idx = None
+    return model
+
+
+def build_model(
+    config: PretrainedConfig,
+    mesh: DeviceMesh,
+    seed: int,
+    weights: str | None = None,
+    half: torch.dtype | None = None,
+    activation_checkpointing: bool = False,
+) -> PreTrainedModel:
+    """The model of `config`, split over `mesh` (of layout.make_mesh), its weights there.
+
+    `model(row)`, with a CausalRow on its device, gives the summed loss and the number of targets
+    that are the likeliest token (loss.head_loss); every process of the mesh must call it equally
+    often. Parameters keep the library's names, are fp32 DTensors, and so are their gradients.
+
+    Args:
+        weights: a folder or hub name to read them from; default: drawn from `seed`.
+        half: type of products and of gathered parameters; gradients are reduced in fp32 anyway.
+        activation_checkpointing: keep a layer's inputs alone, and run it again in the backward.
+    Raises UserError for a model that does not load; layout.choose_layout checks what can be split.
+    """
+    model = empty_model(config)
+    rules = initial.record_rules(model)
+    if mesh["tensor"].size() > 1:
+        parallelize_module(model, mesh["tensor"], _plan(model))
+    if activation_checkpointing:
+        new = getattr(model, "activation_checkpointing_enable", None)  # transformers 5.23
+        (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    model.forward = functools.partial(_scores, model)
+    shard(model, mesh, half)
+    model.to_empty(device=mesh.device_type)
+    model.tie_weights()
+    if weights is None:
+        initial.fill(model, rules, seed)
+    else:
+        initial.load(model, rules, weights)
+    return model.train()
+
+
+def shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
+    """FSDP2 for each layer, and for the rest of `model` as one."""
+    copies = mesh["replicate"].size() > 1
+    options = {
+        "mesh": mesh["replicate", "shard"] if copies else mesh["shard"],
+        "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+    }
+    for module in list(model.modules()):
+        if isinstance(module, GradientCheckpointingLayer):
+            fully_shard(module, **options)
+    fully_shard(model, **options)
+
+
+def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
+    """The model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, and the head.
+
+    Each peer has a part of the head's vocabulary, and outputs are never gathered: the loss works on
+    the parts. A head that is the embedding too stays whole on every peer, as the embedding does.
+    """
+    prefix, head = model.base_model_prefix, model.get_output_embeddings()
+    own = model.config.base_model_tp_plan
+    plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
+    if head.weight is not model.get_input_embeddings().weight:
+        plan[next(name for name, module in model.named_modules() if module is head)] = (
+            ColwiseParallel()
+        )
+    return plan
+
+
+def _scores(model: PreTrainedModel, row: CausalRow) -> tuple[Tensor, Tensor]:
+    """The model's forward: `row` -> what loss.head_loss returns."""
+    hidden = hidden_states(model, row)
+    weight = model.get_output_embeddings().weight
+    if not isinstance(weight, DTensor):
+        return head_loss(hidden, weight, row["targets"])
+    peers = weight.device_mesh
+    first = peers.get_local_rank() * -(-len(weight) // peers.size())
+    return head_loss(hidden, weight.to_local(), row["targets"], first, peers.get_group())

@@ -1,0 +1,160 @@
+"""Packed rows of a causal language model: pieces of documents end to end, each read alone."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.engine.attention import Layout as Bounds
+from detalbert.errors import UserError, first_line
+
+NO_TARGET = -100  # as torch's cross_entropy
+PROVEN = "gpt2, gpt_neox, llama or qwen2"
+_TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "vocab_size": 64,
+    "max_position_embeddings": 32,
+}
+_TOLERANCE = 1e-4  # of the largest logit; rounding gives 1e-6, a leak more than 0.1
+
+
+class CausalRow(TypedDict):
+    """One forward: n pieces of documents, T tokens in all."""
+
+    input_ids: Tensor  # int64 [T]
+    targets: Tensor  # int64 [T], the token after each, NO_TARGET at the end of a piece
+    position_ids: Tensor  # int64 [T], from 0 in every piece
+    cu_seqlens: Tensor  # int32 [n + 1], piece i is tokens cu_seqlens[i]:cu_seqlens[i + 1]
+    max_length: int  # tokens of the longest piece, known without a look at the device
+
+
+def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
+    """The windows of one forward as a row.
+
+    Tokens 5 6 | 7 8 9 with lengths 2 and 3 give inputs 5 6 7 8 and targets 6 none 8 9: a window's
+    last token is a target only, and what follows a document's end is no target.
+
+    Args: windows: of each its tokens [L + 1], integers, and the lengths [pieces] of the documents'
+        pieces in it, which add up to L + 1.
+    """
+    inputs, targets, lengths = [], [], []
+    for tokens, pieces in windows:
+        tokens, pieces = tokens.long(), pieces.long()
+        if int(pieces.sum()) != len(tokens):
+            raise ValueError(f"pieces of {int(pieces.sum())} tokens in a window of {len(tokens)}")
+        target = tokens[1:].clone()
+        target[pieces.cumsum(0)[:-1] - 1] = NO_TARGET
+        pieces = pieces.clone()
+        pieces[-1] -= 1
+        inputs.append(tokens[:-1])
+        targets.append(target)
+        lengths.append(pieces[pieces > 0])
+    joined = torch.cat(lengths)  # [n]
+    ends = joined.cumsum(0)
+    starts = (ends - joined).repeat_interleave(joined)  # [T]
+    return {
+        "input_ids": torch.cat(inputs),
+        "targets": torch.cat(targets),
+        "position_ids": torch.arange(len(starts)) - starts,
+        "cu_seqlens": torch.cat([ends.new_zeros(1), ends]).int(),
+        "max_length": int(joined.max()),
+    }
+
+
+def empty_row() -> CausalRow:
+    """One token and no target: a forward and a backward that add nothing to any sum."""
+    return {
+        "input_ids": torch.zeros(1, dtype=torch.long),
+        "targets": torch.tensor([NO_TARGET]),
+        "position_ids": torch.zeros(1, dtype=torch.long),
+        "cu_seqlens": torch.tensor([0, 1], dtype=torch.int32),
+        "max_length": 1,
+    }
+
+
+def count_targets(row: CausalRow) -> int:
+    return int((row["targets"] != NO_TARGET).sum())
+
+
+def hidden_states(model: torch.nn.Module, row: CausalRow) -> Tensor:
+    """What goes into the vocabulary head, [T, hidden], each piece attending to itself alone.
+
+    Args: model: a library causal model made with `attn_implementation=PACKED_CAUSAL`.
+    """
+    output = model.base_model(
+        input_ids=row["input_ids"][None],
+        position_ids=row["position_ids"][None],
+        packed_layout=Bounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
+        use_cache=False,
+    )
+    return output.last_hidden_state[0]
+
+
+def check_family(config: PretrainedConfig) -> None:
+    """Raise UserError unless the logits of packed rows are the library's for documents apart.
+
+    What would be wrong without a word: attention of the model's own or over a sliding window,
+    positions that come from a mask (Bloom), a head with a bias (Phi) or its own scale (Cohere).
+    """
+    try:
+        off = _distance(tiny_config(config))
+    except UserError:
+        raise
+    except Exception as error:  # the code of any model of the library
+        raise UserError(
+            f"hyperparameters.model: {config.model_type} does not read packed rows: "
+            f"{first_line(error)}; use {PROVEN}"
+        ) from None
+    if not off <= _TOLERANCE:
+        raise UserError(
+            f"hyperparameters.model: {config.model_type} reads packed rows wrongly (its logits are "
+            f"off by {off:.2g} of the largest); use {PROVEN}"
+        )
+
+
+def tiny_config(config: PretrainedConfig) -> PretrainedConfig:
+    """A config of the same family and switches, of two narrow layers."""
+    keys: dict[str, Any] = copy.deepcopy(config.to_dict())
+    small = dict(_TINY)
+    heads, shared = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+    if shared is not None:
+        small["num_key_value_heads"] = 4 if shared == heads else 2 if shared > 1 else 1
+    for name, size in small.items():
+        name = config.attribute_map.get(name, name)
+        if keys.get(name) is not None:
+            keys[name] = size
+    if keys.get("layer_types"):
+        keys["layer_types"] = keys["layer_types"][:2]
+    keys.update(dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")))
+    return AutoConfig.for_model(keys.pop("model_type"), **keys)
+
+
+@torch.no_grad()
+def _distance(config: PretrainedConfig) -> float:
+    """How far packed logits are from the library's own, over the largest of these."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, library = _make(config, PACKED_CAUSAL), _make(config, "eager")
+        for parameter in model.parameters():  # so large that every part matters
+            parameter += 0.2 * torch.randn_like(parameter)
+        ids = torch.randint(config.vocab_size, (22,))
+    library.load_state_dict(model.state_dict())
+    row = pack([(ids, torch.tensor([7, 5, 10]))])
+    packed = hidden_states(model, row) @ model.get_output_embeddings().weight.t()
+    apart = [library(piece[None]).logits[0] for piece in row["input_ids"].split([7, 5, 9])]
+    reference = torch.cat(apart)
+    return float((packed - reference).abs().max() / reference.abs().max())
+
+
+def _make(config: PretrainedConfig, attention: str) -> Any:
+    return AutoModelForCausalLM.from_config(
+        copy.deepcopy(config), attn_implementation=attention, dtype=torch.float32
+    ).eval()
