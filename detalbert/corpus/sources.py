@@ -14,6 +14,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from detalbert.squad import world
 
 SUFFIXES = (".txt", ".jsonl", ".json")
 _PACKED = tuple(f".jsonl{suffix}" for suffix in packed.CODECS)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
 ROW_CHARACTERS = 4_000  # characters of a hub document, on average, when its rows are shared out
 
 
@@ -170,7 +172,7 @@ def read_documents(part: Part) -> Iterator[tuple[str, int]]:
 
 
 def read_exact(part: Part) -> Iterator[tuple[str, int]]:
-    """As `read_documents`, the text as it stands in the file."""
+    """As `read_documents`, the text as it stands in the file; half a surrogate pair is U+FFFD."""
     if part.address.startswith("generated:"):
         found = ((text, len(text)) for text in _generated(part.address.split(":")[1]))
     elif part.address.startswith("botocore:"):
@@ -185,7 +187,9 @@ def read_exact(part: Part) -> Iterator[tuple[str, int]]:
         found = [(_decode(part, 0, content), len(content))]
     else:
         found = _line_documents(part)
-    yield from (document for document in found if document[0])
+    for text, size in found:
+        if text:
+            yield text if text.isascii() else _SURROGATE.sub("\ufffd", text), size
 
 
 def _generated(split: str) -> list[str]:

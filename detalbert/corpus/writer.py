@@ -38,7 +38,7 @@ from detalbert.corpus.sources import (
     unpack_sizes,
 )
 from detalbert.corpus.storage import writing
-from detalbert.corpus.words import WordEncoder
+from detalbert.corpus.words import make_encoder
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import count_cores, end_with_parent
 from detalbert.settings.text import TextConfig
@@ -162,7 +162,7 @@ def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
         if processes > 1:
             _run_parallel(plan, todo, tasks, processes, bar)
             return
-        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
+        encoder = make_encoder(plan.tokenizer.backend_tokenizer)
         for chunk in itertools.chain.from_iterable(tasks):
             write_chunk(plan, chunk, encoder)
             bar.update(size_of(chunk.parts))
@@ -245,7 +245,7 @@ def _work(
     end_with_parent(parent)  # the next run does the rest
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
-        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
+        encoder = make_encoder(plan.tokenizer.backend_tokenizer)
         while True:
             with counter.get_lock():
                 number = counter.value
