@@ -1,8 +1,8 @@
 """Which windows a step trains on: a function of (seed, step), at any layout.
 
 Two levels: an epoch reads the shards in a new order, `group` of them at a time, and mixes the
-windows of a group. So a process holds the order of one or two groups, a machine one or two groups
-of shards, however much text there is. Epochs run on without a seam.
+windows of a group. So a machine needs at most two groups of shards at once. Epochs run on without
+a seam. No permutation of windows is held: `permute` computes the places that are asked for.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+
+_ROUNDS = 8
+_FEW = 1 << 12
 
 
 class _Group(NamedTuple):
@@ -45,7 +48,7 @@ class WindowOrder:
         while at < end:
             group, begin = self._find(at)
             stop = min(end, begin + sum(group.sizes))
-            parts.append(_places(self.seed, group, slice(at - begin, stop - begin)))
+            parts.append(_places(self.seed, group, range(at - begin, stop - begin)))
             at = stop
         return np.concatenate(parts)
 
@@ -81,22 +84,49 @@ def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarra
     return shards, np.cumsum(np.add.reduceat(sizes[shards], np.arange(0, len(sizes), group)))
 
 
-@lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, number: int, size: int) -> np.ndarray:
-    """Numbers 0..size - 1 in the order of a group, uint32 [size]; a group with 2**32 windows would
-    hold a trillion tokens."""
-    numbers = np.arange(size, dtype=np.uint32)
-    np.random.default_rng([seed, epoch, 1 + number]).shuffle(numbers)
-    return numbers
-
-
-def _places(seed: int, group: _Group, chosen: slice) -> np.ndarray:
+def _places(seed: int, group: _Group, chosen: range) -> np.ndarray:
     """(shard, window) of some places of a group, int64 [n, 2].
 
     Sizes 3 and 2: number 3 of the five windows is the first of the second shard.
     """
     ends = np.cumsum(group.sizes)
-    numbers = _permutation(seed, group.epoch, group.number, int(ends[-1]))[chosen].astype(np.int64)
+    rng = np.random.default_rng([seed, group.epoch, 1 + group.number])
+    numbers = permute(np.array(chosen, np.uint64), int(ends[-1]), rng).astype(np.int64)  # [n]
     which = np.searchsorted(ends, numbers, side="right")  # [n]
     windows = numbers - (ends - group.sizes)[which]
     return np.stack([np.array(group.shards)[which], windows], axis=1)
+
+
+def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """What a permutation of 0..size - 1, drawn from `rng`, has at `places`, uint64 [n].
+
+    A Feistel network (Luby and Rackoff 1988, doi:10.1137/0217022) permutes the numbers of as many
+    bits as `size` needs; one that leaves the range goes through again until it is back (Black and
+    Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). Of few numbers it makes some orders more
+    often than others, so these are drawn at once.
+    """
+    if size <= _FEW:
+        return rng.permutation(size).astype(np.uint64)[places]
+    bits = (size - 1).bit_length()
+    keys = rng.integers(0, 1 << 64, _ROUNDS, np.uint64)
+    numbers = _feistel(places, bits, keys)
+    while len(outside := np.flatnonzero(numbers >= size)):
+        numbers[outside] = _feistel(numbers[outside], bits, keys)
+    return numbers
+
+
+def _feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
+    """A permutation of the numbers of so many bits; uint64 [n] both."""
+    low, high = bits // 2, bits - bits // 2  # bits of the two halves, which change places
+    left, right = numbers >> np.uint64(high), numbers & np.uint64((1 << high) - 1)
+    for key in keys:  # an even number: each half ends with the bits that it began with
+        left, right = right, left ^ (_mix(right + key) & np.uint64((1 << low) - 1))
+        low, high = high, low
+    return left << np.uint64(high) | right
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """The finalizer of SplitMix64 (Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return z ^ z >> np.uint64(31)
