@@ -1,20 +1,21 @@
 """Text -> tokens on the disk, a chunk at a time: what the writers of shards share out.
 
 A chunk is a part of one shard's text, some MB at most. Where it is cut changes no byte of the
-shard: sentences and examples end with their document, and no document is cut.
+shard: nothing in a shard goes past the end of its document, and no document is cut. What a text
+becomes is a `Kind`: `examples` for ALBERT, `documents` for a causal language model.
 """
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from detalbert.atomic import whole_file
-from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.sources import Part, cut_part, group_parts, read_documents, size_of
+from detalbert.corpus.sources import Part, cut_part, group_parts, size_of
 from detalbert.corpus.words import WordEncoder
 
 SPLITS = ("train", "validation")
@@ -40,17 +41,46 @@ class Chunk(NamedTuple):
     held_out: float
 
 
+Arrays = Iterator[np.ndarray]  # a column, a chunk at a time
+
+
+class Kind(ABC):
+    """What the shards of a corpus hold.
+
+    `chunk` names the columns of a chunk that are kept beside its tokens, and their types; those of
+    a shard are made of them. `counts` are the keys of what `count` returns.
+    """
+
+    chunk: dict[str, str]
+    counts: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, part: Part) -> Iterator[tuple[str, int]]:
+        """(text, bytes read for it) of every document of a part."""
+
+    @abstractmethod
+    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
+        """Token ids of all texts end to end [N], and the columns of `chunk`."""
+
+    @abstractmethod
+    def columns(self, read: Callable[[str], Arrays]) -> list[tuple[str, str, Arrays]]:
+        """(name, type, content) of a shard's columns behind "tokens"; `read` gives a chunk's."""
+
+    @abstractmethod
+    def count(self, columns: dict[str, Any], read: Callable[[str], Arrays]) -> dict[str, int]:
+        """What a shard's record says of it; `columns` has (type, offset, length) of each."""
+
+    def describe(self, folder: Path, split: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        """What else the index says of a split."""
+        return {}
+
+
 class Plan(NamedTuple):
     """Everything besides its text that a shard's bytes depend on, and the folder it goes to."""
 
     folder: Path
     tokenizer: Any  # the library's, fast
-    max_seq_length: int
-
-    @property
-    def capacity(self) -> int:
-        """Text tokens of one window: [CLS] A [SEP] B [SEP] takes three more."""
-        return self.max_seq_length - 3
+    kind: Kind
 
     @property
     def dtype(self) -> str:
@@ -59,11 +89,12 @@ class Plan(NamedTuple):
 
 
 def cut_job(job: Job) -> list[Chunk]:
-    """The chunks of a job, in the order of its text."""
+    """The chunks of a job, in the order of its text; one of a stream holds nothing else."""
     size = min(_MOST, max(_LEAST, size_of(job.parts) // _CHUNKS))
     cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // part.unit))]
-    groups = enumerate(group_parts(cuts, size))
-    return [Chunk(job.number, number, group, job.held_out) for number, group in groups]
+    streams = itertools.groupby(cuts, key=lambda part: part.stream)
+    groups = [group for _, parts in streams for group in group_parts(list(parts), size)]
+    return [Chunk(job.number, n, group, job.held_out) for n, group in enumerate(groups)]
 
 
 def chunk_path(folder: Path, job: int, number: int) -> Path:
@@ -72,32 +103,34 @@ def chunk_path(folder: Path, job: int, number: int) -> Path:
 
 
 def write_chunk(plan: Plan, chunk: Chunk, encoder: WordEncoder) -> None:
-    """Write tokens, sentence lengths and examples of both splits; the file appears whole."""
+    """Write the columns of both splits; the file appears whole."""
+    types = {"tokens": plan.dtype, **plan.kind.chunk}
     rows: dict[str, list[tuple[np.ndarray, ...]]] = {split: [] for split in SPLITS}
     documents = dict.fromkeys(SPLITS, 0)
-    for texts in _batches(chunk):
+    for texts in _batches(plan.kind, chunk):
         held_out = [is_held_out(text, chunk.held_out) for text in texts]
         for split, wanted in zip(SPLITS, (False, True), strict=True):
             chosen = [text for text, out in zip(texts, held_out, strict=True) if out == wanted]
             if chosen:
-                rows[split].append(tokenize(plan, encoder, chosen))
+                made = zip(plan.kind.tokenize(encoder, chosen), types.values(), strict=True)
+                rows[split].append(tuple(column.astype(dtype) for column, dtype in made))
                 documents[split] += len(chosen)
     columns: dict[str, Any] = {}
-    empty = (np.zeros(0, plan.dtype), np.zeros(0, "<u2"), np.zeros(0, np.int64))
+    empty = tuple(np.zeros(0, dtype) for dtype in types.values())
     for split in SPLITS:
         joined = map(np.concatenate, zip(empty, *rows[split], strict=True))
-        for name, column in zip(("tokens", "sentences", "counts"), joined, strict=True):
+        for name, column in zip(types, joined, strict=True):
             columns[f"{split}-{name}"] = column
-        columns[f"{split}-documents"] = documents[split]
+        columns[f"{split}-documents"] = np.array([documents[split]])
     with whole_file(chunk_path(plan.folder, chunk.job, chunk.number), binary=True) as file:
         np.savez(file, **columns)
 
 
-def _batches(chunk: Chunk) -> Iterator[list[str]]:
+def _batches(kind: Kind, chunk: Chunk) -> Iterator[list[str]]:
     """The documents of a chunk, about _BATCH characters at a time."""
     texts: list[str] = []
     characters = 0
-    for text, _ in itertools.chain.from_iterable(map(read_documents, chunk.parts)):
+    for text, _ in itertools.chain.from_iterable(map(kind.read, chunk.parts)):
         texts.append(text)
         characters += len(text)
         if characters >= _BATCH:
@@ -112,50 +145,3 @@ def is_held_out(text: str, share: float) -> bool:
         return bool(share)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
-
-
-def tokenize(
-    plan: Plan, encoder: WordEncoder, texts: list[str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids of all sentences end to end, `plan.dtype` [N]; then as `cut_examples`: tokens per
-    sentence, uint16 [S], and sentences per example, int64 [E].
-
-    An example holds as many sentences in a row of one document as fit in a window.
-    """
-    sentences, last = [], []
-    for text in texts:
-        found = split_sentences(text)
-        sentences += found
-        last += [False] * (len(found) - 1) + [True] * bool(found)
-    ids, tokens = encoder(sentences)
-    lengths, counts = cut_examples(tokens.tolist(), last, plan.capacity)
-    return ids.astype(plan.dtype), lengths, counts
-
-
-def cut_examples(
-    sentences: list[int], last: list[bool], capacity: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens per sentence, uint16 [S], and sentences per example, int64 [E].
-
-    A sentence of more than `capacity` tokens counts as several. Sentences [3, 4, 9, 2], the second
-    and the last of which end a document, make [3, 4, 8, 1, 2] and [2, 1, 2] at a capacity of 8.
-
-    Args: sentences: tokens of each; last: whether it ends its document.
-    """
-    lengths: list[int] = []
-    counts: list[int] = []
-    count = used = 0
-    for length, ends in zip(sentences, last, strict=True):
-        while length > 0:
-            size = min(length, capacity)
-            length -= size
-            if count and used + size > capacity:
-                counts.append(count)
-                count = used = 0
-            lengths.append(size)
-            count += 1
-            used += size
-        if ends and count:
-            counts.append(count)
-            count = used = 0
-    return np.array(lengths, "<u2"), np.array(counts, np.int64)

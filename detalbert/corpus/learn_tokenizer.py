@@ -1,24 +1,44 @@
 """Learns a tokenizer from text: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909).
 
-Its pieces are lower-case and without accents, '▁' begins a word, and special tokens are laid out
-as ALBERT's: what reads ALBERT's tokenizer reads this one. The same text gives the same pieces.
+The pieces of one for ALBERT are lower-case and without accents, '▁' begins a word, and special
+tokens are laid out as ALBERT's: what reads ALBERT's tokenizer reads this one. Those of one for a
+causal language model are of bytes, and lose nothing. The same text gives the same pieces.
 """
 
 import hashlib
+import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import filelock
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import whole_folder
 from detalbert.corpus.chunks import is_held_out
-from detalbert.corpus.sources import Text, open_text, read_documents
+from detalbert.corpus.sources import (
+    Part,
+    Text,
+    cut_parts,
+    open_text,
+    read_documents,
+    read_exact,
+    size_of,
+    unpack_sizes,
+)
 from detalbert.corpus.storage import writing
 from detalbert.settings.text import TextConfig
 
@@ -29,6 +49,7 @@ SPECIALS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
+END_OF_TEXT = "<|endoftext|>"
 _FORMAT = 1  # raise it when the same text gives other pieces
 _SAMPLE = 64 << 20  # bytes of text that are read, spread over all of it
 _PART = 1 << 20  # bytes
@@ -70,6 +91,27 @@ def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
     )
 
 
+def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of at most `size` pieces that loses nothing: pieces are made of bytes (Radford
+    et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2).
+
+    END_OF_TEXT, the first piece, is what ends a document, and begins a text from nothing.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
+    )
+
+
 def own_tokenizer(data: TextConfig, positions: int) -> Path:
     """The folder of a tokenizer with `data.vocab_size` pieces, learned from the training text.
 
@@ -79,28 +121,57 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
     text = open_text(data.text, "data.text", _PART, "train")
     held_out = 0.0 if data.validation is not None else data.validation_fraction
     facts = [_FORMAT, text.fingerprint, data.vocab_size, held_out, positions]
+
+    def learn() -> PreTrainedTokenizerFast:
+        total = sum(part.end - part.begin for part in text.parts)
+        texts = _sample(text.parts, total, held_out, read_documents)
+        return wrap(train_bpe(texts, data.vocab_size), positions)
+
+    return _learn_once(Path(data.cache_dir), facts, learn)
+
+
+def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path) -> Path:
+    """As `own_tokenizer`, by `train_byte_bpe`; `text` is of `open_documents`."""
+    facts = ["bytes", _FORMAT, text.fingerprint, vocab_size, held_out]
+
+    def learn() -> PreTrainedTokenizerFast:
+        parts = unpack_sizes(text.parts)
+        texts = _sample(cut_parts(parts, _PART), size_of(parts), held_out, read_exact)
+        return train_byte_bpe(texts, vocab_size)
+
+    return _learn_once(cache, facts, learn)
+
+
+def _learn_once(
+    cache: Path, facts: list[Any], learn: Callable[[], PreTrainedTokenizerFast]
+) -> Path:
+    """The folder of the tokenizer that `facts` describe; `learn` makes it where it is not there."""
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    folder = Path(data.cache_dir) / f"tokenizer-{key}"
+    folder = cache / f"tokenizer-{key}"
     with writing(folder, "the tokenizer"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
-                tokenizer = train_bpe(_sample(text, held_out), data.vocab_size)
+                learned = learn()
                 with whole_folder(folder) as aside:
-                    wrap(tokenizer, positions).save_pretrained(aside)
+                    learned.save_pretrained(aside)
     return folder
 
 
-def _sample(text: Text, held_out: float) -> Iterator[str]:
-    """The training documents of every n-th part of the text."""
-    total = sum(part.end - part.begin for part in text.parts)
-    parts = text.parts[:: math.ceil(max(total, 1) / _SAMPLE)]
+def _sample(
+    parts: Iterable[Part],
+    total: int,
+    held_out: float,
+    read: Callable[[Part], Iterator[tuple[str, int]]],
+) -> Iterator[str]:
+    """The training documents of every n-th of `parts`, which have `total` bytes."""
+    step = math.ceil(max(total, 1) / _SAMPLE)
     with tqdm(
-        total=sum(part.end - part.begin for part in parts), unit="B", unit_scale=True,
-        desc="vocabulary", file=sys.stderr, disable=None, dynamic_ncols=True,
+        total=total // step, unit="B", unit_scale=True, desc="vocabulary",
+        file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
-        for part in parts:
-            for document, size in read_documents(part):
+        for part in itertools.islice(parts, 0, None, step):
+            for document, size in read(part):
                 bar.update(size)
                 if not is_held_out(document, held_out):
                     yield document

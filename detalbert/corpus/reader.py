@@ -12,7 +12,7 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import filelock
 import numpy as np
@@ -21,63 +21,53 @@ from detalbert.atomic import whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
 from detalbert.errors import UserError
-from detalbert.settings.text import TextConfig
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
 
 
-class Corpus:
-    """The examples of one split: number -> text tokens and sentence lengths.
+class Cache(Protocol):
+    """The keys of `data:` that reading shards asks for."""
+
+    shuffle_shards: int
+    cache_dir: str
+    cache_gib: float
+
+
+class Shards:
+    """The shards of one split: number -> columns.
 
     Args: address: a folder, local or remote; split: train or validation.
-    Raises UserError for what is not a corpus, is damaged, or has another format.
+    Raises UserError for what holds no such shards, is damaged, or has another format.
     """
 
-    def __init__(self, address: str, split: str, data: TextConfig) -> None:
+    kind = "documents"
+    described = "documents", "tokens"
+
+    def __init__(self, address: str, split: str, data: Cache) -> None:
         self.address, self.split, self.data = address, split, data
         self.index = read_index(address)
-        facts = self.index["splits"][split]
-        self.shards: list[dict[str, Any]] = facts["shards"]
-        self.counts: dict[str, int] = facts["counts"]
-        table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
-        if hashlib.sha256(table).hexdigest() != facts["lengths_sha256"]:
-            raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
-        # uint16 [E, 2]: text tokens and sentences of every example.
-        self.table = np.load(io.BytesIO(table), allow_pickle=False)
-        # int64 [shards + 1]: the first example of every shard, and E.
-        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])
+        if (found := self.index.get("kind", "examples")) != self.kind:
+            raise UserError(
+                f"data.shards: {address}: holds {found}, and {self.kind} are wanted; give another "
+                "folder, or write shards for this workload"
+            )
+        self.facts = self.index["splits"][split]
+        self.shards: list[dict[str, Any]] = self.facts["shards"]
+        self.counts: dict[str, int] = self.facts["counts"]
         self.remote = storage.is_remote(address)
         self._open: dict[int, dict[str, np.ndarray]] = {}
         if not self.remote:
             self._check_sizes()
 
-    def __len__(self) -> int:
-        return len(self.table)
-
     def describe(self) -> str:
         """What the split holds, in one line."""
-        names = ("documents", "sentences", "examples", "tokens")
-        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in names)
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
         return f"{counts} in {len(self.shards)} shard(s)"
 
     def fingerprint(self) -> str:
         """SHA-256 of the shards' checksums."""
         sums = [shard["sha256"] for shard in self.shards]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
-
-    def shard_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The shard of every example number, int64 [n]."""
-        return np.searchsorted(self.bounds, numbers, side="right") - 1
-
-    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
-        shard = int(self.shard_of(np.array(number)))
-        columns = self.columns(shard)
-        at = number - int(self.bounds[shard])  # within the shard
-        tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
-        sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
-        ids, lengths = columns["tokens"][tokens], columns["sentences"][sentences]
-        return ids.astype(np.int64), lengths.astype(np.int64)
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard, memory-mapped; fetched first where it is not here."""
@@ -158,6 +148,40 @@ class Corpus:
                 )
 
 
+class Corpus(Shards):
+    """The examples of one split: number -> text tokens and sentence lengths."""
+
+    kind = "examples"
+    described = "documents", "sentences", "examples", "tokens"
+
+    def __init__(self, address: str, split: str, data: Cache) -> None:
+        super().__init__(address, split, data)
+        table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
+        if hashlib.sha256(table).hexdigest() != self.facts["lengths_sha256"]:
+            raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
+        # uint16 [E, 2]: text tokens and sentences of every example.
+        self.table = np.load(io.BytesIO(table), allow_pickle=False)
+        # int64 [shards + 1]: the first example of every shard, and E.
+        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def shard_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The shard of every example number, int64 [n]."""
+        return np.searchsorted(self.bounds, numbers, side="right") - 1
+
+    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
+        shard = int(self.shard_of(np.array(number)))
+        columns = self.columns(shard)
+        at = number - int(self.bounds[shard])  # within the shard
+        tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
+        sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
+        ids, lengths = columns["tokens"][tokens], columns["sentences"][sentences]
+        return ids.astype(np.int64), lengths.astype(np.int64)
+
+
 @lru_cache(maxsize=4)
 def read_index(address: str) -> dict[str, Any]:
     """The index of the shards at `address`. Raises UserError for what is not a corpus."""
@@ -165,11 +189,12 @@ def read_index(address: str) -> dict[str, Any]:
         index = json.loads(storage.read_all(storage.join(address, "index.json")))
         version = index["format"]
         if version == FORMAT:
-            assert {"max_seq_length", "tokenizer", "text", "splits"} <= set(index)
+            assert {"tokenizer", "text", "splits"} <= set(index)
+            assert {"max_seq_length", "kind"} & set(index)
     except UserError:
         raise UserError(
-            f"data.shards: {address}: no index.json there; give a folder that `python -m pretrain` "
-            "wrote to its end"
+            f"data.shards: {address}: no index.json there; give a folder of shards that were "
+            "written to their end"
         ) from None
     except (ValueError, KeyError, TypeError, AssertionError):
         raise UserError(f"data.shards: {address}: its index.json is damaged") from None

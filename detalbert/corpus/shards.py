@@ -8,14 +8,15 @@ When all jobs are done, `index.json` makes the folder a corpus (see `writer` and
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from detalbert.atomic import whole_file, write_json
-from detalbert.corpus.chunks import SPLITS, Plan, chunk_path
+from detalbert.corpus.chunks import SPLITS, Arrays, Plan, chunk_path
 
 FORMAT = 1  # raise it when the columns or their meaning change
 
@@ -37,58 +38,45 @@ def is_done(folder: Path, number: int) -> bool:
 def join_chunks(plan: Plan, job: int, count: int) -> None:
     """Write the shards and the record of a job from its `count` chunks, and remove these."""
     chunks = [chunk_path(plan.folder, job, number) for number in range(count)]
-    record = {
-        split: _join(plan, chunks, split, f"{split}-{job:05d}.bin")
-        for split in SPLITS
-        if any(map(len, _read(chunks, split, "counts")))
-    }
+    record = {}
+    for split in SPLITS:
+        read = partial(_read, chunks, split)
+        if any(map(len, read(next(iter(plan.kind.chunk))))):
+            record[split] = _join(plan, read, f"{split}-{job:05d}.bin")
     write_json(record_path(plan.folder, job), record)
     for chunk in chunks:
         chunk.unlink()
 
 
-def _join(plan: Plan, chunks: list[Path], split: str, name: str) -> dict[str, Any]:
+def _join(plan: Plan, read: Callable[[str], Arrays], name: str) -> dict[str, Any]:
     """Write one shard, a column after another; returns its facts.
 
     At most one chunk's columns are in memory at a time.
     """
     with whole_file(plan.folder / name, binary=True) as file:
         writer = _Columns(file)
-        writer.column("tokens", plan.dtype, _read(chunks, split, "tokens"))
-        writer.column("sentences", "<u2", _read(chunks, split, "sentences"))
-        writer.column("sentence_ptr", "<i8", _pointers(_read(chunks, split, "counts")))
-        writer.column("token_ptr", "<i8", _pointers(_example_tokens(chunks, split)))
+        writer.column("tokens", plan.dtype, read("tokens"))
+        for column in plan.kind.columns(read):
+            writer.column(*column)
         size = file.tell()
-    columns = writer.columns
     return {
         "name": name,
         "bytes": size,
         "sha256": writer.sum.hexdigest(),
-        "examples": columns["token_ptr"][2] - 1,
-        "documents": sum(map(int, _read(chunks, split, "documents"))),
-        "sentences": columns["sentences"][2],
-        "tokens": columns["tokens"][2],
-        "columns": columns,
+        **plan.kind.count(writer.columns, read),
+        "columns": writer.columns,
     }
 
 
-def _read(chunks: list[Path], split: str, name: str) -> Iterator[np.ndarray]:
+def _read(chunks: list[Path], split: str, name: str) -> Arrays:
     """One column of every chunk, in order."""
     for chunk in chunks:
         with np.load(chunk, allow_pickle=False) as columns:
             yield columns[f"{split}-{name}"]
 
 
-def _example_tokens(chunks: list[Path], split: str) -> Iterator[np.ndarray]:
-    """Tokens per example, int64 [examples of a chunk]."""
-    both = (_read(chunks, split, name) for name in ("sentences", "counts"))
-    for sentences, counts in zip(*both, strict=True):
-        first = np.cumsum(counts) - counts  # each example's first sentence
-        yield np.add.reduceat(sentences.astype(np.int64), first) if len(counts) else counts
-
-
-def _pointers(lengths: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Where each example begins, and the end of the last: [3, 1] and [2] give [0], [3, 4], [6]."""
+def pointers(lengths: Arrays) -> Arrays:
+    """Where each thing begins, and the end of the last: [3, 1] and [2] give [0], [3, 4], [6]."""
     end = 0
     yield np.zeros(1, np.int64)
     for some in lengths:
@@ -103,7 +91,7 @@ class _Columns:
         self.file, self.sum = file, hashlib.sha256()
         self.columns: dict[str, list[Any]] = {}
 
-    def column(self, name: str, dtype: str, parts: Iterator[np.ndarray]) -> None:
+    def column(self, name: str, dtype: str, parts: Arrays) -> None:
         """Append a column, at a multiple of 64 bytes."""
         self._write(bytes(-self.file.tell() % 64))
         offset = self.file.tell()

@@ -1,11 +1,12 @@
-"""What `data.text` may name, cut into parts that different processes can read.
+"""What `data.text` and `data.documents` may name, cut into parts for different processes.
 
 | address | documents |
 | --- | --- |
 | `generated` | the passages of the embedded world, one document each |
 | `botocore` | AWS's API reference, installed with Determined: see `api_text` |
-| `*.txt` | one per line |
+| `*.txt` | `data.text`: one per line; `data.documents`: the file is one document |
 | `*.jsonl` | one per line, under "text" |
+| `*.jsonl.zst`, `*.jsonl.gz` | the same, compressed; for `data.documents` |
 | `*.json` | a file of SQuAD's shape: its contexts, one document each |
 | a folder, `s3://bucket/prefix`, any address that fsspec knows | all such files, by name |
 | `NAME`, `NAME:CONFIG` | the "text" column of a `datasets` hub name's train split |
@@ -13,19 +14,24 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import botocore
 
-from detalbert.corpus import api_text, storage
+from detalbert.corpus import api_text, packed, storage
 from detalbert.corpus.storage import File
 from detalbert.errors import UserError, first_line
 from detalbert.hub import hub_error, looks_like_path
+from detalbert.processes import count_cores
 from detalbert.squad import world
 
 SUFFIXES = (".txt", ".jsonl", ".json")
+_PACKED = tuple(f".jsonl{suffix}" for suffix in packed.CODECS)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
 ROW_CHARACTERS = 4_000  # characters of a hub document, on average, when its rows are shared out
 
 
@@ -37,11 +43,18 @@ class Part(NamedTuple):
     begin: int
     end: int
     size: int  # of the whole file, in bytes or rows
+    whole: bool = False  # the file is one document
+    packed: int = 0  # bytes of a compressed file; the others count what is in it. 0: it is not
 
     @property
     def unit(self) -> int:
         """Bytes of what `begin` and `end` count, about."""
         return ROW_CHARACTERS if self.address.startswith("hub:") else 1
+
+    @property
+    def stream(self) -> str:
+        """The compressed file that this is a part of, which one process best reads in a row."""
+        return self.address if self.packed and self.end - self.begin < self.size else ""
 
 
 class Text(NamedTuple):
@@ -56,6 +69,33 @@ def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
 
     Raises UserError naming the config `key` for an address that gives no text.
     """
+    parts, stamp = _open(address, key, split, SUFFIXES, _lines_part)
+    return Text(list(cut_parts(parts, part_bytes)), stamp)
+
+
+def open_documents(address: str, key: str, split: str) -> Text:
+    """The text of `address` for `read_exact`, in whole files; holds none of it in memory.
+
+    How much a compressed file holds is not known yet: see `unpack_sizes`. Raises UserError naming
+    the config `key` for an address that gives no text.
+    """
+    return _open(address, key, split, SUFFIXES + _PACKED, _documents_part)
+
+
+def _lines_part(file: File) -> Part:
+    return Part(file.address, 0, file.size, file.size)
+
+
+def _documents_part(file: File) -> Part:
+    if file.address.endswith(_PACKED):
+        return Part(file.address, 0, 0, 0, packed=file.size)
+    return _lines_part(file)._replace(whole=not file.address.endswith((".json", ".jsonl")))
+
+
+def _open(
+    address: str, key: str, split: str, suffixes: tuple[str, ...], part_of: Callable[[File], Part]
+) -> Text:
+    """Whole files, or the rows of a hub data set."""
     if address == "generated":
         stamp = hashlib.sha256("".join(_generated(split)).encode()).hexdigest()
         return Text([Part(f"generated:{split}", 0, 1, 1)], stamp)
@@ -63,19 +103,39 @@ def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
         files = [File(str(path), path.stat().st_size, "") for path in api_text.find_services()]
         parts = [Part(f"botocore:{file.address}", 0, file.size, file.size) for file in files]
         return Text(parts, f"botocore {botocore.__version__}")
-    if not storage.is_remote(address) and not looks_like_path(address, SUFFIXES):
-        return _hub_text(address, key, part_bytes)
-    files = storage.find_files(address, key, SUFFIXES)
+    if not storage.is_remote(address) and not looks_like_path(address, (*SUFFIXES, *packed.CODECS)):
+        rows = _hub(address, key)
+        return Text([Part(f"hub:{address}", 0, len(rows), len(rows))], rows._fingerprint)
+    files = storage.find_files(address, key, suffixes)
     facts = [(Path(file.address).name, file.size, file.stamp) for file in files]
     stamp = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    whole = [Part(file.address, 0, file.size, file.size) for file in files]
-    return Text([cut for part in whole for cut in cut_part(part, part_bytes)], stamp)
+    return Text(list(map(part_of, files)), stamp)
+
+
+def unpack_sizes(parts: list[Part]) -> list[Part]:
+    """`parts`, whole files, with the sizes of what is in compressed ones: these are read once."""
+    with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
+        return list(threads.map(_unpack_size, parts))
+
+
+def _unpack_size(part: Part) -> Part:
+    if not part.packed:
+        return part
+    size = packed.count_bytes(part.address, part.packed)
+    return part._replace(end=size, size=size)
+
+
+def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
+    """`parts` in parts of about `part_bytes` bytes, in order."""
+    for part in parts:
+        yield from cut_part(part, max(1, part_bytes // part.unit))
 
 
 def cut_part(part: Part, step: int) -> list[Part]:
     """`part` in parts of `step` bytes or rows. Lines and rows can be read from anywhere; one JSON
-    value, a service and the generated world are read whole."""
-    if part.address.endswith(".json") or part.address.startswith(("generated:", "botocore:")):
+    value, one document, a service and the generated world are read whole."""
+    one = part.whole or part.address.endswith(".json")
+    if one or part.address.startswith(("generated:", "botocore:")):
         return [part]
     begins = range(part.begin, part.end, step)
     return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
@@ -100,10 +160,19 @@ def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
 
 
 def read_documents(part: Part) -> Iterator[tuple[str, int]]:
-    """(text, bytes read for it) of every document of `part`, in order; empty ones are left out.
+    """(text, bytes read for it) of every document of `part`, in order, without the white space
+    around it; empty ones are left out.
 
     Raises UserError naming the file and the byte for one that cannot be read.
     """
+    for text, size in read_exact(part):
+        text = text.strip()
+        if text:
+            yield text, size
+
+
+def read_exact(part: Part) -> Iterator[tuple[str, int]]:
+    """As `read_documents`, the text as it stands in the file; half a surrogate pair is U+FFFD."""
     if part.address.startswith("generated:"):
         found = ((text, len(text)) for text in _generated(part.address.split(":")[1]))
     elif part.address.startswith("botocore:"):
@@ -113,12 +182,14 @@ def read_documents(part: Part) -> Iterator[tuple[str, int]]:
         found = _hub_documents(part)
     elif part.address.endswith(".json"):
         found = _squad_contexts(part)
+    elif part.whole:
+        content = storage.read_all(part.address)
+        found = [(_decode(part, 0, content), len(content))]
     else:
         found = _line_documents(part)
     for text, size in found:
-        text = text.strip()
         if text:
-            yield text, size
+            yield text if text.isascii() else _SURROGATE.sub("\ufffd", text), size
 
 
 def _generated(split: str) -> list[str]:
@@ -144,21 +215,28 @@ def _squad_contexts(part: Part) -> Iterator[tuple[str, int]]:
 
 
 def _line_documents(part: Part) -> Iterator[tuple[str, int]]:
-    jsonl = part.address.endswith(".jsonl")
+    jsonl = part.address.endswith((".jsonl", *_PACKED))
     for at, line in _lines(part):
-        try:
-            text = line.decode("utf-8")
-            if jsonl and text.strip():
+        text = _decode(part, at, line)
+        if jsonl:
+            if not text.strip():
+                continue
+            try:
                 text = json.loads(text)["text"]
                 if not isinstance(text, str):
                     raise TypeError("its 'text' is no text")
-        except UnicodeDecodeError:
-            raise UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{part.address}: the line at byte {at} is not JSON with a 'text' ({error})"
-            ) from None
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{part.address}: the line at byte {at} is not JSON with a 'text' ({error})"
+                ) from None
         yield text, len(line)
+
+
+def _decode(part: Part, at: int, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file") from None
 
 
 def _lines(part: Part) -> Iterator[tuple[int, bytes]]:
@@ -166,7 +244,11 @@ def _lines(part: Part) -> Iterator[tuple[int, bytes]]:
     first = max(0, part.begin - 1)  # a line begins at `begin` only if a line end is before it
     at, rest = first, b""
     skip = part.begin > 0
-    for block in storage.read(part.address, first, part.size):
+    if part.packed:
+        blocks = packed.read(part.address, part.packed, first, keep=part.end - 1)
+    else:
+        blocks = storage.read(part.address, first, part.size)
+    for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             begins, at = at, at + len(line) + 1
@@ -194,12 +276,6 @@ def _hub(address: str, key: str) -> Any:
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")
     return rows
-
-
-def _hub_text(address: str, key: str, part_bytes: int) -> Text:
-    rows = _hub(address, key)
-    whole = Part(f"hub:{address}", 0, len(rows), len(rows))
-    return Text(cut_part(whole, max(1, part_bytes // ROW_CHARACTERS)), rows._fingerprint)
 
 
 def _hub_documents(part: Part) -> Iterator[tuple[str, int]]:

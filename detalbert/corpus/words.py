@@ -1,9 +1,12 @@
-"""Sentences -> token ids, no offsets: every distinct word is encoded once.
+"""Texts -> token ids, no offsets: every distinct word is encoded once.
 
 A corpus of gigabytes has some hundred thousand words, so nearly all of its text is looked up. Only
-for tokenizers that are known to treat words apart (see `encoding`); others get the ordinary call.
+for tokenizers that are known to treat words apart (see `encoding`), and those that take text apart
+as GPT-2's does; others get the ordinary call.
 """
 
+import json
+import re
 from collections import defaultdict
 from itertools import chain, count, islice
 from typing import Any
@@ -14,6 +17,16 @@ from detalbert.squad.encoding import ODD, encode_distinct, marks_words, ranges, 
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
+
+# Words as `tokenizers.pre_tokenizers.ByteLevel` finds them, in texts of ASCII, Latin letters and
+# the dashes and quotation marks of U+2010..2027; Python's re knows no others as Unicode does.
+_LETTERS = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f"
+_SPACES = "\\t-\\r "
+_BYTE_WORD = re.compile(
+    f"'(?:[stmd]|re|ve|ll)| ?[{_LETTERS}]+| ?[0-9]+| ?[^{_SPACES}{_LETTERS}0-9]+"
+    f"|[{_SPACES}]+(?![^{_SPACES}])|[{_SPACES}]+"
+)
+_NOT_PLAIN = re.compile(f"[^\\x00-\\x7f{_LETTERS}\u2010-\u2027]")
 
 
 class WordEncoder:
@@ -46,8 +59,9 @@ class WordEncoder:
             self._forget()
         whole = self._stay_whole(sentences)
         plain = [s for s, is_whole in zip(sentences, whole, strict=True) if not is_whole]
-        words = self._look_up(plain)  # [p]: number of every word of the plain sentences
-        counts = np.fromiter((s.count(" ") + 1 for s in plain), np.int64, len(plain))  # [n - w]
+        words, counts = self._take_apart(plain)
+        words = self._look_up(words)  # [p]: number of every word of the plain sentences
+        counts = np.array(counts, np.int64)  # [n - w]
         # The w sentences that stay whole get the numbers behind the known words, in this call.
         ids, lengths = self._encode([s for s, is_whole in zip(sentences, whole, strict=True)
                                      if is_whole])  # [their tokens], [w]  # fmt: skip
@@ -78,18 +92,26 @@ class WordEncoder:
                 whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
         return whole
 
-    def _look_up(self, sentences: list[str]) -> np.ndarray:
-        """The number of every word of the sentences, end to end, int64 [p]; learns new words."""
+    def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
+        """The words of all sentences, and how many each sentence has."""
         if not sentences:
-            return np.zeros(0, np.int64)
+            return [], []
+        return " ".join(sentences).split(" "), [s.count(" ") + 1 for s in sentences]
+
+    def _look_up(self, words: list[str]) -> np.ndarray:
+        """The numbers of words, int64 [p]; learns new ones."""
         known = len(self.numbers)
-        words = " ".join(sentences).split(" ")
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
         if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
-            tokens = encode_distinct(self.backend, new, np.zeros(len(new), bool))
-            self.ids = np.concatenate([self.ids, tokens.ids])
-            self.ptr = np.concatenate([self.ptr, self.ptr[-1] + tokens.ptr[1:]])
+            ids, ends = self._learn(new)
+            self.ids = np.concatenate([self.ids, ids])
+            self.ptr = np.concatenate([self.ptr, self.ptr[-1] + ends])
         return numbers
+
+    def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids of words end to end, int32, and where each word's end, int64 [words]."""
+        tokens = encode_distinct(self.backend, words, np.zeros(len(words), bool))
+        return tokens.ids, tokens.ptr[1:]
 
     def _forget(self) -> None:
         """Start over. Word i of W has the tokens ids[ptr[i]:ptr[i + 1]]: int32, int64 [W + 1]."""
@@ -105,3 +127,47 @@ class WordEncoder:
             lengths += map(len, rows)
             ids.append(np.fromiter(chain.from_iterable(rows), np.int32))
         return np.concatenate(ids), np.array(lengths, np.int64)
+
+
+class ByteWordEncoder(WordEncoder):
+    """As `WordEncoder`, for a tokenizer that `finds_byte_words`."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend, self.apart = backend, True
+        self.added = [token.content for token in backend.get_added_tokens_decoder().values()]
+        self._forget()
+
+    def _stay_whole(self, sentences: list[str]) -> list[bool]:
+        whole = [
+            not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences
+        ]  # fmt: skip
+        for token in self.added:
+            whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
+        return whole
+
+    def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
+        words = list(map(_BYTE_WORD.findall, sentences))
+        return list(chain.from_iterable(words)), list(map(len, words))
+
+    def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, lengths = self._encode(words)
+        return ids, np.cumsum(lengths)
+
+
+def finds_byte_words(backend: Any) -> bool:
+    """Whether a tokenizer is made as GPT-2's or GPT-NeoX's: byte-pair encoding of the words that
+    `ByteLevel` finds. Their normal form (NFC) is that of plain text already."""
+    parts = json.loads(backend.to_str())
+    words = dict(parts["pre_tokenizer"] or {}, trim_offsets=None)
+    wanted = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return (
+        words == {**wanted, "trim_offsets": None}
+        and parts["normalizer"] in (None, {"type": "NFC"})
+        and parts["model"]["type"] == "BPE"
+        and not parts["model"]["dropout"]
+    )
+
+
+def make_encoder(backend: Any) -> WordEncoder:
+    """What encodes fastest with a `tokenizers.Tokenizer` without truncation and padding."""
+    return (ByteWordEncoder if finds_byte_words(backend) else WordEncoder)(backend)

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import multiprocessing
@@ -10,27 +9,41 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import filelock
-import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import whole_file, write_json
-from detalbert.corpus.chunks import SPLITS, Chunk, Job, Plan, chunk_path, cut_job, write_chunk
+from detalbert.atomic import write_json
+from detalbert.corpus.chunks import (
+    SPLITS,
+    Chunk,
+    Job,
+    Plan,
+    chunk_path,
+    cut_job,
+    write_chunk,
+)
+from detalbert.corpus.examples import Examples
 from detalbert.corpus.shards import FORMAT, is_done, join_chunks, record_path, sweep
-from detalbert.corpus.sources import Text, group_parts, open_text, size_of
+from detalbert.corpus.sources import (
+    Part,
+    Text,
+    cut_parts,
+    group_parts,
+    open_text,
+    size_of,
+    unpack_sizes,
+)
 from detalbert.corpus.storage import writing
-from detalbert.corpus.words import WordEncoder
+from detalbert.corpus.words import make_encoder
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import count_cores, end_with_parent
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
-_EXAMPLES = 1 << 16  # lengths of so many are read at a time
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 
 
@@ -41,13 +54,8 @@ def write_corpus(
     folder: Path | None = None,
     processes: int | None = None,
 ) -> Path:
-    """The folder of the shards of `data.text`; writes what is missing.
-
-    Args: folder: default: one below `data.cache_dir`, whose name is a hash of all that its bytes
-    depend on, so another text or tokenizer has another. processes: default: one per core.
-    Raises UserError for text that cannot be read and a folder that cannot be written.
-    """
-    part_bytes = max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
+    """The folder of the shards of `data.text`, in examples of ALBERT's; see `write_shards`."""
+    part_bytes = text_bytes(data.shard_mib)
     texts = _open_texts(data, part_bytes)
     facts = {
         "format": FORMAT,
@@ -57,18 +65,40 @@ def write_corpus(
         "held_out": 0.0 if "validation" in texts else data.validation_fraction,
         "text": {key: text.fingerprint for key, text in texts.items()},
     }
-    if folder is None:
-        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-        folder = Path(data.cache_dir) / f"shards-{key}"
+    folder = folder or shards_folder(Path(data.cache_dir), facts)
+    write_shards(Plan(folder, tokenizer, Examples(max_seq_length)), facts, texts, processes)
+    return folder
+
+
+def text_bytes(shard_mib: float) -> int:
+    """Bytes of text for a shard of so many MiB of tokens, about."""
+    return max(1, int(shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
+
+
+def shards_folder(cache: Path, facts: dict[str, Any]) -> Path:
+    """Where shards are written that nobody named a folder for: another for other `facts`."""
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    return cache / f"shards-{key}"
+
+
+def write_shards(
+    plan: Plan, facts: dict[str, Any], texts: dict[str, Text], processes: int | None = None
+) -> None:
+    """Write what is missing of the shards of `texts["text"]` and, if given, ["validation"].
+
+    Args: facts: all that the bytes of the shards depend on, `part_bytes` of text for each and
+    the share `held_out` of its documents among it. processes: default: one per core.
+    Raises UserError for text that cannot be read and a folder that cannot be written.
+    """
+    folder = plan.folder
     with writing(folder, "token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             _check_same(folder, facts)
             if not (folder / "index.json").is_file():
-                jobs = _plan_jobs(texts, part_bytes, facts["held_out"])
-                _run(Plan(folder, tokenizer, max_seq_length), jobs, processes)
-                _write_index(folder, facts, len(jobs))
-    return folder
+                jobs = _plan_jobs(folder, texts, facts)
+                _run(plan, jobs, processes)
+                _write_index(plan, facts, len(jobs))
 
 
 def _open_texts(data: TextConfig, part_bytes: int) -> dict[str, Text]:
@@ -91,52 +121,94 @@ def _check_same(folder: Path, facts: dict[str, Any]) -> None:
         write_json(folder / "plan.json", facts)
 
 
-def _plan_jobs(texts: dict[str, Text], part_bytes: int, held_out: float) -> list[Job]:
-    groups = [(group, held_out) for group in group_parts(texts["text"].parts, part_bytes)]
-    if "validation" in texts:
-        groups += [(group, 1.0) for group in group_parts(texts["validation"].parts, part_bytes)]
-    return [Job(number, *group) for number, group in enumerate(groups)]
+def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[Job]:
+    part_bytes, jobs = facts["part_bytes"], []
+    for key, parts in _unpack_sizes(folder, texts).items():
+        held_out = 1.0 if key == "validation" else facts["held_out"]
+        groups = group_parts(list(cut_parts(parts, part_bytes)), part_bytes)
+        jobs += [Job(len(jobs) + n, group, held_out) for n, group in enumerate(groups)]
+    return jobs
+
+
+def _unpack_sizes(folder: Path, texts: dict[str, Text]) -> dict[str, list[Part]]:
+    """The parts of `texts`, with the sizes of what is in compressed files: reading these takes a
+    while, so a file keeps the sizes for the next start."""
+    if not any(part.packed for text in texts.values() for part in text.parts):
+        return {key: text.parts for key, text in texts.items()}
+    path = folder / "sizes.json"
+    try:
+        sizes = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        found = {key: unpack_sizes(text.parts) for key, text in texts.items()}
+        sizes = {key: [part.size for part in parts] for key, parts in found.items()}
+        write_json(path, sizes)
+    return {
+        key: [p._replace(end=n, size=n) for p, n in zip(text.parts, sizes[key], strict=True)]
+        for key, text in texts.items()
+    }
 
 
 def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
     sweep(plan.folder)
-    todo = [cut_job(job) for job in jobs if not is_done(plan.folder, job.number)]
+    todo = {job.number: cut_job(job) for job in jobs if not is_done(plan.folder, job.number)}
+    tasks = _share_out([chunk for chunks in todo.values() for chunk in chunks])
     total = sum(size_of(job.parts) for job in jobs)
-    missing = sum(size_of(chunk.parts) for chunks in todo for chunk in chunks)
-    processes = min(processes or count_cores(), sum(map(len, todo)))
+    missing = sum(size_of(chunk.parts) for chunks in tasks for chunk in chunks)
+    processes = min(processes or count_cores(), len(tasks))
     with tqdm(
         total=total, initial=total - missing, unit="B", unit_scale=True, desc="token shards",
         file=sys.stderr, disable=None, dynamic_ncols=True,
     ) as bar:  # fmt: skip
         if processes > 1:
-            _run_parallel(plan, todo, processes, bar)
+            _run_parallel(plan, todo, tasks, processes, bar)
             return
-        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
-        for chunks in todo:
-            for chunk in chunks:
-                write_chunk(plan, chunk, encoder)
-                bar.update(size_of(chunk.parts))
-            _join_written(plan, [chunks])
+        encoder = make_encoder(plan.tokenizer.backend_tokenizer)
+        for chunk in itertools.chain.from_iterable(tasks):
+            write_chunk(plan, chunk, encoder)
+            bar.update(size_of(chunk.parts))
+            _join_written(plan, todo)
 
 
-def _join_written(plan: Plan, todo: list[list[Chunk]]) -> None:
-    """Join the jobs at the front of `todo` whose chunks are all written, and take them off."""
-    while todo and all(chunk_path(plan.folder, p.job, p.number).exists() for p in todo[0]):
-        chunks = todo.pop(0)
-        join_chunks(plan, chunks[0].job, len(chunks))
+def _share_out(chunks: list[Chunk]) -> list[list[Chunk]]:
+    """What processes take: one chunk, or those of one stream (see `packed`) in a row."""
+    tasks: list[list[Chunk]] = []
+    for chunk in chunks:
+        stream = chunk.parts[0].stream
+        if stream and tasks and tasks[-1][0].parts[0].stream == stream:
+            tasks[-1].append(chunk)
+        else:
+            tasks.append([chunk])
+    return tasks
 
 
-def _run_parallel(plan: Plan, todo: list[list[Chunk]], processes: int, bar: tqdm) -> None:
-    """Workers take the next chunk by a shared counter: there is no queue to wait on for ever.
+def _join_written(plan: Plan, todo: dict[int, list[Chunk]]) -> None:
+    """Join the jobs whose chunks are all written, and take them off; take off the first chunks of
+    the others, as far as they are there."""
+    for job, chunks in list(todo.items()):
+        while chunk_path(plan.folder, job, chunks[0].number).exists():
+            if len(chunks) == 1:
+                join_chunks(plan, job, chunks[0].number + 1)
+                del todo[job]
+                break
+            del chunks[0]
 
-    This process joins what they wrote, in the order of the jobs.
+
+def _run_parallel(
+    plan: Plan,
+    todo: dict[int, list[Chunk]],
+    tasks: list[list[Chunk]],
+    processes: int,
+    bar: tqdm,
+) -> None:
+    """Workers take the next task by a shared counter: there is no queue to wait on for ever.
+
+    This process joins what they wrote.
     """
-    chunks = [chunk for job in todo for chunk in job]
     context = multiprocessing.get_context("fork")
     counter, progress = context.Value("q", 0), context.Value("q", 0)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
     workers = [
-        context.Process(target=_work, args=(plan, chunks, counter, progress, send, os.getpid()))
+        context.Process(target=_work, args=(plan, tasks, counter, progress, send, os.getpid()))
         for _, send in pipes
     ]
     for worker in workers:
@@ -168,21 +240,22 @@ def _run_parallel(plan: Plan, todo: list[list[Chunk]], processes: int, bar: tqdm
 
 
 def _work(
-    plan: Plan, chunks: list[Chunk], counter: Any, progress: Any, send: Any, parent: int
+    plan: Plan, tasks: list[list[Chunk]], counter: Any, progress: Any, send: Any, parent: int
 ) -> None:
     end_with_parent(parent)  # the next run does the rest
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
-        encoder = WordEncoder(plan.tokenizer.backend_tokenizer)
+        encoder = make_encoder(plan.tokenizer.backend_tokenizer)
         while True:
             with counter.get_lock():
                 number = counter.value
                 counter.value += 1
-            if number >= len(chunks):
+            if number >= len(tasks):
                 return
-            write_chunk(plan, chunks[number], encoder)
-            with progress.get_lock():
-                progress.value += size_of(chunks[number].parts)
+            for chunk in tasks[number]:
+                write_chunk(plan, chunk, encoder)
+                with progress.get_lock():
+                    progress.value += size_of(chunk.parts)
     except (UserError, OSError) as error:
         send.send((type(error) if isinstance(error, UserError) else OSError, first_line(error)))
     except BaseException:
@@ -194,45 +267,15 @@ def _work(
     os._exit(3)
 
 
-def _write_index(folder: Path, facts: dict[str, Any], jobs: int) -> None:
-    """Write the lengths of all examples, and last of all `index.json`: what shards there are."""
-    records = [json.loads(record_path(folder, number).read_text()) for number in range(jobs)]
+def _write_index(plan: Plan, facts: dict[str, Any], jobs: int) -> None:
+    """Write, last of all, `index.json`: what shards there are, and what the kind adds."""
+    records = [json.loads(record_path(plan.folder, number).read_text()) for number in range(jobs)]
     splits = {}
     for split in SPLITS:
         shards = [record[split] for record in records if split in record]
-        names = ("examples", "documents", "sentences", "tokens")
-        counts = {name: sum(shard[name] for shard in shards) for name in names}
         splits[split] = {
             "shards": shards,
-            "counts": counts,
-            "lengths_sha256": _write_lengths(folder, split, shards, counts["examples"]),
+            "counts": {name: sum(shard[name] for shard in shards) for name in plan.kind.counts},
+            **plan.kind.describe(plan.folder, split, shards),
         }
-    write_json(folder / "index.json", {**facts, "splits": splits})
-
-
-def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]], examples: int) -> str:
-    """Write text tokens and sentences of every example, uint16 [E, 2]; returns the SHA-256."""
-    header = io.BytesIO()
-    facts = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
-    np.lib.format.write_array_header_1_0(header, facts)
-    tables = (_lengths(folder / shard["name"], shard["columns"]) for shard in shards)
-    blocks = (table.tobytes() for table in itertools.chain.from_iterable(tables))
-    digest = hashlib.sha256()
-    with whole_file(folder / f"{split}-lengths.npy", binary=True) as file:
-        for block in itertools.chain((header.getvalue(),), blocks):
-            digest.update(block)
-            file.write(block)
-    return digest.hexdigest()
-
-
-def _lengths(path: Path, columns: dict[str, Any]) -> Iterator[np.ndarray]:
-    """Text tokens and sentences of every example of a shard, uint16 [some, 2]."""
-    examples = columns["token_ptr"][2] - 1
-    for at in range(0, examples, _EXAMPLES):
-        both = []
-        for name in ("token_ptr", "sentence_ptr"):
-            dtype, offset, _ = columns[name]
-            count = min(_EXAMPLES, examples - at) + 1
-            pointer = np.fromfile(path, dtype, count, offset=offset + 8 * at)  # [some + 1]
-            both.append(np.diff(pointer).astype("<u2"))  # [some]
-        yield np.stack(both, axis=1)
+    write_json(plan.folder / "index.json", {**facts, "splits": splits})

@@ -1,0 +1,114 @@
+"""`data:` of a language model's experiment -> its tokenizer, and the windows of both splits."""
+
+import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from detalbert.corpus.chunks import Plan
+from detalbert.corpus.documents import Documents
+from detalbert.corpus.learn_tokenizer import own_byte_tokenizer
+from detalbert.corpus.reader import Shards
+from detalbert.corpus.shards import FORMAT
+from detalbert.corpus.sources import Text, open_documents
+from detalbert.corpus.writer import shards_folder, text_bytes, write_shards
+from detalbert.errors import UserError
+from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
+from lm.settings import DocumentsConfig
+from lm.windows import Windows
+
+
+class LmText(NamedTuple):
+    """What a language model trains on."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Windows
+    validation: Windows
+
+
+def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
+    """Windows of `length` + 1 tokens, writing token shards where there are none yet.
+
+    The processes of a machine share them: the first takes a lock and writes, the others wait.
+    Raises UserError for anything wrong with the text, the tokenizer or the shards.
+    """
+    tokenizer = load_tokenizer(data)
+    address = data.shards or str(write_documents(data, tokenizer))
+    splits = []
+    for split in ("train", "validation"):
+        shards = Shards(address, split, data)
+        if shards.index["tokenizer"] != tokenizer_sum(tokenizer):
+            raise UserError(
+                f"data.tokenizer: {data.tokenizer!r} is not the one that the shards of {address} "
+                "were written with; give that one, or write them again"
+            )
+        splits.append(Windows(shards, length, across_documents))
+    return LmText(tokenizer, *splits)
+
+
+def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of `data.tokenizer`, or one learned from the documents.
+
+    Raises UserError for one without an end-of-text token.
+    """
+    if data.vocab_size is not None:
+        text = open_documents(data.documents, "data.documents", "train")
+        held_out = 0.0 if _has_validation(data) else data.validation_fraction
+        folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
+        return named_tokenizer(str(folder))
+    tokenizer = named_tokenizer(data.tokenizer)
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            f"data.tokenizer: {data.tokenizer!r} has no end-of-text token (eos_token); give one of "
+            "a causal language model"
+        )
+    return tokenizer
+
+
+def write_documents(
+    data: DocumentsConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path | None = None,
+    processes: int | None = None,
+) -> Path:
+    """The folder of the token shards of `data.documents`; see `write_shards`.
+
+    The same shards serve every length of windows.
+    """
+    texts = _open_texts(data)
+    facts = {
+        "format": FORMAT,
+        "kind": Shards.kind,
+        "tokenizer": tokenizer_sum(tokenizer),
+        "end_of_text": tokenizer.eos_token_id,
+        "part_bytes": text_bytes(data.shard_mib),
+        "held_out": 0.0 if "validation" in texts else data.validation_fraction,
+        "text": {key: text.fingerprint for key, text in texts.items()},
+    }
+    folder = folder or shards_folder(Path(data.cache_dir), facts)
+    plan = Plan(folder, _exact(tokenizer), Documents(tokenizer.eos_token_id))
+    write_shards(plan, facts, texts, processes)
+    return folder
+
+
+def _exact(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that cuts nothing off, and takes "<|endoftext|>" in a document for letters."""
+    exact: Any = copy.deepcopy(tokenizer)
+    exact.backend_tokenizer.no_truncation()
+    exact.backend_tokenizer.no_padding()
+    exact.backend_tokenizer.encode_special_tokens = True
+    return exact
+
+
+def _has_validation(data: DocumentsConfig) -> bool:
+    return data.validation_documents is not None or data.documents == "generated"
+
+
+def _open_texts(data: DocumentsConfig) -> dict[str, Text]:
+    """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    texts = {"text": open_documents(data.documents, "data.documents", "train")}
+    if _has_validation(data):
+        name = data.validation_documents or data.documents
+        texts["validation"] = open_documents(name, "data.validation_documents", "validation")
+    return texts
