@@ -47,6 +47,7 @@ from detalbert.training import display, folder, preflight, resume, run_record, s
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
+from detalbert.training.sharded import ShardedController
 from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told
 from detalbert.training.workload import Training
 from workloads import choose
@@ -162,11 +163,12 @@ def train_locally(
         told = Told(stop, lambda: stop.reason, chief)
         reports = EveryOrStop(Every(hparams.reporting_period, done), told)
         fit = fit_arguments(training, reports, early)
-        controller = LocalController(trial, context, metrics, done, checkpoint, **fit)
+        controller = ShardedController if training.workload.sharded else LocalController
+        loop = controller(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
-            controller.run()
-        done = controller.state.batches_trained
+            loop.run()
+        done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
 

@@ -1,6 +1,8 @@
 """What train.py drives: one `Workload` for each kind of training, chosen by the config's `data:`.
 
-A config whose data has `text` or `shards` pretrains; any other fine-tunes on SQuAD.
+A config whose data has `documents`, or `shards` where the hyperparameters have `layout`, trains a
+causal language model; one whose data has `text` or `shards` pretrains ALBERT; any other fine-tunes
+on SQuAD.
 
 On a cluster startup-hook.sh runs this file first: a mistake in the config's own sections ends the
 task there with one line. After train.py's, torchrun adds thirty lines of its own.
@@ -25,6 +27,10 @@ log = logging.getLogger("detalbert.workloads")
 
 def choose(config: Mapping[str, Any]) -> "Workload":
     """The workload that an experiment config means."""
+    if _models_language(config):
+        from lm.workload import LANGUAGE_MODEL
+
+        return LANGUAGE_MODEL
     if _pretrains(config):
         from pretrain.workload import PRETRAINING  # only here: fine-tuning does without
 
@@ -36,6 +42,10 @@ def choose(config: Mapping[str, Any]) -> "Workload":
 
 def parsers(config: Mapping[str, Any]) -> Parsers:
     """What reads the sections of that workload. Loads no torch, so it takes a moment."""
+    if _models_language(config):
+        from lm.hparams import PARSERS as language_model
+
+        return language_model
     if _pretrains(config):
         from pretrain.hparams import PARSERS as pretraining
 
@@ -43,6 +53,13 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
     from detalbert.settings.hparams import PARSERS as fine_tuning
 
     return fine_tuning
+
+
+def _models_language(config: Mapping[str, Any]) -> bool:
+    data, hparams = config.get("data"), config.get("hyperparameters")
+    named = isinstance(data, Mapping) and {"documents", "shards"} & data.keys()
+    split = isinstance(hparams, Mapping) and "layout" in hparams
+    return bool(named) and ("documents" in data or split)
 
 
 def _pretrains(config: Mapping[str, Any]) -> bool:

@@ -15,7 +15,8 @@ from detalbert.corpus.sources import Text, open_documents
 from detalbert.corpus.writer import shards_folder, text_bytes, write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
-from lm.settings import DocumentsConfig
+from detalbert.training.workload import DataSummary
+from lm.settings import DocumentsConfig, parse_documents_config
 from lm.windows import Windows
 
 
@@ -25,6 +26,28 @@ class LmText(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     train: Windows
     validation: Windows
+    shuffle_shards: int  # read at the same time, their windows mixed
+
+    @classmethod
+    def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
+        """`data:` of an experiment, for its `hyperparameters:`; see `load_text`."""
+        data = parse_documents_config(values)
+        return load_text(data, hparams.max_seq_length, hparams.across_documents)
+
+    def summary(self) -> DataSummary:
+        splits = {"train": self.train, "validation": self.validation}
+        lines = {name: f"{split.shards.describe()}, {len(split):,} windows of {split.length:,}"
+                 for name, split in splits.items()}  # fmt: skip
+        return DataSummary(lines, len(self.train), len(self.train) * self.train.length)
+
+    def fingerprints(self) -> dict[str, Any]:
+        """What the text and the tokenizer are, by config key: hashes in place of names."""
+        return {
+            "data.documents": self.train.shards.fingerprint(),
+            "data.validation_documents": self.validation.shards.fingerprint(),
+            "data.tokenizer": tokenizer_sum(self.tokenizer),
+            "data.shuffle_shards": self.shuffle_shards,
+        }
 
 
 def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
@@ -44,7 +67,7 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
                 "were written with; give that one, or write them again"
             )
         splits.append(Windows(shards, length, across_documents))
-    return LmText(tokenizer, *splits)
+    return LmText(tokenizer, *splits, data.shuffle_shards)
 
 
 def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:

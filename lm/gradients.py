@@ -4,7 +4,7 @@ FSDP hangs where its processes make unequal numbers of forwards. So they agree o
 first, and whoever has fewer rows makes up the rest with rows of no target.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,12 @@ from lm.layout import Layout, host_group
 from lm.packed import CausalRow, count_targets, empty_row
 
 
-def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
+def accumulate(
+    model: nn.Module,
+    rows: Sequence[CausalRow],
+    layout: Layout,
+    backward: Callable[[Tensor], Any] = Tensor.backward,
+) -> Tensor:
     """Add the gradient of the mean loss over all targets of the global batch to every `.grad`.
 
     FSDP takes the mean over data ranks, which may have unequal numbers of targets; each loss is
@@ -25,7 +30,8 @@ def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> T
     scattered after each row, so that no process holds them whole, and copies of the model add them
     up after the last.
 
-    Args: model: of model.build_model; rows: of this data rank, none included, on the CPU.
+    Args: model: of model.build_model; rows: of this data rank, none included, on the CPU;
+        backward: of a row's loss, scaled first where products are fp16.
     Returns: float64 [3] on the device, of this data rank: loss sum, right guesses, targets.
     """
     device = _device(model)
@@ -35,7 +41,7 @@ def accumulate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> T
     for i in range(forwards):
         model.set_requires_all_reduce(i == forwards - 1)
         loss, correct = model(to_device(rows[i] if i < len(rows) else empty_row(), device))
-        (loss * (layout.data_ranks / max(everywhere, 1))).backward()
+        backward(loss * (layout.data_ranks / max(everywhere, 1)))
         _add(sums, loss.detach(), correct)
     sums[2] = targets
     return sums

@@ -45,13 +45,17 @@ class Handover(pytorch.PyTorchCallback):
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Determined is about to load `checkpoint`, and loads what this leaves in it."""
-        # A checkpoint of an older version does not say whose it is.
-        kept = checkpoint.get("callbacks", {}).get("handover") or {}
-        same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
-        if not same:
+        if not self.goes_on(checkpoint.get("callbacks", {}).get("handover") or {}):
             self._keep_weights(checkpoint)
-        elif self.cpu and "threads" in kept:
+
+    def goes_on(self, kept: dict[str, Any]) -> bool:
+        """Whether the checkpoint that has `kept`, of this, is of this trial: a restart, with the
+        number of threads that the run began with. Else the weights alone are to be taken."""
+        # A checkpoint of an older version does not say whose it is.
+        same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
+        if same and self.cpu and "threads" in kept:
             self._restore_threads(kept["threads"])
+        return same
 
     def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
         (model,) = self.context.models

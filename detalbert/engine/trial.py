@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from determined import pytorch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
@@ -80,13 +81,10 @@ class StepTrial(pytorch.PyTorchTrial):
         # all-reduced in one piece here; gradients.py says why.
         context._PyTorchDistributedDataParallel = lambda model: model
         self.model = context.wrap_model(model)
-        self.forward = Forward(self.model, hparams.precision, context.device, hparams.compile, read)
-        trained = (p for p in self.model.parameters() if p.requires_grad)
-        self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
-        self.max_tokens = self._prepare_device()
+        self.max_tokens = self.prepare_rows(read)
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
-        self.meter = context.wrap_reducer(TrainingMeter(epoch), for_validation=False)
+        self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
         first = context.get_initial_batch()
         self.progress = Progress(self.steps, first, self.rank == 0, shown)
         metric = context.get_experiment_config()["searcher"]["metric"]
@@ -102,7 +100,27 @@ class StepTrial(pytorch.PyTorchTrial):
             "progress": self.progress,
             "charts": self.charts,  # after the progress, which shows more
             "profile": self.profile,
+            "unsharded": Unsharded(self.model),
         }
+
+    def prepare_rows(self, read: Read) -> int:
+        """Make what runs rows and holds their gradients: `forward` and `gradients`.
+
+        Returns the most real tokens of one forward.
+        """
+        hparams, device = self.hparams, self.context.device
+        self.forward = Forward(self.model, hparams.precision, device, hparams.compile, read)
+        trained = (p for p in self.model.parameters() if p.requires_grad)
+        self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
+        return self._prepare_device()
+
+    def make_meter(self, epoch: float) -> "TrainingMeter":
+        return TrainingMeter(epoch)
+
+    @property
+    def data_rank(self) -> int:
+        """Whose random numbers this process draws; processes with the same rows share them."""
+        return self.rank
 
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
@@ -153,17 +171,10 @@ class StepTrial(pytorch.PyTorchTrial):
             return self._step(batch, batch_idx)
 
     def _step(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
-        determinism.seed_step(self.hparams.seed, batch_idx, self.rank)
-        self.begin_step(batch)
+        determinism.seed_step(self.hparams.seed, batch_idx, self.data_rank)
         self.gradients.zero()
-        self.forward.refresh()
-        for row in batch:
-            loss = self.row_loss(to_device(row, self.context.device))
-            self.context.backward(self.scaler.scale(loss))
+        self.add_gradients(batch)
         self.meter.step = batch_idx + 1
-        if self.slots > 1:
-            with self.profile.mark("all_reduce"):
-                self.gradients.average()
         self.scaler.unscale_(self.optimizer)
         if self.hparams.max_grad_norm:
             self.gradients.clip(self.hparams.max_grad_norm)
@@ -172,6 +183,19 @@ class StepTrial(pytorch.PyTorchTrial):
         # The loss stays on the device until a report is due; a returned tensor would be read back,
         # and the device waited for, at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def add_gradients(self, batch: list[Row]) -> None:
+        """The gradient of the step's loss, the mean over the slots, into every parameter."""
+        self.begin_step(batch)
+        self.forward.refresh()
+        for row in batch:
+            self.backward(self.row_loss(to_device(row, self.context.device)))
+        if self.slots > 1:
+            with self.profile.mark("all_reduce"):
+                self.gradients.average()
+
+    def backward(self, loss: Tensor) -> None:
+        self.context.backward(self.scaler.scale(loss))
 
     def _prepare_profile(self) -> StepProfile:
         wanted = self.hparams.profile_steps
@@ -251,6 +275,23 @@ class Charts(pytorch.PyTorchCallback):
         for name in metrics.keys() - self.charted:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(self.meter.step)
+
+
+class Unsharded(pytorch.PyTorchCallback):
+    """Refuses what Determined's own loop would do to a sharded model without a word: the chief's
+    shard would be saved alone, and restored on every slot."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Determined is about to write `checkpoint`, on the chief alone."""
+        for name, parameter in self.model.named_parameters():
+            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
+                raise UserError(
+                    f"checkpoint: {name} is split over processes and would be saved in part; run "
+                    "this trial with train.py, which saves every part"
+                )
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):

@@ -76,6 +76,19 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self.metrics.checkpoint_seconds.append(time.monotonic() - began)
 
     @contextlib.contextmanager
+    def store_together(self, metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+        """As `store_path`, on every rank: all fill one folder, which is whole when all are done."""
+        if self._dist.rank:
+            folder, name = self._dist.broadcast(None)
+            yield Path(folder), name
+            self._dist.gather(None)
+            return
+        with self.store_path(metadata) as (folder, name):
+            self._dist.broadcast((str(folder), name))
+            yield folder, name
+            self._dist.gather(None)
+
+    @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
         """Yields the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
@@ -118,8 +131,7 @@ def find_fault(path: Path) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         for name, facts in manifest["files"].items():
-            content = (path / name).read_bytes()
-            if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+            if _checksum(path / name) != facts["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -132,8 +144,16 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """List every file of `folder` with its size and SHA-256, beside `facts`."""
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        content = path.read_bytes()
         name = path.relative_to(folder).as_posix()
-        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        files[name] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
     manifest = json.dumps({"format": FORMAT, **facts, "files": files}, indent=1)
     (folder / MANIFEST).write_text(manifest)
+
+
+def _checksum(path: Path) -> str:
+    """SHA-256 of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

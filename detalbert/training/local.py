@@ -75,16 +75,16 @@ class LocalController(pytorch._PyTorchTrialController):
             raise UserError(f"{load_path}: does not fit this model: {first_line(error)}") from None
 
     def _save(self, path: Path) -> None:
-        original, util.write_user_code = util.write_user_code, _copy_modules
+        original, util.write_user_code = util.write_user_code, copy_modules
         try:
             super()._save(path)
         finally:
             util.write_user_code = original
 
 
-def _copy_modules(path: Path, on_cluster: bool) -> None:
+def copy_modules(path: Path, on_cluster: bool) -> None:
     code = path / "code"
-    for package in ("detalbert", "embedded", "pretrain"):
+    for package in ("detalbert", "embedded", "lm", "pretrain"):
         shutil.copytree(HERE / package, code / package, ignore=shutil.ignore_patterns("__py*"))
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)

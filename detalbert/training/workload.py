@@ -15,10 +15,12 @@ from detalbert.settings.sections import Parsers
 
 # These change how a run is carried out, or at most its rounding, not what it computes.
 FREE = {
+    "activation_checkpointing",
     "allreduce_dtype",
     "checkpoint_period",
     "compile",
     "epochs",  # spelled out as max_steps
+    "layout",
     "max_tokens_per_forward",
     "num_workers",
     "profile_steps",
@@ -52,6 +54,7 @@ class Workload(NamedTuple):
     metric: str  # the searcher's, where the config names none
     shown: tuple[str, ...]  # of a validation, in what a run prints
     leaves: str  # what is in the output directory
+    sharded: bool = False  # whether a model is split over the processes
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
         """The hyperparameters `values`, checked; `config` gets its default `searcher.metric`.

@@ -1,0 +1,59 @@
+"""`hyperparameters:` of a causal language model's experiment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detalbert.errors import UserError
+from detalbert.settings.hparams import StepHParams
+from detalbert.settings.sections import Parsers, limited, parse_section
+from lm.settings import parse_documents_config
+
+
+@dataclass(frozen=True)
+class LmHParams(StepHParams):
+    """What is trained, and how it is split over the slots.
+
+    `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and the library's keys.
+    """
+
+    layout: Any = "auto"  # or replicate, shard, tensor: see layout.py
+    activation_checkpointing: str = limited("none", choices=("none", "full"))
+    across_documents: bool = False  # whether attention and targets cross the end of a document
+    max_validation_windows: int | None = limited(None, above=0)
+
+    global_batch_size: int = 32
+    epochs: float = 1
+    base_learning_rate: float = 1e-3
+    base_batch_size: int = 32
+    optimizer: str = limited("adamw", choices=("adamw",))
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    warmup_fraction: float = 0.02
+    max_seq_length: int = limited(1024, least=2)
+    precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
+    allreduce_dtype: str = limited("fp32", choices=("fp32",))
+    compile: bool | None = None
+
+    def check(self) -> None:
+        if (self.model is None) == (self.model_config is None):
+            raise UserError(
+                "hyperparameters.model: set exactly one of 'model' (a folder or hub name) and "
+                "'model_config' (a model from random weights)"
+            )
+        if self.compile:
+            raise UserError("hyperparameters.compile: not for a sharded model; leave it out")
+        if self.max_tokens_per_forward == "auto":
+            raise UserError(
+                "hyperparameters.max_tokens_per_forward: a sharded model takes no 'auto'; give a "
+                "number of tokens"
+            )
+        super().check()
+
+
+def parse_lm_hparams(values: Mapping[str, Any]) -> LmHParams:
+    """`hyperparameters:` of a language model. Raises UserError as `parse_section` does."""
+    return parse_section(LmHParams, "hyperparameters", values)
+
+
+PARSERS = Parsers(parse_documents_config, parse_lm_hparams)

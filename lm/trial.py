@@ -1,0 +1,201 @@
+"""`LmTrial`: a causal language model, split over the slots, as a Determined PyTorchTrial.
+
+The loss of a step is the mean over all targets of the global batch, however its windows were dealt
+to data ranks and rows.
+"""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from determined import pytorch
+
+from detalbert.engine.precision import resolve_precision
+from detalbert.engine.trial import (
+    Given,
+    ModelBesideCheckpoint,
+    StepTrial,
+    TrainingMeter,
+    read_context,
+)
+from lm.data import LmText
+from lm.gradients import accumulate, clip, evaluate
+from lm.hparams import LmHParams, parse_lm_hparams
+from lm.layout import choose_layout, make_mesh, parse_layout
+from lm.loaders import train_loader, validation_loader
+from lm.model import build_model, read_config
+from lm.order import WindowOrder
+from lm.packed import NO_TARGET, CausalRow, check_family
+
+METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
+SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
+CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
+
+
+class LmTrial(StepTrial):
+    """Trains a causal language model.
+
+    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
+    """
+
+    hparams: LmHParams
+
+    def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
+        hparams, self.data = given or read_context(context, parse_lm_hparams, LmText.load)
+        tokenizer, slots = self.data.tokenizer, context.distributed.size
+        config = read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
+        check_family(config)
+        keys, machine = parse_layout(hparams.layout), context.distributed.local_size
+        self.layout = choose_layout(keys, config, slots, machine)
+        dtype = resolve_precision(hparams.precision, context.device)
+        model = build_model(
+            config, make_mesh(self.layout, context.device), hparams.seed, hparams.model,
+            None if dtype is torch.float32 else dtype, hparams.activation_checkpointing == "full",
+        )  # fmt: skip
+        super().__init__(context, hparams, model, len(self.data.train), SHOWN, CHARTED)
+        per_byte = self.data.validation.bytes_per_token
+        self.scores = context.wrap_reducer(
+            Scores(config.vocab_size, per_byte, self._counts), for_training=False
+        )
+
+    @property
+    def data_rank(self) -> int:
+        return self.layout.data_rank(self.rank)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether this process reports its rows: tensor peers have the same."""
+        return self.rank % self.layout.tensor == 0
+
+    def prepare_rows(self, read: Any) -> int:
+        self.gradients = ShardedGradients(self.model)
+        return self.hparams.max_tokens_per_forward
+
+    def make_meter(self, epoch: float) -> "LmMeter":
+        return LmMeter(epoch)
+
+    def build_training_data_loader(self) -> torch.utils.data.DataLoader:
+        train, hparams = self.data.train, self.hparams
+        group = self.data.shuffle_shards
+        order = WindowOrder(train.counts, hparams.global_batch_size, hparams.seed, group)
+        loading = {**self.loading(), "rank": self.data_rank, "ranks": self.layout.data_ranks}
+        del loading["slot"]
+        return train_loader(train, order, **loading)
+
+    def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
+        limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks
+        return validation_loader(
+            self.data.validation, limit, self.data_rank, ranks, self.max_tokens
+        )
+
+    def get_batch_length(self, batch: list[CausalRow]) -> int:
+        return _windows(batch, self.hparams.max_seq_length)
+
+    def add_gradients(self, batch: list[CausalRow]) -> None:
+        sums = accumulate(self.model, batch, self.layout, self.backward)
+        if self._counts:
+            tokens = sum(len(row["input_ids"]) for row in batch)
+            self.meter.add(sums, self.get_batch_length(batch), tokens)
+
+    def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:
+        """Score this rank's rows; the metrics come from the reducer, once for all slots."""
+        self.scores.add(batch, evaluate(self.model, batch, self.layout))
+        return {}
+
+    def validated(self) -> tuple[None, dict[str, float]]:
+        return None, self.scores.metrics
+
+    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
+        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
+        return {**super().build_callbacks(), "model": beside}
+
+
+def _windows(batch: list[CausalRow], length: int) -> int:
+    return sum(len(row["input_ids"]) for row in batch) // length
+
+
+class ShardedGradients:
+    """What `StepTrial` asks of a model's gradients, of one whose every process has a part."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def zero(self) -> None:
+        self.model.zero_grad()
+
+    def clip(self, max_norm: float) -> None:
+        clip(self.model.parameters(), max_norm)
+
+
+class LmMeter(TrainingMeter):
+    """Mean loss a target, accuracy and throughput since the last report."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
+
+    def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
+        self.sums.append(sums)
+        self.windows += windows
+        self.tokens += tokens
+
+    def per_slot_reduce(self) -> tuple[Any, ...]:
+        none = torch.zeros(3, dtype=torch.float64)
+        total = torch.stack(self.sums).sum(0).tolist() if self.sums else none.tolist()
+        return total, self.windows, self.tokens, time.monotonic() - self.began
+
+    def cross_slot_reduce(self, per_slot: list[tuple[Any, ...]]) -> dict[str, float]:
+        loss, right, targets = np.sum([slot[0] for slot in per_slot], axis=0).tolist()
+        windows, tokens = (sum(slot[i] for slot in per_slot) for i in (1, 2))
+        seconds = max(slot[3] for slot in per_slot)
+        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
+        return {
+            "loss": loss / max(targets, 1),
+            "accuracy": 100.0 * right / max(targets, 1),
+            "examples_per_second": windows / seconds,
+            "tokens_per_second": tokens / seconds,
+            "epochs": self.epochs(self.step),
+        }
+
+
+class Scores(pytorch.MetricReducer):
+    """Sums of a validation -> its metrics, the same at every layout.
+
+    Args: vocabulary: entries of the model's. bytes_per_token: of text. counts: whether this
+    process's rows are not another's, too.
+    """
+
+    def __init__(self, vocabulary: int, bytes_per_token: float, counts: bool) -> None:
+        self.vocabulary, self.bytes_per_token, self.counts = vocabulary, bytes_per_token, counts
+        self.metrics: dict[str, float] = {}  # of the last validation
+
+    def reset(self) -> None:
+        self.sums = np.zeros(3)
+        self.targets = np.zeros(self.vocabulary, np.int64)  # how often each entry is one
+
+    def add(self, rows: list[CausalRow], sums: torch.Tensor) -> None:
+        """Args: sums: float64 [3] of all data ranks: loss, right guesses, targets."""
+        self.sums += sums.cpu().numpy()
+        for row in rows if self.counts else []:
+            wanted = row["targets"][row["targets"] != NO_TARGET].numpy()
+            self.targets += np.bincount(wanted, minlength=self.vocabulary)
+
+    def per_slot_reduce(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.sums, self.targets
+
+    def cross_slot_reduce(self, per_slot: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+        loss, right, targets = per_slot[0][0].tolist()
+        shares = sum(counts for _, counts in per_slot) / targets
+        shares = shares[shares > 0]
+        mean, bits = loss / targets, math.log(2) * self.bytes_per_token  # nats of a bit a byte
+        self.metrics = {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 700.0)),
+            "bits_per_byte": mean / bits,
+            # The best that one guess for all targets can do: their own frequencies.
+            "baseline_bits_per_byte": float(-(shares * np.log(shares)).sum()) / bits,
+            "accuracy": 100.0 * right / targets,
+        }
+        return dict(self.metrics)  # what is reported is less
