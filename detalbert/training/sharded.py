@@ -118,11 +118,10 @@ class _Reader(dcp.FileSystemReader):
 
         class Plain(pickle.Unpickler):
             def find_class(self, module: str, name: str) -> Any:
-                if (module, name) in _PLAIN or module.startswith(_TABLE):
-                    return super().find_class(module, name)
-                raise UserError(
-                    f"{path}: not loaded, for it holds more than tables: {module}.{name}"
-                )
+                if (module, name) not in _TABLE:
+                    held = f"{module}.{name}"
+                    raise UserError(f"{path}: not loaded, for it holds more than tensors: {held}")
+                return super().find_class(module, name)
 
         with self.fs.create_stream(path, "rb") as file:
             metadata = Plain(file).load()
