@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
@@ -17,7 +17,7 @@ class LmHParams(StepHParams):
     `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and the library's keys.
     """
 
-    layout: Any = "auto"  # or replicate, shard, tensor: see layout.py
+    layout: dict[str, Any] | Literal["auto"] = "auto"  # or replicate, shard, tensor: see layout.py
     activation_checkpointing: str = limited("none", choices=("none", "full"))
     across_documents: bool = False  # whether attention and targets cross the end of a document
     max_validation_windows: int | None = limited(None, above=0)
