@@ -3,7 +3,8 @@
     python -m tests.chaos                               # 30 cuts, one process
     python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
     python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
-    python -m tests.chaos --pretraining                 # the other workload
+    python -m tests.chaos --pretraining                 # another workload
+    python -m tests.chaos --cuts 10 --processes 4 --lm shard=2,tensor=2   # a language model, split
     python -m tests.chaos --pairs 40 --load 2           # no cuts: equal runs, see tests/twins.py
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
@@ -13,6 +14,7 @@ Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timi
 """
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -34,7 +36,7 @@ import yaml
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
 from tests import twins
-from tests.conftest import ROOT, TINY, TINY_PRETRAINING, configured, launcher
+from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.leftovers import Leftovers
 
@@ -46,13 +48,13 @@ class Soak:
     """One configuration, trained uncut and cut."""
 
     def __init__(
-        self, folder: Path, processes: int, without: str, steps: int, pretraining: bool = False
+        self, folder: Path, processes: int, without: str, steps: int, kind: dict[str, Any] = TINY
     ) -> None:
         self.folder, self.processes, self.without = folder, processes, without
         self.metadata = MetadataServer()
         self.left = Leftovers(str(folder))
         config = configured(
-            TINY_PRETRAINING if pretraining else TINY,
+            kind,
             folder / "cache",
             max_steps=steps,  # 60 questions, 8 a step: 3 epochs are 23 steps
             num_workers=1,
@@ -62,8 +64,6 @@ class Soak:
             max_tokens_per_forward=256,  # several micro-batches a step
             spot_notice=True,
         )
-        if pretraining:
-            config["hyperparameters"]["span_fraction"] = 0.3
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
 
@@ -168,16 +168,14 @@ def truncate_newest(checkpoints: Path) -> None:
     """Cut the newest checkpoint's weights in half, where an older one is left to go back to."""
     found = list_checkpoints(checkpoints)
     if len(found) > 1:
-        weights = found[-1][1] / "state_dict.pth"
+        weights = max(found[-1][1].iterdir(), key=lambda path: path.stat().st_size)
         os.truncate(weights, weights.stat().st_size // 2)
 
 
 def differences(one: Path, other: Path) -> list[str]:
     """What is not identical between the ends of two runs."""
     newest = [list_checkpoints(output / "checkpoints")[-1][1] for output in (one, other)]
-    states = [torch.load(path / "state_dict.pth", weights_only=True) for path in newest]
-    parts = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
-    found = [part for part in parts if not same(states[0][part], states[1][part])]
+    found = unequal_parts(*newest)
     for name in ("predictions.json", "null_odds.json"):
         contents = [
             (output / name).read_bytes() for output in (one, other) if (output / name).is_file()
@@ -187,6 +185,19 @@ def differences(one: Path, other: Path) -> list[str]:
     metrics = [json.loads((output / "metrics.json").read_text()) for output in (one, other)]
     unequal = [part for part in ("best", "last") if metrics[0][part] != metrics[1][part]]
     return [*found, *(f"metrics.json {part}" for part in unequal)]
+
+
+def unequal_parts(one: Path, other: Path) -> list[str]:
+    """What differs between two checkpoints: parts of Determined's, or files of a sharded one's."""
+    if shards := sorted(path.name for path in one.glob("*.distcp")):
+        shards += [name for name in (path.name for path in other.glob("*.distcp"))
+                   if name not in shards]  # fmt: skip
+        contents = [[(at / name).read_bytes() if (at / name).is_file() else b""
+                     for at in (one, other)] for name in shards]  # fmt: skip
+        return [name for name, pair in zip(shards, contents, strict=True) if pair[0] != pair[1]]
+    states = [torch.load(path / "state_dict.pth", weights_only=True) for path in (one, other)]
+    parts = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
+    return [part for part in parts if not same(states[0][part], states[1][part])]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -207,13 +218,13 @@ def soak(
     seed: int,
     steps: int,
     kinds: list[str] | None = None,
-    pretraining: bool = False,
+    config: dict[str, Any] = TINY,
 ) -> list[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
     with tempfile.TemporaryDirectory() as name:
-        trial = Soak(Path(name), processes, without, steps, pretraining)
+        trial = Soak(Path(name), processes, without, steps, config)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
         seconds = trial.whole(uncut)
         print(
@@ -253,6 +264,17 @@ def overhead(repeats: int = 3, steps: int = 200) -> None:
         print(f"{label:8s} {middle:.2f} ms a step (of {repeats}: {low:.2f} to {high:.2f})")
 
 
+def chosen(pretraining: bool, layout: str | None) -> dict[str, Any]:
+    """The config of a workload; `layout`: "shard=2,tensor=2"."""
+    config = copy.deepcopy(TINY_PRETRAINING if pretraining else TINY_LM if layout else TINY)
+    if pretraining:
+        config["hyperparameters"]["span_fraction"] = 0.3
+    if layout:
+        pairs = (part.split("=") for part in layout.split(","))
+        config["hyperparameters"]["layout"] = {key: int(value) for key, value in pairs}
+    return config
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuts", type=int, default=30)
@@ -261,6 +283,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
+    parser.add_argument("--lm", metavar="SHARD=2,...", help="a language model at this layout")
     parser.add_argument("--pairs", type=int, metavar="N", help="compare N uncut runs instead")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the N runs")
     parser.add_argument("--bert", action="store_true", help="the N runs train a BERT with dropout")
@@ -272,8 +295,9 @@ def main() -> int:
     if arguments.pairs:
         of = (arguments.pairs, arguments.load, arguments.processes)
         return twins.compare(*of, arguments.pretraining, arguments.bert)
-    words = ("cuts", "processes", "without", "seed", "steps", "pretraining")
-    found = soak(**{word: getattr(arguments, word) for word in words})
+    words = ("cuts", "processes", "without", "seed", "steps")
+    given = {word: getattr(arguments, word) for word in words}
+    found = soak(**given, config=chosen(arguments.pretraining, arguments.lm))
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0
 

@@ -101,6 +101,38 @@ TINY_PRETRAINING: dict[str, Any] = {
 }
 
 
+# A Llama of two narrow layers on the same text.
+TINY_LM: dict[str, Any] = {
+    "name": "test",
+    "entrypoint": "python3 train.py",
+    "hyperparameters": {
+        "model_config": {
+            "model_type": "llama",
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 32,
+            "attention_dropout": 0.1,
+        },
+        "global_batch_size": 6,
+        "max_steps": 12,
+        "base_learning_rate": 1e-2,
+        "base_batch_size": 6,
+        "max_seq_length": 32,
+        "max_tokens_per_forward": 64,
+        "max_validation_windows": 9,
+        "num_workers": 0,
+        "validation_period": 6,
+        "checkpoint_period": 4,
+        "reporting_period": 3,
+    },
+    "data": {"documents": "generated", "vocab_size": 320, "shard_mib": 0.05, "shuffle_shards": 2},
+    "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True},
+}
+
+
 def configured(config: dict[str, Any], cache_dir: pathlib.Path, **hparams: Any) -> dict[str, Any]:
     """A copy of an experiment config with this feature cache and other hyperparameters."""
     config = copy.deepcopy(config)
