@@ -119,7 +119,7 @@ def build_model(
     model.forward = functools.partial(_scores, model)
     shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
-    model.tie_weights()
+    model.tie_weights()  # to_empty unties what FSDP does not hold
     if weights is None:
         initial.fill(model, rules, seed)
     else:
