@@ -92,6 +92,8 @@ def test_a_config_that_does_not_fit_is_refused(keys: dict[str, Any], said: str) 
 def test_no_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises((UserError, Unavailable), match="hyperparameters.model: .*does not load"):
         read_config(str(tmp_path / "none"), None, TOKENIZER, 64)
+    with pytest.raises(UserError, match="hyperparameters.model: 'no/such' does not load"):
+        read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
         empty_model(AutoConfig.for_model("vit"))
 
