@@ -117,9 +117,9 @@ def build_model(
         new = getattr(model, "activation_checkpointing_enable", None)  # transformers 5.23
         (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
     model.forward = functools.partial(_scores, model)
-    shard(model, mesh, half)
+    _shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
-    model.tie_weights()
+    model.tie_weights()  # to_empty unties what FSDP does not hold
     if weights is None:
         initial.fill(model, rules, seed)
     else:
@@ -127,7 +127,7 @@ def build_model(
     return model.train()
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
+def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
     """FSDP2 for each layer, and for the rest of `model` as one."""
     copies = mesh["replicate"].size() > 1
     options = {

@@ -48,8 +48,8 @@ def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
     inputs, targets, lengths = [], [], []
     for tokens, pieces in windows:
         tokens, pieces = tokens.long(), pieces.long()
-        if int(pieces.sum()) != len(tokens):
-            raise ValueError(f"pieces of {int(pieces.sum())} tokens in a window of {len(tokens)}")
+        if int(pieces.sum()) != len(tokens) or int(pieces.min()) < 1:
+            raise ValueError(f"pieces of {pieces.tolist()} tokens in a window of {len(tokens)}")
         target = tokens[1:].clone()
         target[pieces.cumsum(0)[:-1] - 1] = NO_TARGET
         pieces = pieces.clone()

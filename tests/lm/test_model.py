@@ -92,6 +92,8 @@ def test_a_config_that_does_not_fit_is_refused(keys: dict[str, Any], said: str) 
 def test_no_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises((UserError, Unavailable), match="hyperparameters.model: .*does not load"):
         read_config(str(tmp_path / "none"), None, TOKENIZER, 64)
+    with pytest.raises(UserError, match="hyperparameters.model: 'no/such' does not load"):
+        read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
         empty_model(AutoConfig.for_model("vit"))
 
@@ -213,6 +215,8 @@ def test_bf16_and_checkpointed_layers(tmp_path: Path) -> None:
     for name, value in exact.gradients.items():
         assert half.gradients[name].dtype is half.initial[name].dtype is torch.float32
         assert torch.equal(half.initial[name], exact.initial[name])
+        # Summed over the ranks in fp32: bf16 sums would be numbers of bf16.
+        assert not torch.equal(half.gradients[name], half.gradients[name].bfloat16().float())
         assert 1e-5 < (half.gradients[name] - value).norm() / value.norm() < 5e-2, name
         assert (both.gradients[name] - half.gradients[name]).norm() < 1e-5 * value.norm(), name
     assert half.losses == pytest.approx(exact.losses, abs=2e-2) and both.losses == half.losses

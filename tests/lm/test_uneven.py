@@ -53,12 +53,13 @@ def validate(layout: Layout, sizes: list[int]) -> dict[str, Any]:
         for size in sizes
     ]
     place = mesh["replicate"].get_local_rank(), mesh["shard"].get_local_rank()
+    after = list(model.parameters())
     accumulate(model, rows_of(windows(0, 2), 1), layout)
     norm = clip(model.parameters(), 0.01)
     return {
         "sums": torch.stack(sums),
-        "kept": all(a is b for a, b in zip(before, model.parameters(), strict=True)),
-        "sharded": all(isinstance(p, DTensor) for p in model.parameters()),
+        "kept": all(a is b for a, b in zip(before, after, strict=True)),
+        "sharded": all(isinstance(p, DTensor) for p in after),
         "numbers": sum(p.to_local().numel() for p in model.parameters()),
         "training": model.training,
         "data rank": (mine, place[0] * layout.shard + place[1]),
