@@ -15,12 +15,14 @@
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import botocore
+from tqdm import tqdm
 
 from detalbert.corpus import api_text, packed, storage
 from detalbert.corpus.storage import File
@@ -114,8 +116,12 @@ def _open(
 
 def unpack_sizes(parts: list[Part]) -> list[Part]:
     """`parts`, whole files, with the sizes of what is in compressed ones: these are read once."""
+    if not any(part.packed for part in parts):
+        return parts
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
-        return list(threads.map(_unpack_size, parts))
+        sizes = threads.map(_unpack_size, parts)
+        options = {"total": len(parts), "unit": " files", "file": sys.stderr, "disable": None}
+        return list(tqdm(sizes, desc="sizes of compressed files", **options))
 
 
 def _unpack_size(part: Part) -> Part:

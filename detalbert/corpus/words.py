@@ -158,10 +158,11 @@ def finds_byte_words(backend: Any) -> bool:
     """Whether a tokenizer is made as GPT-2's or GPT-NeoX's: byte-pair encoding of the words that
     `ByteLevel` finds. Their normal form (NFC) is that of plain text already."""
     parts = json.loads(backend.to_str())
-    words = dict(parts["pre_tokenizer"] or {}, trim_offsets=None)
-    wanted = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    words = parts["pre_tokenizer"] or {"type": None}
     return (
-        words == {**wanted, "trim_offsets": None}
+        words["type"] == "ByteLevel"
+        and words["use_regex"]
+        and not words["add_prefix_space"]
         and parts["normalizer"] in (None, {"type": "NFC"})
         and parts["model"]["type"] == "BPE"
         and not parts["model"]["dropout"]

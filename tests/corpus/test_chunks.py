@@ -1,25 +1,7 @@
-"""Examples within a document; a shard's text cut into chunks."""
+"""A shard's text cut into chunks, and these shared out."""
 
-from typing import Any
-
-import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
-
-from detalbert.corpus.chunks import Job, cut_examples, cut_job
+from detalbert.corpus.chunks import Job, cut_job
 from detalbert.corpus.sources import Part, group_parts, size_of
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=60), st.integers(5, 30))
-def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) -> None:
-    if sentences:
-        sentences[-1] = (sentences[-1][0], True)
-    lengths, counts = cut_examples([n for n, _ in sentences], [e for _, e in sentences], capacity)
-    assert lengths.sum() == sum(n for n, _ in sentences) and counts.sum() == len(lengths)
-    sizes = [e.sum() for e in np.split(lengths, np.cumsum(counts)[:-1])] if len(counts) else []
-    assert all(0 < size <= capacity for size in sizes)
-    ends = np.cumsum([n for n, _ in sentences])[[e for _, e in sentences]] if sentences else []
-    assert set(ends) <= {0, *np.cumsum(sizes)}  # no example goes past the end of a document
 
 
 def test_one_shard_has_chunks_for_many_processes() -> None:
@@ -35,3 +17,15 @@ def test_one_shard_has_chunks_for_many_processes() -> None:
     assert len(cut_job(Job(0, (Part("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1  # read whole
     rows = [Part("hub:x", at, at + 500_000, 6_000_000) for at in range(0, 6_000_000, 500_000)]
     assert len(group_parts(rows, 500_000 * 4_000)) == 12  # rows are not bytes
+
+
+def test_a_long_compressed_file_is_one_stream() -> None:
+    """It shares no chunk with another file, so one process can read it from its start to its end;
+    short ones are read whole, many in a chunk."""
+    sizes = [9 << 20, 1000, 2000, 9 << 20]
+    parts = [Part(f"{i}.zst", 0, size, size, packed=1) for i, size in enumerate(sizes)]
+    chunks = cut_job(Job(0, tuple(parts), 0.0))
+    streams = [{part.stream for part in chunk.parts} for chunk in chunks]
+    assert all(len(stream) == 1 for stream in streams)
+    names = [name for stream in streams for name in stream]
+    assert [*dict.fromkeys(names)] == ["0.zst", "", "3.zst"] and names.count("") == 1

@@ -61,9 +61,9 @@ def test_documents_on_s3(s3: Any, tmp_path: Path) -> None:
     for suffix in ("jsonl.zst", "txt"):
         path = tmp_path / f"a.{suffix}"
         write_lines(path, texts) if suffix != "txt" else path.write_text(CODE)
-        client.put_object(Bucket="bucket", Key=f"text/{path.name}", Body=path.read_bytes())
+        client.put_object(Bucket="bucket", Key=f"documents/{path.name}", Body=path.read_bytes())
     faults.kinds = ["fine", "truncated"]
-    assert read("s3://bucket/text", 1500) == [*texts, CODE]
+    assert read("s3://bucket/documents", 1500) == [*texts, CODE]
 
 
 def test_a_missing_file_is_no_hub_name() -> None:

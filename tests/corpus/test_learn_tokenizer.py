@@ -9,7 +9,7 @@ import pytest
 from detalbert.corpus import learn_tokenizer
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.learn_tokenizer import own_tokenizer
-from detalbert.corpus.sources import open_text
+from detalbert.corpus.sources import open_text, read_documents
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from detalbert.squad.encoding import treats_words_apart
@@ -74,7 +74,8 @@ def test_a_sample_of_much_text_is_spread_over_it(
     path.write_text("\n".join(f"part{i // 100} line {i}" for i in range(1000)))
     monkeypatch.setattr(learn_tokenizer, "_PART", 1000)
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
-    found = set(learn_tokenizer._sample(open_text(str(path), "data.text", 1000, "train"), 0.0))
+    parts, size = open_text(str(path), "data.text", 1000, "train").parts, path.stat().st_size
+    found = set(learn_tokenizer._sample(parts, size, 0.0, read_documents))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}
 
