@@ -11,9 +11,11 @@ import sys
 
 import numpy as np
 
+import lm.trial
 import model_def
 import train
 from detalbert.engine import determinism, order
+from lm import order as windows
 from pretrain import examples, trial
 
 
@@ -27,11 +29,14 @@ def switch_off(part: str) -> None:
         own = np.random.default_rng()
         order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
         examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
+        windows.permute = lambda places, size, rng: own.permutation(size)[places].astype(np.uint64)
     elif part == "position":  # the data starts over
         loader = model_def.train_loader
         model_def.train_loader = lambda *a, **k: loader(*a, **{**k, "first_step": 0})
         other = trial.train_loader
         trial.train_loader = lambda *a, **k: other(*a, **{**k, "first_step": 0})
+        third = lm.trial.train_loader
+        lm.trial.train_loader = lambda *a, **k: third(*a, **{**k, "first_step": 0})
     elif part != "none":
         raise SystemExit(f"no such part: {part}")
 

@@ -94,7 +94,11 @@ def copy_modules(path: Path, on_cluster: bool) -> None:
 def process_group() -> Iterator[core.DistributedContext]:
     """Join torchrun's process group where there is one (gloo on CPUs, NCCL on GPUs)."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield core.DummyDistributedContext()
+        try:
+            yield core.DummyDistributedContext()
+        finally:
+            if torch.distributed.is_initialized():  # a sharded model makes itself a group of one
+                torch.distributed.destroy_process_group()
         return
     os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

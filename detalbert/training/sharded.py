@@ -72,8 +72,10 @@ class ShardedController(LocalController):
         mine = self.trial.handover.goes_on(state["callbacks"].get("handover") or {})
         tensors = self._tensors()
         wanted = tensors if mine else {"model": tensors["model"]}
+        reader = _Reader(load_path)
+        reader.read_metadata()  # here, for torch would print more than the line that it raises
         try:
-            dcp.load(wanted, storage_reader=_Reader(load_path))
+            dcp.load(wanted, storage_reader=reader)
         except CheckpointException as error:
             failure, _ = next(iter(error.failures.values()))
             raise UserError(f"{load_path}: does not fit: {first_line(failure)}") from None
