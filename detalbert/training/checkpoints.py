@@ -61,26 +61,32 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         steps = int((metadata or {})["steps_completed"])
         name = step_name(steps)
         began = time.monotonic()
+        with self._told(name), whole_folder(self.folder / name) as folder:
+            yield folder, name
+            (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
+            facts = {"steps": steps, "run": self.run, "validations": self.metrics.validations}
+            write_manifest(folder, facts)
+        self._prune()
+        self.metrics.checkpoint_seconds.append(time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """What cannot be written is the user's disk."""
         try:
-            with whole_folder(self.folder / name) as folder:
-                yield folder, name
-                (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
-                facts = {"steps": steps, "run": self.run, "validations": self.metrics.validations}
-                write_manifest(folder, facts)
+            yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             raise UserError(
                 f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); "
                 "free space there, then run the same command to go on from the one before"
             ) from None
-        self._prune()
-        self.metrics.checkpoint_seconds.append(time.monotonic() - began)
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
         """As `store_path`, on every rank: all fill one folder, which is whole when all are done."""
         if self._dist.rank:
             folder, name = self._dist.broadcast(None)
-            yield Path(folder), name
+            with self._told(name):
+                yield Path(folder), name
             self._dist.gather(None)
             return
         with self.store_path(metadata) as (folder, name):
