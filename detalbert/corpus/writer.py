@@ -229,14 +229,18 @@ def _run_parallel(
             worker.join()
         sweep(plan.folder)
     for (receive, _), worker in zip(pipes, workers, strict=True):
-        if receive.poll():
-            kind, text = receive.recv()
-            raise kind(text)
-        if worker.exitcode not in (0, -15):
-            raise Unavailable(
-                f"{plan.folder}: a writer of token shards was killed (exit {worker.exitcode}), "
-                "perhaps for memory; run the same command to go on"
-            )
+        _raise_what_ended(plan.folder, receive, worker.exitcode)
+
+
+def _raise_what_ended(folder: Path, receive: Any, exitcode: int | None) -> None:
+    if receive.poll():
+        kind, text = receive.recv()
+        raise kind(text)
+    if exitcode not in (0, -15):
+        raise Unavailable(
+            f"{folder}: a writer of token shards was killed (exit {exitcode}), perhaps for memory; "
+            "run the same command to go on"
+        )
 
 
 def _work(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
@@ -13,7 +13,9 @@ from detalbert.corpus.words import ByteWordEncoder, WordEncoder, make_encoder
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.fakes.text import TOKENIZER, contexts
 
-BACKEND = train_byte_bpe([*contexts(60), "it's we're I'll 12 1234 \t\tx = y;\n\n    z"], 600)
+# Pieces of letters that Python's re does not know as such, too.
+LEARN = ["it's we're I'll 12 1234 \t\tx = y;\n\n    z", "a中a t\u0250t " * 400]
+BACKEND = train_byte_bpe([*contexts(60), *LEARN], 600)
 BACKEND = BACKEND.backend_tokenizer
 ODD = [
     " ",
@@ -54,6 +56,8 @@ TEXTS = st.lists(st.one_of(st.sampled_from(ODD), st.text(max_size=3)), max_size=
 
 
 @given(st.lists(TEXTS, max_size=5), st.booleans())
+@example([f"a{END_OF_TEXT}b"], False)
+@example(["a中a", "t\u0250t"], False)
 @hypothesis_settings(max_examples=200)
 def test_words_are_looked_up_as_they_would_be_encoded(texts: list[str], special: bool) -> None:
     backend = Tokenizer.from_str(BACKEND.to_str())

@@ -2,6 +2,7 @@
 
 from detalbert.corpus.chunks import Job, cut_job
 from detalbert.corpus.sources import Part, group_parts, size_of
+from detalbert.corpus.writer import _share_out
 
 
 def test_one_shard_has_chunks_for_many_processes() -> None:
@@ -29,3 +30,5 @@ def test_a_long_compressed_file_is_one_stream() -> None:
     assert all(len(stream) == 1 for stream in streams)
     names = [name for stream in streams for name in stream]
     assert [*dict.fromkeys(names)] == ["0.zst", "", "3.zst"] and names.count("") == 1
+    tasks = [len(task) for task in _share_out(chunks)]
+    assert tasks == [names.count("0.zst"), 1, names.count("3.zst")]

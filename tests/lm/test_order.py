@@ -74,6 +74,17 @@ def test_another_seed_epoch_or_group_is_another_order() -> None:
     assert len(set(mixed[:30])) == 3  # the shards of a group are mixed
 
 
+@pytest.mark.parametrize("windows", [[1] * 50, [50], [5000]])
+def test_each_level_is_drawn_by_seed_and_epoch(windows: list[int]) -> None:
+    """One window in each shard shows the order of shards, one shard that of windows."""
+    drawn = []
+    for seed in (0, 1):
+        found, total = WindowOrder(windows, 10, seed, group=1), sum(windows)
+        walked = windows_of(found, 2 * total // 10)
+        drawn += [tuple(walked[:total]), tuple(walked[total:])]
+    assert len(set(drawn)) == 4
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 4096, 4097, 5000, 65_537])
 def test_a_permutation_has_every_number(size: int) -> None:
     places = np.arange(size, dtype=np.uint64)
