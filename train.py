@@ -130,10 +130,7 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
 
 
 def train_locally(
-    training: Training,
-    distributed: core.DistributedContext,
-    output: Path,
-    checkpoint: str | None,
+    training: Training, distributed: core.DistributedContext, output: Path, checkpoint: str | None
 ) -> None:
     """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
     chief = distributed.rank == 0
@@ -163,8 +160,8 @@ def train_locally(
         told = Told(stop, lambda: stop.reason, chief)
         reports = EveryOrStop(Every(hparams.reporting_period, done), told)
         fit = fit_arguments(training, reports, early)
-        controller = ShardedController if training.workload.sharded else LocalController
-        loop = controller(trial, context, metrics, done, checkpoint, **fit)
+        kind = ShardedController if training.workload.sharded else LocalController
+        loop = kind(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
             loop.run()

@@ -4,7 +4,7 @@
     python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
     python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
     python -m tests.chaos --pretraining                 # another workload
-    python -m tests.chaos --cuts 10 --processes 4 --lm shard=2,tensor=2   # a language model, split
+    python -m tests.chaos --cuts 10 --processes 4 --lm '{shard: 2, tensor: 2}'
     python -m tests.chaos --pairs 40 --load 2           # no cuts: equal runs, see tests/twins.py
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
@@ -61,7 +61,7 @@ class Soak:
             checkpoint_period=4,
             validation_period=10,
             reporting_period=1,
-            max_tokens_per_forward=256,  # several micro-batches a step
+            max_tokens_per_forward=min(256, kind["hyperparameters"]["max_tokens_per_forward"]),
             spot_notice=True,
         )
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
@@ -189,12 +189,9 @@ def differences(one: Path, other: Path) -> list[str]:
 
 def unequal_parts(one: Path, other: Path) -> list[str]:
     """What differs between two checkpoints: parts of Determined's, or files of a sharded one's."""
-    if shards := sorted(path.name for path in one.glob("*.distcp")):
-        shards += [name for name in (path.name for path in other.glob("*.distcp"))
-                   if name not in shards]  # fmt: skip
-        contents = [[(at / name).read_bytes() if (at / name).is_file() else b""
-                     for at in (one, other)] for name in shards]  # fmt: skip
-        return [name for name, pair in zip(shards, contents, strict=True) if pair[0] != pair[1]]
+    shards = [{path.name: path.read_bytes() for path in at.glob("*.distcp")} for at in (one, other)]
+    if names := sorted(shards[0].keys() | shards[1].keys()):
+        return [name for name in names if shards[0].get(name) != shards[1].get(name)]
     states = [torch.load(path / "state_dict.pth", weights_only=True) for path in (one, other)]
     parts = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
     return [part for part in parts if not same(states[0][part], states[1][part])]
@@ -265,13 +262,11 @@ def overhead(repeats: int = 3, steps: int = 200) -> None:
 
 
 def chosen(pretraining: bool, layout: str | None) -> dict[str, Any]:
-    """The config of a workload; `layout`: "shard=2,tensor=2"."""
     config = copy.deepcopy(TINY_PRETRAINING if pretraining else TINY_LM if layout else TINY)
     if pretraining:
         config["hyperparameters"]["span_fraction"] = 0.3
     if layout:
-        pairs = (part.split("=") for part in layout.split(","))
-        config["hyperparameters"]["layout"] = {key: int(value) for key, value in pairs}
+        config["hyperparameters"]["layout"] = yaml.safe_load(layout)
     return config
 
 
@@ -283,7 +278,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
-    parser.add_argument("--lm", metavar="SHARD=2,...", help="a language model at this layout")
+    parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
     parser.add_argument("--pairs", type=int, metavar="N", help="compare N uncut runs instead")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the N runs")
     parser.add_argument("--bert", action="store_true", help="the N runs train a BERT with dropout")
@@ -295,8 +290,7 @@ def main() -> int:
     if arguments.pairs:
         of = (arguments.pairs, arguments.load, arguments.processes)
         return twins.compare(*of, arguments.pretraining, arguments.bert)
-    words = ("cuts", "processes", "without", "seed", "steps")
-    given = {word: getattr(arguments, word) for word in words}
+    given = {key: vars(arguments)[key] for key in "cuts processes without seed steps".split()}
     found = soak(**given, config=chosen(arguments.pretraining, arguments.lm))
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0

@@ -5,6 +5,8 @@ from typing import Any
 
 import determined
 from determined import pytorch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
@@ -93,6 +95,23 @@ class Handover(pytorch.PyTorchCallback):
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
         if self.chief:
             log.log(level, "%-14s%s", name, text)
+
+
+class Unsharded(pytorch.PyTorchCallback):
+    """Refuses what Determined's own loop would do to a sharded model without a word: the chief's
+    shard would be saved alone, and restored on every slot."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Determined is about to write `checkpoint`, on the chief alone."""
+        for name, parameter in self.model.named_parameters():
+            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
+                raise UserError(
+                    f"checkpoint: {name} is split over processes and would be saved in part; run "
+                    "this trial with train.py, which saves every part"
+                )
 
 
 def _misfit(name: str) -> UserError:

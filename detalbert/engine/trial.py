@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from determined import pytorch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
-from detalbert.engine.handover import Handover
+from detalbert.engine.handover import Handover, Unsharded
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
@@ -275,23 +274,6 @@ class Charts(pytorch.PyTorchCallback):
         for name in metrics.keys() - self.charted:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(self.meter.step)
-
-
-class Unsharded(pytorch.PyTorchCallback):
-    """Refuses what Determined's own loop would do to a sharded model without a word: the chief's
-    shard would be saved alone, and restored on every slot."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Determined is about to write `checkpoint`, on the chief alone."""
-        for name, parameter in self.model.named_parameters():
-            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
-                raise UserError(
-                    f"checkpoint: {name} is split over processes and would be saved in part; run "
-                    "this trial with train.py, which saves every part"
-                )
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):

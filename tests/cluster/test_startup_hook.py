@@ -38,6 +38,8 @@ IMAGE = {  # name: version, of an image in which all is there
     "loky": "3.5.6",
     "psutil": "7.1.0",
     "nvidia-ml-py": "13.615.71",
+    "pyarrow": "21.0.0",
+    "safetensors": "0.6.2",
 }
 # What an index would offer, with the torch that a careless `pip install` would take.
 OFFERED: list[tuple[str, str, list[str]]] = [

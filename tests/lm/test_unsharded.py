@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from detalbert.engine.trial import Unsharded
+from detalbert.engine.handover import Unsharded
 from detalbert.errors import UserError
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
