@@ -146,7 +146,7 @@ def test_loads_into_the_dataclasses(path: pathlib.Path) -> None:
         hparams = workload.parsers.hyperparameters(values)
         TrainOrder([384] * 1024, hparams.global_batch_size, slots, seed=0)  # refuses a remainder
         assert hparams.checkpoint_period and hparams.reporting_period
-    pretrains = path.name.startswith("pretrain_")
+    pretrains = path.name.startswith(("pretrain_", "lm_"))
     assert pretrains == (workload is not FINE_TUNING)
     assert config["searcher"]["metric"] in (["loss", "mlm_loss"] if pretrains else ["f1"])
     assert config["searcher"]["smaller_is_better"] is pretrains
