@@ -1,43 +1,54 @@
-"""The keys of `data:` where text is read, not questions."""
+"""The keys of `data:` where text becomes token shards: for pretraining, for a language model."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
 
 
 @dataclass(frozen=True)
-class TextConfig(Section):
-    """Where text comes from: `text`, made into token shards here, or `shards` made before."""
+class CorpusConfig(Section):
+    """Text made into token shards here, or `shards` made before. `source` names the text's key."""
 
-    text: str | None = None  # see sources.py for what it may name
+    source: ClassVar[str]
+
     tokenizer: str | None = None  # a folder or hub name
-    # Or: pieces of a tokenizer that is learned from `text`.
+    # Or: pieces of a tokenizer that is learned from the text.
     vocab_size: int | None = limited(None, least=300, most=65_536)
-    validation: str | None = None  # held-out text; default: a fraction of the documents
-    # Which documents are held out, a hash of their text decides.
+    # Which documents are held out where no other text is named, a hash of their text decides.
     validation_fraction: float = limited(0.01, least=0, below=1)
-    shards: str | None = None  # a folder or address that `python -m pretrain` wrote
+    shards: str | None = None  # a folder or address of token shards
     shard_mib: float = limited(1024, above=0)  # of tokens in a shard, about
     shuffle_shards: int = limited(8, above=0)  # read at the same time, their windows mixed
     cache_dir: str = ".cache"
     cache_gib: float = limited(64, above=0)  # for shards fetched from afar
-    max_validation_examples: int | None = limited(10_000, above=0)
 
     def check(self) -> None:
-        if (self.text is None) == (self.shards is None):
-            raise UserError("data.text: set exactly one of 'text' and 'shards'")
+        text = getattr(self, self.source)
+        if (text is None) == (self.shards is None):
+            raise UserError(f"data.{self.source}: set exactly one of {self.source!r} and 'shards'")
         if (self.tokenizer is None) == (self.vocab_size is None):
             raise UserError(
                 "data.tokenizer: set either 'tokenizer' (a folder or hub name) or 'vocab_size' "
-                "(pieces of one that is learned from the text)"
+                f"(pieces of one that is learned from the {self.source})"
             )
-        if self.vocab_size is not None and self.text is None:
+        if self.vocab_size is not None and text is None:
             raise UserError(
                 "data.vocab_size: shards have a tokenizer already; give its folder as "
                 "data.tokenizer"
             )
+
+
+@dataclass(frozen=True)
+class TextConfig(CorpusConfig):
+    """Text to pretrain ALBERT on; its shards are those that `python -m pretrain` wrote."""
+
+    source = "text"
+
+    text: str | None = None  # see corpus/sources.py for what it may name
+    validation: str | None = None  # held-out text; default: a fraction of the documents
+    max_validation_examples: int | None = limited(10_000, above=0)
 
 
 def parse_text_config(values: Any) -> TextConfig:

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from determined import pytorch
+from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.optim import Optimizer
 
 from detalbert.errors import UserError, first_line
 from detalbert.training.local import LocalController, copy_modules
@@ -47,17 +49,15 @@ class ShardedController(LocalController):
             callback.on_checkpoint_upload_end(uuid=name)
 
     def _save(self, path: Path) -> None:
-        try:
-            dcp.save(self._tensors(), checkpoint_id=path)
-        except CheckpointException as error:  # no Exception: nobody else would catch it
-            failure, _ = next(iter(error.failures.values()))
-            raise RuntimeError(first_line(failure)) from None
+        (model,), (optimizer,) = self.context.models, self.context.optimizers
+        save_tensors(path, model, optimizer)
         if not self.is_chief:
             return
         copy_modules(path, on_cluster=False)
         state = {
             "trial": vars(self.state),
-            "rates": [group["lr"] for group in self.context.optimizers[0].param_groups],
+            "stepped": bool(optimizer.state),
+            "rates": [group["lr"] for group in optimizer.param_groups],
             "schedulers": [each.state_dict() for each in self.context.lr_schedulers],
             "callbacks": {name: each.state_dict() for name, each in self.callbacks.items()},
             "scaler": self.context._scaler.state_dict() if self.context._scaler else {},
@@ -70,23 +70,11 @@ class ShardedController(LocalController):
         """All of a run for its restart; of another trial's checkpoint, the weights."""
         state = _read_state(load_path)
         mine = self.trial.handover.goes_on(state["callbacks"].get("handover") or {})
-        tensors = self._tensors()
-        wanted = tensors if mine else {"model": tensors["model"]}
-        reader = _Reader(load_path)
-        reader.read_metadata()  # here, for torch would print more than the line that it raises
-        try:
-            dcp.load(wanted, storage_reader=reader)
-        except CheckpointException as error:
-            failure, _ = next(iter(error.failures.values()))
-            raise UserError(f"{load_path}: does not fit: {first_line(failure)}") from None
         (model,), (optimizer,) = self.context.models, self.context.optimizers
-        parts.set_model_state_dict(model, wanted["model"])
+        load_tensors(load_path, model, optimizer if mine and state["stepped"] else None)
         self.state = pytorch._TrialState(trial_id=self.trial_id)
         if not mine:
             return
-        whole = parts.get_optimizer_state_dict(model, optimizer)
-        whole["state"] = wanted["optimizer"]
-        parts.set_optimizer_state_dict(model, optimizer, whole)
         for group, rate in zip(optimizer.param_groups, state["rates"], strict=True):
             group["lr"] = rate
         for scheduler, kept in zip(self.context.lr_schedulers, state["schedulers"], strict=True):
@@ -95,14 +83,41 @@ class ShardedController(LocalController):
             self.context._scaler.load_state_dict(state["scaler"])
         self._load_state(state["trial"])
 
-    def _tensors(self) -> dict[str, Any]:
-        """Weights and the optimizer's state, this process's parts of them, by parameter name.
 
-        Tensors alone: of anything else torch would unpickle what it reads.
-        """
-        (model,), (optimizer,) = self.context.models, self.context.optimizers
-        moments = parts.get_optimizer_state_dict(model, optimizer)["state"]
-        return {"model": parts.get_model_state_dict(model), "optimizer": moments}
+def save_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Weights and, after a step, the optimizer's state. Raises RuntimeError for a full disk.
+
+    Tensors alone: of anything else torch would unpickle what it reads.
+    """
+    tensors = {"model": parts.get_model_state_dict(model)}
+    if optimizer.state:  # else torch would make one, and count a step
+        tensors["optimizer"] = parts.get_optimizer_state_dict(model, optimizer)["state"]
+    try:
+        dcp.save(tensors, checkpoint_id=path)
+    except CheckpointException as error:  # no Exception: nobody else would catch it
+        failure, _ = next(iter(error.failures.values()))
+        raise RuntimeError(first_line(failure)) from None
+
+
+def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
+    """What `save_tensors` wrote, at any layout; without `optimizer`, the weights.
+
+    Raises UserError for weights of another model.
+    """
+    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
+    if optimizer is not None:
+        whole = parts.get_optimizer_state_dict(model, optimizer)
+        wanted["optimizer"] = whole["state"]
+    reader = _Reader(path)
+    reader.read_metadata()  # here, for torch would print more than the line that it raises
+    try:
+        dcp.load(wanted, storage_reader=reader)
+    except CheckpointException as error:
+        failure, _ = next(iter(error.failures.values()))
+        raise UserError(f"{path}: does not fit: {first_line(failure)}") from None
+    parts.set_model_state_dict(model, wanted["model"])
+    if optimizer is not None:
+        parts.set_optimizer_state_dict(model, optimizer, whole)
 
 
 def _read_state(path: Path) -> dict[str, Any]:
