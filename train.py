@@ -1,9 +1,10 @@
-"""Fine-tune an encoder on SQuAD, or pretrain one: the one entry point, on a laptop and a cluster.
+"""Fine-tune an encoder on SQuAD, or pretrain a model: the one entry point, here and on a cluster.
 
 python train.py                                          # configs/local.yaml, two cores, minutes
 python train.py --config configs/single.yaml --output-dir runs/single
 torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 python train.py --config configs/pretrain_local.yaml     # its data has `text`: it pretrains
+python train.py --config configs/lm_local.yaml           # `documents`: a language model, here only
 det experiment create configs/distributed64.yaml .       # the config's entrypoint runs this file
 """
 

@@ -33,7 +33,6 @@ class LmHParams(StepHParams):
     max_seq_length: int = limited(1024, least=2)
     precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     allreduce_dtype: str = limited("fp32", choices=("fp32",))
-    compile: bool | None = None
 
     def check(self) -> None:
         if (self.model is None) == (self.model_config is None):
