@@ -44,11 +44,19 @@ from determined import core, pytorch
 from detalbert.engine import determinism
 from detalbert.errors import UserError
 from detalbert.settings import experiment
-from detalbert.training import display, folder, preflight, resume, run_record, search, spot
+from detalbert.training import (
+    display,
+    folder,
+    preflight,
+    resume,
+    run_record,
+    search,
+    sharded,
+    spot,
+)  # fmt: skip
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.sharded import ShardedController
 from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told
 from detalbert.training.workload import Training
 from workloads import choose
@@ -161,7 +169,7 @@ def train_locally(
         told = Told(stop, lambda: stop.reason, chief)
         reports = EveryOrStop(Every(hparams.reporting_period, done), told)
         fit = fit_arguments(training, reports, early)
-        kind = ShardedController if training.workload.sharded else LocalController
+        kind = sharded.LocalShardedController if training.workload.sharded else LocalController
         loop = kind(trial, context, metrics, done, checkpoint, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
@@ -207,7 +215,10 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         watch = hparams.spot_notice and context.distributed.local_rank == 0
         early = spot.EarlyCheckpoint(hparams, context.distributed, done)
         with spot.watching(watch, stop.request, early.request):
-            pytorch.Trainer(trial, context).fit(
+            fit = functools.partial(sharded.fit, trial, context, info)
+            if not workload.sharded:
+                fit = pytorch.Trainer(trial, context).fit
+            fit(
                 max_length=pytorch.Batch(trial.steps),
                 latest_checkpoint=info.latest_checkpoint,
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),

@@ -8,12 +8,11 @@ On a cluster startup-hook.sh runs this file first: a mistake in the config's own
 task there with one line. After train.py's, torchrun adds thirty lines of its own.
 """
 
-import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detalbert.errors import UserError
@@ -29,8 +28,7 @@ log = logging.getLogger("detalbert.workloads")
 def choose(config: Mapping[str, Any]) -> "Workload":
     """The workload that an experiment config means."""
     if _models_language(config):
-        with _only_here():
-            from lm.workload import LANGUAGE_MODEL
+        from lm.workload import LANGUAGE_MODEL
 
         return LANGUAGE_MODEL
     if _pretrains(config):
@@ -45,8 +43,7 @@ def choose(config: Mapping[str, Any]) -> "Workload":
 def parsers(config: Mapping[str, Any]) -> Parsers:
     """What reads the sections of that workload. Loads no torch, so it takes a moment."""
     if _models_language(config):
-        with _only_here():
-            from lm.hparams import PARSERS as language_model
+        from lm.hparams import PARSERS as language_model
 
         return language_model
     if _pretrains(config):
@@ -56,20 +53,6 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
     from detalbert.settings.hparams import PARSERS as fine_tuning
 
     return fine_tuning
-
-
-@contextlib.contextmanager
-def _only_here() -> Iterator[None]:
-    """`lm/` is not in what goes to a cluster."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "lm":
-            raise
-        raise UserError(
-            "data.documents: a language model does not train on a cluster yet; run train.py, or "
-            "torchrun with it, on one machine"
-        ) from None
 
 
 def _models_language(config: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ that the generated world needs (`embedded.prune`).
 """
 
 import argparse
+import gzip
 import json
 import math
 import time
@@ -160,12 +161,14 @@ def save(
 ) -> None:
     """Write the encoder and the tokenizer beside `output`, then move each whole file into it.
 
-    The weights are rounded to fp16 and the tokenizer's JSON has no white space, since Determined
-    uploads the folder with every experiment. Training reads the weights back as fp32.
+    The weights are rounded to fp16, there packed too, and the tokenizer's JSON has no white
+    space, since Determined uploads the folder. Training reads the weights back as fp32.
     """
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as partial:
         model.albert.half().save_pretrained(partial)
+        packed = gzip.compress(Path(partial, "model.safetensors").read_bytes(), mtime=0)
+        Path(partial, "model.safetensors.gz").write_bytes(packed)
         tokenizer.save_pretrained(partial)
         pieces = Path(partial, "tokenizer.json")
         compact = json.dumps(json.loads(pieces.read_text()), separators=(",", ":"))

@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         self.run = run
+        self.stalls = metrics.checkpoint_seconds  # that training waited for each
         self.latest = max(1, pruning.get("save_trial_latest", 1))
         self.best = pruning.get("save_trial_best", 1)
 
@@ -58,16 +59,42 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self, metadata: dict[str, Any] | None = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
         """Yields a folder to fill and the name it will have; chief only."""
-        steps = int((metadata or {})["steps_completed"])
-        name = step_name(steps)
         began = time.monotonic()
+        with self._store(metadata or {}) as stored:
+            yield stored
+        self.stalls.append(time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
+        """As `store_path`, on every rank: all fill one folder, which is whole when all are done.
+
+        May end in another thread than it began.
+
+        Args: peers: Determined's distributed context, or what stands in for it in that thread.
+        """
+        if self._dist.rank:
+            folder, name = self._dist.broadcast(None)
+            with self._told(name):
+                yield Path(folder), name
+            peers.allgather(None)
+            return
+        with self._store(metadata) as (folder, name):
+            self._dist.broadcast((str(folder), name))
+            yield folder, name
+            peers.allgather(None)
+
+    @contextlib.contextmanager
+    def _store(self, metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+        steps = int(metadata["steps_completed"])
+        name = step_name(steps)
+        # As they are now: this may end after others.
+        validations, spared = list(self.metrics.validations), self.metrics.best_steps(self.best)
         with self._told(name), whole_folder(self.folder / name) as folder:
             yield folder, name
             (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
-            facts = {"steps": steps, "run": self.run, "validations": self.metrics.validations}
+            facts = {"steps": steps, "run": self.run, "validations": validations}
             write_manifest(folder, facts)
-        self._prune()
-        self.metrics.checkpoint_seconds.append(time.monotonic() - began)
+        self._prune(spared)
 
     @contextlib.contextmanager
     def _told(self, name: str) -> Iterator[None]:
@@ -81,26 +108,11 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             ) from None
 
     @contextlib.contextmanager
-    def store_together(self, metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-        """As `store_path`, on every rank: all fill one folder, which is whole when all are done."""
-        if self._dist.rank:
-            folder, name = self._dist.broadcast(None)
-            with self._told(name):
-                yield Path(folder), name
-            self._dist.gather(None)
-            return
-        with self.store_path(metadata) as (folder, name):
-            self._dist.broadcast((str(folder), name))
-            yield folder, name
-            self._dist.gather(None)
-
-    @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
         """Yields the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
 
-    def _prune(self) -> None:
-        spared = self.metrics.best_steps(self.best)
+    def _prune(self, spared: set[int]) -> None:
         for steps, folder in list_checkpoints(self.folder)[: -self.latest]:
             if steps not in spared:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -132,12 +144,15 @@ def newest_complete(folder: Path) -> Path | None:
     return None
 
 
-def find_fault(path: Path) -> str | None:
-    """What keeps `path` from being a complete checkpoint, or None: manifest, sizes, checksums."""
+def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
+    """What keeps `path` from being a complete checkpoint, or None: manifest, sizes, checksums.
+
+    Args: names: the files to look at; default: all.
+    """
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        for name, facts in manifest["files"].items():
-            if _checksum(path / name) != facts["sha256"]:
+        files = json.loads((path / MANIFEST).read_text())["files"]
+        for name in files if names is None else sorted(names):
+            if _checksum(path / name) != files[name]["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -146,14 +161,23 @@ def find_fault(path: Path) -> str | None:
     return None
 
 
-def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """List every file of `folder` with its size and SHA-256, beside `facts`."""
-    files = {}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        name = path.relative_to(folder).as_posix()
-        files[name] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
-    manifest = json.dumps({"format": FORMAT, **facts, "files": files}, indent=1)
-    (folder / MANIFEST).write_text(manifest)
+def write_manifest(
+    folder: Path, facts: dict[str, Any], files: dict[str, Any] | None = None
+) -> None:
+    """List every file of a checkpoint, by default those of `folder`, beside `facts`."""
+    listed = {"format": FORMAT, **facts, "files": files or describe_files(folder)}
+    (folder / MANIFEST).write_text(json.dumps(listed, indent=1))
+
+
+def describe_files(folder: Path) -> dict[str, Any]:
+    """Size and SHA-256 of every file in `folder`, by its path there."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _checksum(path),
+        }
+        for path in sorted(p for p in folder.rglob("*") if p.is_file())
+    }
 
 
 def _checksum(path: Path) -> str:

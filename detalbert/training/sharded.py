@@ -1,59 +1,96 @@
-"""Checkpoints of a model that is split over processes: each writes and reads its own parts.
+"""The trial loop of a model that is split over processes: each writes and reads its own parts.
 
-Weights and the optimizer's state are torch's distributed checkpoint: files named by rank, and a
-table of what is where, so another number of processes can read them. The rest is `state.json`.
+A checkpoint is written beside training: the loop waits for a copy on the host alone. Beside the
+parts (parts.py) stand `state.json`, of the loop, and last the manifest.
 """
 
+import contextlib
 import json
-import pickle
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import determined
 import torch
+import torch.distributed as dist
 from determined import pytorch
-from torch import nn
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import state_dict as parts
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.optim import Optimizer
 
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError
 from detalbert.training.local import LocalController, copy_modules
+from detalbert.training.parts import files_needed, load_tensors, save_tensors
+from detalbert.training.uploads import STATE, Peers, UploadedParts
 
-STATE = "state.json"
-# What the table of a distributed checkpoint is made of, where it holds tensors alone.
-_METADATA = "torch.distributed.checkpoint.metadata"
-_TABLE = {
-    *((_METADATA, name) for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata",
-      "TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING")),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"), ("torch", "Size"), ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-    *(("torch", name) for name in ("float32", "bfloat16", "float16", "int64", "uint8", "bool")),
-}  # fmt: skip
+log = logging.getLogger(__name__)
 
 
-class ShardedController(LocalController):
-    """The trial loop of a sharded model: every process takes part in each checkpoint."""
+class ShardedController(pytorch._PyTorchTrialController):
+    """The trial loop of a sharded model: every process takes part in each checkpoint.
+
+    `context._core.checkpoint` is a `LocalCheckpoints`, or a cluster's `UploadedParts`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # A group of its own: what is written beside training must not meet training's messages.
+        self._group = dist.new_group(backend="gloo")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._same: bool | None = None  # whether the checkpoint to load is this trial's own
+
+    def _run(self) -> None:
+        super()._run()
+        self._finish()
+
+    def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
+        if self._writing is not None and self._writing.done():
+            self._finish()
+        return super()._train_batch(*args, **kwargs)
+
+    def _finish(self) -> None:
+        """Wait for the checkpoint that is being written, if any; raises what went wrong."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _checkpoint(self, already_exiting: bool) -> None:
-        """As Determined's, whose chief writes alone."""
+        """As Determined's, whose chief writes alone, and waits."""
+        began = time.monotonic()
+        self._finish()
         if self.is_chief:
             self.core_context.train.set_status("checkpointing")
         self.state.last_ckpt = steps = self.state.batches_trained
         metadata = {"steps_completed": steps, "framework": f"torch-{torch.__version__}"}
         metadata["format"] = "torch.distributed.checkpoint"
-        with self.context._core.checkpoint.store_together(metadata) as (path, name):
-            self._save(path)
-        for callback in self.callbacks.values():
-            callback.on_checkpoint_upload_end(uuid=name)
+        store = self.context._core.checkpoint
+        with contextlib.ExitStack() as stack:
+            kept = store.store_together(metadata, Peers(self._group))
+            path, name = stack.enter_context(kept)
+            if self.is_chief:
+                self._save_state(path)
+            (model,), (optimizer,) = self.context.models, self.context.optimizers
+            wait = save_tensors(path, model, optimizer, self._group)
+            says = f"checkpoint at step {steps}: {name}"
+            self._writing = self._writer.submit(self._write, stack.pop_all(), path, wait, says)
+        if already_exiting:
+            self._finish()
+        store.stalls.append(time.monotonic() - began)
 
-    def _save(self, path: Path) -> None:
-        (model,), (optimizer,) = self.context.models, self.context.optimizers
-        save_tensors(path, model, optimizer)
-        if not self.is_chief:
-            return
-        copy_modules(path, on_cluster=False)
+    def _write(
+        self, store: contextlib.ExitStack, path: Path, wait: Callable[[], None], says: str
+    ) -> None:
+        """The rest of a checkpoint, beside training."""
+        with store:
+            wait()
+            if self.is_chief:
+                copy_modules(path, on_cluster=False)
+        if self.is_chief:
+            log.info("%s", says)
+
+    def _save_state(self, path: Path) -> None:
+        (optimizer,) = self.context.optimizers
         state = {
             "trial": vars(self.state),
             "stepped": bool(optimizer.state),
@@ -69,11 +106,10 @@ class ShardedController(LocalController):
     def _load(self, load_path: Path) -> None:
         """All of a run for its restart; of another trial's checkpoint, the weights."""
         state = _read_state(load_path)
-        mine = self.trial.handover.goes_on(state["callbacks"].get("handover") or {})
         (model,), (optimizer,) = self.context.models, self.context.optimizers
-        load_tensors(load_path, model, optimizer if mine and state["stepped"] else None)
+        load_tensors(load_path, model, optimizer if self._wants_all(state) else None)
         self.state = pytorch._TrialState(trial_id=self.trial_id)
-        if not mine:
+        if not self._same:
             return
         for group, rate in zip(optimizer.param_groups, state["rates"], strict=True):
             group["lr"] = rate
@@ -83,41 +119,41 @@ class ShardedController(LocalController):
             self.context._scaler.load_state_dict(state["scaler"])
         self._load_state(state["trial"])
 
+    def _wants_all(self, state: dict[str, Any]) -> bool:
+        """Whether a checkpoint with this state gives the optimizer's, too."""
+        if self._same is None:
+            kept = state["callbacks"].get("handover") or {}
+            self._same = self.trial.handover.goes_on(kept)
+        return self._same and state["stepped"]
 
-def save_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Weights and, after a step, the optimizer's state. Raises RuntimeError for a full disk.
-
-    Tensors alone: of anything else torch would unpickle what it reads.
-    """
-    tensors = {"model": parts.get_model_state_dict(model)}
-    if optimizer.state:  # else torch would make one, and count a step
-        tensors["optimizer"] = parts.get_optimizer_state_dict(model, optimizer)["state"]
-    try:
-        dcp.save(tensors, checkpoint_id=path)
-    except CheckpointException as error:  # no Exception: nobody else would catch it
-        failure, _ = next(iter(error.failures.values()))
-        raise RuntimeError(first_line(failure)) from None
+    def needed(self, path: Path) -> set[str]:
+        """The parts of a checkpoint that this process reads, by the table and state in `path`."""
+        (model,), (optimizer,) = self.context.models, self.context.optimizers
+        return files_needed(path, model, optimizer if self._wants_all(_read_state(path)) else None)
 
 
-def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
-    """What `save_tensors` wrote, at any layout; without `optimizer`, the weights.
+class LocalShardedController(ShardedController, LocalController):
+    """The same, made as a local run makes its loop."""
 
-    Raises UserError for weights of another model.
-    """
-    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
-    if optimizer is not None:
-        whole = parts.get_optimizer_state_dict(model, optimizer)
-        wanted["optimizer"] = whole["state"]
-    reader = _Reader(path)
-    reader.read_metadata()  # here, for torch would print more than the line that it raises
-    try:
-        dcp.load(wanted, storage_reader=reader)
-    except CheckpointException as error:
-        failure, _ = next(iter(error.failures.values()))
-        raise UserError(f"{path}: does not fit: {first_line(failure)}") from None
-    parts.set_model_state_dict(model, wanted["model"])
-    if optimizer is not None:
-        parts.set_optimizer_state_dict(model, optimizer, whole)
+
+def fit(
+    trial: Any, context: pytorch.PyTorchTrialContext, info: determined.ClusterInfo, **loop: Any
+) -> None:
+    """`Trainer.fit` of 0.38.1 on a cluster, whose controller is always Determined's own."""
+    config = info.trial._config
+    controller = ShardedController(
+        trial_inst=trial,
+        context=context,
+        smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
+        searcher_metric_name=config["searcher"]["metric"],
+        steps_completed=int(info.trial._steps_completed),
+        local_training=False,
+        test_mode=False,
+        global_batch_size=trial.hparams.global_batch_size,
+        **loop,
+    )
+    context._core.checkpoint = UploadedParts(context._core.checkpoint, controller.needed)
+    controller.run()
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -125,23 +161,3 @@ def _read_state(path: Path) -> dict[str, Any]:
         return json.loads((path / STATE).read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: no checkpoint of a sharded model; give another") from None
-
-
-class _Reader(dcp.FileSystemReader):
-    """Reads the table of a checkpoint without running what it may hold: torch unpickles it."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        path = self._get_metadata_path(kwargs.get("rank"))
-
-        class Plain(pickle.Unpickler):
-            def find_class(self, module: str, name: str) -> Any:
-                if (module, name) not in _TABLE:
-                    held = f"{module}.{name}"
-                    raise UserError(f"{path}: not loaded, for it holds more than tensors: {held}")
-                return super().find_class(module, name)
-
-        with self.fs.create_stream(path, "rb") as file:
-            metadata = Plain(file).load()
-        metadata.storage_meta = metadata.storage_meta or dcp.StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata

@@ -4,14 +4,8 @@ Everything but the master is Determined's own: the packing of the context, the p
 container (`determined.exec`), the launcher, the trainer.
 """
 
-import io
 import json
-import os
 import re
-import subprocess
-import sys
-import tarfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +15,7 @@ from determined.common import api, v1file_utils
 
 from tests.cluster.conftest import LAUNCHED, finished, steps_of, uploaded
 from tests.cluster.container import Trial
-from tests.conftest import ROOT, TINY_LM
+from tests.conftest import ROOT
 from tests.fakes.master import FakeMaster
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import wait_for
@@ -40,9 +34,9 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     assert inference and {path for path in paths if path.startswith("detalbert/")} & package == (
         package - inference
     )
-    assert {"requirements.txt", "startup-hook.sh", "pretrain/trial.py"} <= paths
+    assert {"requirements.txt", "startup-hook.sh", "pretrain/trial.py", "lm/trial.py"} <= paths
     assert not [path for path in paths if path.startswith(("detalbert/inference", "embedded/c"))]
-    model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    model = ("config.json", "model.safetensors.gz", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
     out = ("tests", "cluster", "runs", ".cache", ".git", ".venv", "docs", "reports", "data")
     out += ("benchmarks", "configs")
@@ -54,24 +48,6 @@ def test_the_upload_is_small() -> None:
     for path, size in sorted(sizes.items(), key=lambda item: -item[1]):
         print(f"{size:9,}  {path}")
     assert 100_000 < sum(sizes.values()) < 2**20
-
-
-def test_a_language_model_is_refused_on_a_cluster_in_one_line(
-    archive: bytes, tmp_path: Path
-) -> None:
-    """Its package is not sent, so the hook's check and train.py say so."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(tmp_path, filter="data")
-    assert (tmp_path / "train.py").exists() and not (tmp_path / "lm").exists()
-    config = {**TINY_LM, "searcher": {"name": "single", "metric": "loss"}}
-    told = {"DET_EXPERIMENT_CONFIG": json.dumps(config)}
-    told["DET_HPARAMS"] = json.dumps(TINY_LM["hyperparameters"])
-    done = subprocess.run(
-        [sys.executable, "workloads.py"], cwd=tmp_path, env={**os.environ, **told},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "ERROR: train.py: error: data.documents: a language model does not train" in done.stderr
 
 
 def test_a_trial_runs_from_what_was_uploaded(trial: Trial) -> None:

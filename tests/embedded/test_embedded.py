@@ -1,5 +1,6 @@
 """The embedded model: what it promises, and that its command works."""
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,11 @@ def test_folder_is_small_and_holds_the_encoder_alone() -> None:
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 2_000_000
     with safe_open(FOLDER / "model.safetensors", "pt") as weights:
         assert not [key for key in list(weights.keys()) if "qa_outputs" in key]
+
+
+def test_what_is_uploaded_is_the_same_weights() -> None:
+    weights = FOLDER / "model.safetensors"
+    assert gzip.decompress(Path(f"{weights}.gz").read_bytes()) == weights.read_bytes()
 
 
 def test_weights_load_with_nothing_missing_but_the_head() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 
-from detalbert.training.sharded import load_tensors, save_tensors
+from detalbert.training.parts import load_tensors, save_tensors
 from lm.gradients import accumulate, add_up
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
@@ -48,7 +48,7 @@ def write(layout: Layout, folder: Path, tied: bool) -> tuple[dict[str, torch.Ten
     job = Job(layout, 7, tied)
     for number in range(2):
         job.step(number)
-    save_tensors(folder / "saved", job.model, job.optimizer)
+    save_tensors(folder / "saved", job.model, job.optimizer)()
     return job.state(), [job.step(number) for number in (2, 3)]
 
 
@@ -95,7 +95,7 @@ def _in(what: Any, *arguments: Any) -> Any:
 def before_any_step(folder: Path) -> list[bool]:
     """Whether saving and loading weights leave an optimizer that took no step as it was."""
     job = Job(ONE, 7, False)
-    save_tensors(folder / "saved", job.model, job.optimizer)
+    save_tensors(folder / "saved", job.model, job.optimizer)()
     load_tensors(folder / "saved", job.model, None)
     return [not job.optimizer.state]
 

@@ -195,6 +195,8 @@ def test_no_error_of_the_service_ends_the_watch(
     watch.watcher.start()
     wait_for(lambda: watch.said)
     monkeypatch.setattr(metadata, "TIMEOUT", 0.3)
+    asked = len(service.asked)
+    wait_for(lambda: len(service.asked) > asked + 2)  # the look that began with the old one is over
     if fault == "refused":
         service.leave()
     elif fault == "slow":

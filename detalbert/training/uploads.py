@@ -1,0 +1,138 @@
+"""Checkpoints of a sharded model on a cluster: each process uploads its own files.
+
+Determined's `store_path(shard=True)` takes two folders with one (st_dev, st_ino) for the same, also
+on two machines, and then reports a checkpoint without the files of one. Here every process names
+its files, and the chief looks at what has arrived before the master hears of it.
+"""
+
+import contextlib
+import copy
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from determined import core
+from determined.common import storage
+from determined.errors import CheckpointNotFound
+
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.training.checkpoints import MANIFEST, describe_files, find_fault, write_manifest
+from detalbert.training.parts import TABLE
+
+STATE = "state.json"
+_HEAD = {TABLE, STATE, MANIFEST}  # what says which of the other files a process reads
+
+
+class Peers:
+    """Determined's distributed context as far as checkpoints need it, over a group of its own.
+
+    Determined's has one socket, which the training loop uses at the same time.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.rank, self.size = group, group.rank(), group.size()
+
+    def allgather(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    def broadcast(self, value: Any) -> Any:
+        return self.allgather(value)[0]
+
+
+class UploadedParts(core.CheckpointContext):
+    """Determined's checkpoint context, for a folder on each process.
+
+    Leans on what 0.38.1 names `_storage_manager`, `_dist` and `_report_checkpoint`.
+
+    Args: theirs: the context that it stands in for; needed: the parts that this process reads, by a
+        folder with a checkpoint's table and state.
+    """
+
+    def __init__(self, theirs: core.CheckpointContext, needed: Callable[[Path], set[str]]) -> None:
+        vars(self).update(vars(theirs))
+        self.needed = needed
+        self.stalls: list[float] = []  # seconds that training waited for each
+
+    @contextlib.contextmanager
+    def store_together(self, metadata: dict[str, Any], peers: Peers) -> Iterator[tuple[Path, str]]:
+        """Yields a folder of this process alone, uploaded in the end, and what to call it."""
+        steps = metadata["steps_completed"]
+        folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+        try:
+            yield folder, "in checkpoint_storage"
+            everywhere = peers.allgather(describe_files(folder))
+            if peers.rank == 0:
+                files = {name: facts for found in everywhere for name, facts in found.items()}
+                write_manifest(folder, {"steps": steps}, files)
+            uploading = copy.copy(self)
+            uploading._dist = peers
+            uploading.upload(folder, metadata, shard=True, selector=lambda path: True)
+        except UserError:
+            raise
+        except Exception as error:  # whatever the client of a storage raises
+            raise Unavailable(
+                f"checkpoint_storage: the checkpoint of step {steps} is not stored "
+                f"({first_line(error)}); see that it and the temporary folder can be written"
+            ) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _report_checkpoint(
+        self,
+        storage_id: str,
+        resources: dict[str, int] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """On the chief, after all have uploaded: what is not whole is not reported."""
+        there = stored_sizes(self._storage_manager, storage_id)
+        wrong = [] if there is None else [
+            f"{name} has {there.get(name, 'no')} of {size} bytes"
+            for name, size in sorted((resources or {}).items())
+            if not name.endswith("/") and there.get(name) != size
+        ]  # fmt: skip
+        if wrong:
+            with contextlib.suppress(Exception):  # nobody would ever delete it
+                self._storage_manager.delete(storage_id, ["**/*"])
+            raise OSError(f"in the storage, {'; '.join(wrong[:3])}")
+        super()._report_checkpoint(storage_id, resources, metadata)
+
+    @contextlib.contextmanager
+    def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
+        """Yields a folder with the files that this machine's processes read, and no more.
+
+        Raises UserError, which names a file that is not as it was written.
+        """
+        try:
+            with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
+                _check(path, storage_id, _HEAD - {MANIFEST})
+                mine = self.needed(path)
+            with super().restore_path(storage_id, selector=(_HEAD | mine).__contains__) as path:
+                _check(path, storage_id, mine)
+                yield path
+        except CheckpointNotFound as error:
+            raise UserError(f"checkpoint {storage_id}: {first_line(error)}") from None
+
+
+def _check(path: Path, storage_id: str, names: set[str]) -> None:
+    if fault := find_fault(path, names):
+        raise UserError(
+            f"checkpoint {storage_id}: {fault}; go on from another one "
+            "(searcher.source_checkpoint_uuid), or start anew"
+        )
+
+
+def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:
+    """Bytes of every file of a checkpoint, by name; None for a storage that is not asked: those of
+    Google and Azure, with which this was never tried."""
+    if isinstance(manager, storage.S3StorageManager):
+        prefix = f"{manager.get_storage_prefix(storage_id)}/"
+        found = manager.bucket.objects.filter(Prefix=prefix)
+        return {entry.key[len(prefix) :]: entry.size for entry in found}
+    if isinstance(manager, storage.SharedFSStorageManager):
+        return manager._list_directory(Path(manager._base_path) / storage_id)
+    return None
