@@ -1,9 +1,12 @@
 """Weights and optimizer of a model that is split over processes, as files: each has its own part.
 
 torch's distributed checkpoint: files named by rank, `__1_0.distcp` of rank 1, and a table of what
-is where, so another number of processes can read them.
+is where, so another number of processes can read them. Numbers that every process has, the
+optimizer's count of steps for each parameter, have a file of their own: torch would spread them
+over all parts, and each process would have to read all.
 """
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,7 @@ from torch.optim import Optimizer
 
 from detalbert.errors import UserError, first_line
 
-TABLE = ".metadata"
+TABLE, NUMBERS = ".metadata", "numbers.json"
 # What the table is made of, where the files hold tensors alone.
 _METADATA = "torch.distributed.checkpoint.metadata"
 _KNOWN = {
@@ -42,8 +45,12 @@ def save_tensors(
     Returns: waits for the files; raises RuntimeError for a full disk, of any process.
     """
     tensors = {"model": parts.get_model_state_dict(model)}
+    numbers: dict[str, dict[str, float]] = {}
     if optimizer.state:  # else torch would make one, and count a step
-        tensors["optimizer"] = parts.get_optimizer_state_dict(model, optimizer)["state"]
+        tensors["optimizer"], numbers = _split(model, optimizer)[1:]
+    if dist.get_rank() == 0:
+        values = {name: {k: v.item() for k, v in kept.items()} for name, kept in numbers.items()}
+        (path / NUMBERS).write_text(json.dumps(values))
     writer = dcp.FileSystemWriter(path)
     written = dcp.async_save(tensors, storage_writer=writer, process_group=group)
 
@@ -62,7 +69,12 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
 
     Raises UserError for weights of another model.
     """
-    wanted, whole = _wanted(model, optimizer)
+    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
+    if optimizer is not None:
+        whole, wanted["optimizer"], numbers = _split(model, optimizer)
+        for name, kept in json.loads((path / NUMBERS).read_text()).items():
+            for key, value in kept.items():
+                numbers[name][key].fill_(value)
     reader = _Reader(path)
     reader.read_metadata()  # here, for torch would print more than the line that it raises
     try:
@@ -78,23 +90,26 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:
     """The files that `load_tensors` reads on this process, by the table of `path`."""
     table = _Reader(path).read_metadata()
+    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
+    if optimizer is not None:
+        wanted["optimizer"] = _split(model, optimizer)[1]
     planner = dcp.DefaultLoadPlanner()
     try:
-        planner.set_up_planner(_wanted(model, optimizer)[0], table)
+        planner.set_up_planner(wanted, table)
         items = planner.create_local_plan().items
     except (RuntimeError, ValueError, KeyError) as error:
         raise _misfit(path, error) from None
     return {table.storage_data[item.storage_index].relative_path for item in items}
 
 
-def _wanted(model: nn.Module, optimizer: Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors to read into, and the optimizer's whole state, of which they are a part."""
-    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
-    whole: dict[str, Any] = {}
-    if optimizer is not None:
-        whole = parts.get_optimizer_state_dict(model, optimizer)
-        wanted["optimizer"] = whole["state"]
-    return wanted, whole
+def _split(model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any, Any]:
+    """The optimizer's state, its tensors with a dimension, its numbers; both by parameter's name.
+    All are the optimizer's own, or new ones where it has taken no step."""
+    whole = parts.get_optimizer_state_dict(model, optimizer)
+    state = whole["state"].items()
+    tensors = {name: {k: v for k, v in kept.items() if v.ndim} for name, kept in state}
+    numbers = {name: {k: v for k, v in kept.items() if not v.ndim} for name, kept in state}
+    return whole, tensors, numbers
 
 
 def _misfit(path: Path, error: BaseException) -> UserError:

@@ -20,10 +20,10 @@ from determined.errors import CheckpointNotFound
 
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.training.checkpoints import MANIFEST, describe_files, find_fault, write_manifest
-from detalbert.training.parts import TABLE
+from detalbert.training.parts import NUMBERS, TABLE
 
 STATE = "state.json"
-_HEAD = {TABLE, STATE, MANIFEST}  # what says which of the other files a process reads
+_HEAD = {TABLE, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
 
 
 class Peers:
@@ -109,21 +109,22 @@ class UploadedParts(core.CheckpointContext):
         """
         try:
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
-                _check(path, storage_id, _HEAD - {MANIFEST})
+                self._check(path, storage_id, _HEAD - {MANIFEST})
                 mine = self.needed(path)
             with super().restore_path(storage_id, selector=(_HEAD | mine).__contains__) as path:
-                _check(path, storage_id, mine)
+                self._check(path, storage_id, mine)
                 yield path
         except CheckpointNotFound as error:
             raise UserError(f"checkpoint {storage_id}: {first_line(error)}") from None
 
-
-def _check(path: Path, storage_id: str, names: set[str]) -> None:
-    if fault := find_fault(path, names):
-        raise UserError(
-            f"checkpoint {storage_id}: {fault}; go on from another one "
-            "(searcher.source_checkpoint_uuid), or start anew"
-        )
+    def _check(self, path: Path, storage_id: str, names: set[str]) -> None:
+        """On all processes, which go on or end together."""
+        faults = [fault for fault in self._dist.allgather(find_fault(path, names)) if fault]
+        if faults:
+            raise UserError(
+                f"checkpoint {storage_id}: {faults[0]}; go on from another one "
+                "(searcher.source_checkpoint_uuid), or start anew"
+            )
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:

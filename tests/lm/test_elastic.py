@@ -48,6 +48,7 @@ def write(layout: Layout, folder: Path, tied: bool) -> tuple[dict[str, torch.Ten
     job = Job(layout, 7, tied)
     for number in range(2):
         job.step(number)
+    (folder / "saved").mkdir(exist_ok=True)
     save_tensors(folder / "saved", job.model, job.optimizer)()
     return job.state(), [job.step(number) for number in (2, 3)]
 
@@ -95,6 +96,7 @@ def _in(what: Any, *arguments: Any) -> Any:
 def before_any_step(folder: Path) -> list[bool]:
     """Whether saving and loading weights leave an optimizer that took no step as it was."""
     job = Job(ONE, 7, False)
+    (folder / "saved").mkdir(exist_ok=True)
     save_tensors(folder / "saved", job.model, job.optimizer)()
     load_tensors(folder / "saved", job.model, None)
     return [not job.optimizer.state]
