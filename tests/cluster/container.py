@@ -69,13 +69,14 @@ class Trial:
         folder: pathlib.Path,
         cache_dir: pathlib.Path,
         entrypoint: str = "python3 train.py",
+        base: dict[str, Any] = TINY,
         **hparams: Any,
     ) -> None:
         self.sandbox, self.archive = sandbox, archive
         self.storage = folder / "storage"
         self.storage.mkdir(parents=True)
         storage = {"type": "directory", "container_path": str(self.storage)}
-        self.config = configured(TINY, cache_dir, **hparams)
+        self.config = configured(base, cache_dir, **hparams)
         self.config.update(entrypoint=entrypoint, checkpoint_storage=storage)
 
     def master(self, **options: Any) -> FakeMaster:

@@ -39,8 +39,10 @@ class FakeMaster(FakeServer):
         slots: tuple[int, ...] = (1,),
         preempt_at: tuple[str, int] | None = None,
         dropped_at: int | None = None,
+        metric: str = "f1",
     ) -> None:
         self.context = context
+        self.metric = metric
         self.slots = slots
         self.preempt_at = preempt_at
         self.dropped_at = dropped_at
@@ -177,8 +179,9 @@ class FakeMaster(FakeServer):
         return 200, {}
 
     def best_validation(self, experiment: str, **_: Any) -> Answer:
-        scores = [report["metrics"]["f1"] for report in self.reports("validation")]
-        return (200, {"metric": max(scores)}) if scores else (404, NONE_YET)
+        scores = [report["metrics"][self.metric] for report in self.reports("validation")]
+        best = min if self.metric == "loss" else max
+        return (200, {"metric": best(scores)}) if scores else (404, NONE_YET)
 
     # Preemption.
 
