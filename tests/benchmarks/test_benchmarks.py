@@ -28,7 +28,18 @@ FIELDS = {
 
 
 @pytest.mark.parametrize(
-    "stage", ["featurize", "decode", "score", "step", "parity", "loader", "allreduce", "shards"]
+    "stage",
+    [
+        "featurize",
+        "decode",
+        "score",
+        "step",
+        "parity",
+        "loader",
+        "allreduce",
+        "shards",
+        "checkpoint",
+    ],
 )
 def test_every_stage_writes_a_whole_result(
     stage: str, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
