@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import (
     allreduce,
+    lm,
     loader,
     parity,
     predict,
@@ -36,8 +37,9 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "predict": predict.predict,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
+    "lm": lm.lm,
 }
-DATALESS = ("allreduce", "threads", "shards", "pretrain")  # these do without --data
+DATALESS = ("allreduce", "threads", "shards", "pretrain", "lm")  # these do without --data
 
 
 def main(arguments: list[str] | None = None) -> int:
