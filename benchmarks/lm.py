@@ -51,7 +51,7 @@ PROCESSES = 2
 TURN = 4  # steps
 ALLOWED = 1e-4  # between the losses of a step
 _SMALL = {
-    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 704, "max_position_embeddings": 512,
 }  # fmt: skip
 _TINY = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
@@ -64,7 +64,7 @@ def lm(options: Options) -> dict[str, Any]:
     """Tokens a second of both sides, the model sharded over two processes; and split by tensors."""
     with tempfile.TemporaryDirectory() as name:
         config = write_model(options, Path(name))
-        found = _measure(config, options.repeats, Path(name))
+        found = two_processes(config, options.repeats, Path(name))
     check_losses(found["losses"])
     shape, length, _ = _size(options)
     table = rates(found["seconds"], tokens=TURN * WINDOWS * length)
@@ -74,7 +74,7 @@ def lm(options: Options) -> dict[str, Any]:
         ratio = {"tokens_per_second": ratio_of(results, "tokens_per_second")}
         splits[split] = {"results": results, "ratio": ratio}
     return {
-        "device": environment(torch.device("cpu"))["device"],
+        "device": {**environment(torch.device("cpu"))["device"], "threads": 1},
         **splits["shard"],
         "tensor": splits["tensor"],
         "losses": found["losses"],
@@ -122,8 +122,12 @@ def write_model(options: Options, folder: Path) -> dict[str, Any]:
         "num_workers": 0,
         "seed": 42,
     }
-    data = {"documents": str(text), "vocab_size": vocabulary, "cache_dir": str(folder / "cache"),
-            "validation_fraction": 0.1}  # fmt: skip
+    data = {
+        "documents": str(text),
+        "vocab_size": vocabulary,
+        "cache_dir": str(folder / "cache"),
+        "validation_fraction": 0.5,  # not read, but of few documents, too, it must fill a window
+    }
     tokenizer = LmText.load(data, parse_lm_hparams(hyperparameters)).tokenizer
     torch.manual_seed(42)
     model = AutoModelForCausalLM.from_config(read_config(None, shape, tokenizer, length))
@@ -132,7 +136,7 @@ def write_model(options: Options, folder: Path) -> dict[str, Any]:
     return {"hyperparameters": hyperparameters, "data": data, "searcher": searcher}
 
 
-def _measure(config: dict[str, Any], repeats: int, folder: Path) -> dict[str, Any]:
+def two_processes(config: dict[str, Any], repeats: int, folder: Path) -> dict[str, Any]:
     """Per split and side the seconds of each turn and the loss of each step."""
     job, found = folder / "job.json", folder / "found.json"
     job.write_text(json.dumps({"config": config, "repeats": repeats}))
@@ -211,7 +215,7 @@ def _trial(
 
 
 def process(job: dict[str, Any], found: Path) -> None:
-    """Both sides of both splits in turn; the first process writes what `_measure` returns."""
+    """Both sides of both splits in turn; the first process writes what `two_processes` returns."""
     choose_exact_kernels()
     with process_group() as group, contextlib.ExitStack() as stack:
         sides: dict[str, _Side] = {}
