@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import (
     allreduce,
     checkpoint,
+    lm,
     loader,
     parity,
     predict,
@@ -37,9 +38,10 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "predict": predict.predict,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
+    "lm": lm.lm,
     "checkpoint": checkpoint.checkpoint,
 }
-DATALESS = ("allreduce", "threads", "shards", "pretrain", "checkpoint")  # these do without --data
+DATALESS = ("allreduce", "threads", "shards", "pretrain", "lm", "checkpoint")  # do without --data
 
 
 def main(arguments: list[str] | None = None) -> int:

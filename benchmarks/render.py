@@ -18,6 +18,7 @@ SHOWN = {
     "loader": ("windows_per_second", "windows/s", 1),
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
     "shards": ("megabytes_per_second", "MB/s of text", 1),
+    "lm": ("tokens_per_second", "tokens/s, two processes", 1),
     "checkpoint": ("checkpoints_per_second", "checkpoints a second that training waits", 1),
 }
 ORDER = [*SHOWN, "scaling", "threads", "predict", "pretrain"]  # the last four have a note, no row

@@ -57,11 +57,11 @@ class _HeadLoss(torch.autograd.Function):
             logits = (x @ weight.t()).float()  # [c, V]
             own = wanted - first
             counts = wanted != NO_TARGET
-            log_sum, right, best = _over_vocabulary(logits, own, first, group)
-            loss += ((log_sum - right) * counts).sum()
+            exps, sums, losses, best = _over_vocabulary(logits, own, first, group)
+            loss += (losses * counts).sum()
             correct += ((best == wanted) & counts).sum()
             if train:
-                dy = _d_logits(logits, log_sum, own, counts).to(x.dtype)
+                dy = _d_logits(exps, sums, own, counts).to(x.dtype)
                 d_hidden.append(dy @ weight)
                 d_weight += weight_gradient(dy, x)
         if train:
@@ -77,33 +77,33 @@ class _HeadLoss(torch.autograd.Function):
 
 def _over_vocabulary(
     logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log of the sum of exp, the target's logit and the likeliest entry, each [c].
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """exp of the logits less the highest of all peers, [c, V], in the place of `logits`; its sum
+    over the whole vocabulary, the loss and the likeliest entry, each [c].
 
     Args: logits: fp32 [c, V]; own: the targets as places in it, out of range for none here.
     """
     peak, place = logits.max(dim=1)
-    best = place + first
+    best, highest = place + first, peak
     here = (own >= 0) & (own < logits.shape[1])
     right = logits.gather(1, own.clamp(0, logits.shape[1] - 1)[:, None])[:, 0] * here
-    if group is None:
-        return torch.logsumexp(logits, dim=1), right, best
-    highest = peak.clone()
-    dist.all_reduce(highest, dist.ReduceOp.MAX, group)
-    best = torch.where(peak == highest, best, torch.iinfo(best.dtype).max)
-    dist.all_reduce(best, dist.ReduceOp.MIN, group)
-    sums = torch.stack([(logits - highest[:, None]).exp().sum(dim=1), right])
-    dist.all_reduce(sums, group=group)
-    return highest + sums[0].log(), sums[1], best
+    if group is not None:
+        highest = peak.clone()
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group)
+        best = torch.where(peak == highest, best, torch.iinfo(best.dtype).max)
+        dist.all_reduce(best, dist.ReduceOp.MIN, group)
+    exps = logits.sub_(highest[:, None]).exp_()
+    both = _sum(torch.stack([exps.sum(dim=1), right]), group)
+    return exps, both[0], highest + both[0].log() - both[1], best
 
 
-def _d_logits(logits: Tensor, log_sum: Tensor, own: Tensor, counts: Tensor) -> Tensor:
-    """softmax - one-hot of the target, zero without one, in the place of fp32 `logits` [c, V]."""
-    here = (own >= 0) & (own < logits.shape[1])
-    dy = logits.sub_(log_sum[:, None]).exp_()
+def _d_logits(exps: Tensor, sums: Tensor, own: Tensor, counts: Tensor) -> Tensor:
+    """softmax - one-hot of the target, zero without one, in the place of `exps` [c, V]."""
+    here = (own >= 0) & (own < exps.shape[1]) & counts
+    dy = exps.mul_((counts / sums)[:, None])
     token = torch.arange(len(dy), device=dy.device)
-    dy[token, own.clamp(0, logits.shape[1] - 1)] -= here.float()
-    return dy.mul_(counts[:, None])
+    dy[token, own.clamp(0, exps.shape[1] - 1)] -= here.float()
+    return dy
 
 
 def _sum(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -10,10 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import loader, parity, peer, predict, pretraining, render, sharding, step, threads
+from benchmarks import (
+    lm,
+    loader,
+    parity,
+    peer,
+    predict,
+    pretraining,
+    render,
+    sharding,
+    step,
+    threads,
+)
 from benchmarks.__main__ import main
 from benchmarks.measure import Options
 
+SIDES = ("ours", "peer")
 FIELDS = {
     "stage",
     "results",
@@ -38,8 +50,9 @@ FIELDS = {
         "loader",
         "allreduce",
         "shards",
+        "lm",
         "checkpoint",
-    ],
+    ],  # fmt: skip
 )
 def test_every_stage_writes_a_whole_result(
     stage: str, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
@@ -48,9 +61,9 @@ def test_every_stage_writes_a_whole_result(
     assert main([stage, *tiny, "--json", str(file)]) == 0, capsys.readouterr().err
     result = json.loads(file.read_text())
     assert result.keys() >= FIELDS and result["stage"] == stage and result["identical"]
-    assert {"ours", "peer"} == result["results"].keys() and result["device"]["type"]
+    assert set(SIDES) == result["results"].keys() and result["device"]["type"]
     name = render.SHOWN[stage][0]
-    for side in ("ours", "peer"):
+    for side in SIDES:
         shown = result["results"][side][name]
         assert stage == "parity" or {"median", "spread", "repeats"} <= shown.keys()
     assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
@@ -196,6 +209,21 @@ def test_pretraining_notices_other_tokens_and_other_gradients(
         assert f"not equal: {stage}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("off", "status"), [(0.9e-4, 0), (1.1e-4, 1), (float("nan"), 1)])
+def test_one_other_loss_of_a_language_model_is_noticed(
+    off: float, status: int, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def found(config: Any, repeats: int, folder: Path) -> dict[str, Any]:
+        losses = {f"{split} {side}": [6.0, 5.5] for split in lm.SPLITS for side in SIDES}
+        losses["tensor peer"] = [6.0, 5.5 + off]
+        return {"losses": losses, "seconds": {name: [2.0] for name in losses}}
+
+    monkeypatch.setattr(lm, "two_processes", found)
+    assert main(["lm", *tiny]) == status
+    error = capsys.readouterr().err
+    assert not status or ("not equal: lm: tensor: loss 5.5 in step 1" in error)
+
+
 def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").write_text("")
     for arguments in (
@@ -206,6 +234,7 @@ def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: An
         ["allreduce", "--sizes", "many"],
         ["shards", "--text", str(tmp_path / "absent.txt")],
         ["shards", "--text", str(tmp_path / "file")],
+        ["lm", "--text", str(tmp_path / "file")],
         ["featurize", *tiny, "--json", str(tmp_path / "file" / "x.json")],
         ["render", "--results", str(tmp_path)],
         ["render", "--results", str(tmp_path), "--readme", str(tmp_path / "file")],
