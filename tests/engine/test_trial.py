@@ -13,7 +13,7 @@ import model_def
 from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
 from detalbert.engine.forward import Forward
-from detalbert.engine.trial import ModelBesideCheckpoint, TrainingMeter, read_context
+from detalbert.engine.trial import ModelBesideCheckpoint, read_context
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import parse_hparams
@@ -162,27 +162,6 @@ def test_frozen_parameters_stay_out_of_the_buffer(
         trained = [p for p in trial.model.parameters() if p.requires_grad]
         assert len(trial.gradients.parameters) == len(trained) > 2
         assert trial.model.qa_outputs.weight.grad is None
-
-
-def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(trial_module.time, "monotonic", lambda: now[0])
-    meter = TrainingMeter(epoch=12.5)
-    meter.step = 5
-    for _ in range(2):  # the second time nothing is left of the first
-        meter.reset()
-        assert meter.per_slot_reduce() == (0.0, 0, 0, 0.0)
-        losses = torch.tensor([1.0, 2.5], requires_grad=True)
-        meter.update({"input_ids": torch.zeros(30)}, losses)
-        meter.update({"input_ids": torch.zeros(12)}, losses[:1])
-        now[0] += 4.0
-        assert not any(loss.requires_grad for loss in meter.losses)
-        assert meter.per_slot_reduce() == (4.5, 3, 42, 4.0)
-    both = meter.cross_slot_reduce([(4.5, 3, 42, 4.0), (1.5, 1, 8, 2.0)])
-    assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
-    assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
-    nothing = meter.cross_slot_reduce([(0.0, 0, 0, 2.0)])
-    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "epochs": 0.4}
 
 
 def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
