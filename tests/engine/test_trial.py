@@ -12,6 +12,7 @@ from transformers import AlbertConfig
 import model_def
 from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
+from detalbert.engine.flops import training_flops
 from detalbert.engine.forward import Forward
 from detalbert.engine.trial import ModelBesideCheckpoint, read_context
 from detalbert.errors import UserError
@@ -108,6 +109,35 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         assert trial.get_batch_length(first_batch(trial)) == 8
+
+
+def test_a_gpus_use_is_measured_in_training_alone(tiny_config: Path, monkeypatch: Any) -> None:
+    """One reducer after the meter, of rows on the host, in the precision of the products."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
+    with trial_of(tiny_config) as trial:
+        assert trial.utilization is None  # no GPU here
+        wrapped: list[Any] = []
+        gpu = SimpleNamespace(type="cuda")
+        trial.context = SimpleNamespace(
+            device=gpu, wrap_reducer=lambda made, **how: wrapped.append(how) or made
+        )
+        for dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
+            trial.dtype = dtype
+            used = trial._prepare_utilization()
+            assert (used.meter, used.device, used.peak) == (trial.meter, gpu, peak)
+        assert wrapped == [{"for_validation": False}] * 2
+
+
+def test_the_flops_of_a_steps_rows_are_counted(tiny_config: Path) -> None:
+    with trial_of(tiny_config, max_tokens_per_forward=256) as trial:
+        seen: list[Any] = []
+        trial.utilization = SimpleNamespace(add=seen.extend)
+        one_step(trial)
+        config, batch = trial.model.config, first_batch(trial)
+        lengths = [row["cu_seqlens"].diff().numpy() for row in batch]
+        assert len(batch) > 1 and seen == [training_flops(config, n) for n in lengths]
+        config.model_type = "modernbert"  # its layers are others
+        assert trial.row_flops(batch[0]) is None
 
 
 def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
