@@ -50,6 +50,7 @@ MORE_TESTS = {
         "tests/test_model_def.py::test_a_model_too_short_or_of_another_kind",
     ],
     "precision": ["tests/engine/test_forward.py::test_half_precision_stays_near_fp32"],
+    "profiling": ["tests/engine/test_profiling_sharded.py"],
     "threads": ["tests/engine/test_handover.py"],
     "trial": ["tests/test_model_def.py"],
 }
