@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Options, now
-from cluster.machines import gpu_of
+from detalbert.engine import flops
 from detalbert.errors import UserError
 from pretrain.hparams import SIZE_KEYS, SIZES
 
@@ -15,8 +15,6 @@ SHAPES = {
     name: dict(zip(SIZE_KEYS, _SIZES[name], strict=True))
     for name in ("tiny", "small", "base", "large", "xxlarge")
 }
-# Dense peak of the matrix units in the half precision that training uses (makers' data sheets).
-PEAK_FLOPS = {gpu.name: gpu.teraflops * 1e12 for gpu in map(gpu_of, ("p5en", "p5", "p4d", "p3"))}
 
 
 def device_of(options: Options) -> torch.device:
@@ -36,9 +34,8 @@ def shape_of(options: Options, on_gpu: str = "xxlarge") -> str:
 def peak_flops(device: torch.device) -> Any:
     """FLOP/s that an MFU of 1 would reach, and where the number is from."""
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-    for key, value in PEAK_FLOPS.items():
-        if key in name:
-            return value, "data sheet, half precision"
+    if (known := flops.peak_flops(name, half=True)) is not None:
+        return known, "data sheet, half precision"
     a, seconds = torch.rand(2048, 2048, device=device), []
     for _ in range(6):
         began = now(device)

@@ -217,7 +217,8 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 def is_ours(config: dict[str, Any]) -> bool:
     """Whether the experiment is one of this package's: other people have a train.py too."""
     data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
-    told = {"train", "text", "shards"} & set(data) or {"model", "model_config"} & set(hparams)
+    ours = {"train", "text", "documents", "shards"}
+    told = ours & set(data) or {"model", "model_config"} & set(hparams)
     return runs_train_py(config) and bool(told)
 
 

@@ -18,6 +18,7 @@ from cluster.windows import WINDOWS
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
+from lm.hparams import LmHParams
 from pretrain.hparams import PretrainHParams
 from workloads import choose
 
@@ -105,7 +106,7 @@ def _check_trial(
         yield _from_error(file, error)._replace(warning=True)
     if hparams is None:
         return
-    if hparams.global_batch_size % slots:
+    if hparams.global_batch_size % slots and not isinstance(hparams, LmHParams):
         yield Finding(
             file,
             "hyperparameters.global_batch_size",
@@ -154,13 +155,17 @@ def _check_on_pool(
     facts = dataclasses.asdict(hparams)
     if isinstance(hparams, PretrainHParams):
         facts["model_config"] = hparams.model_keys() if hparams.model is None else None
-    shape = model_shape(facts, root)
-    if shape is not None and pool.gpu is not None:
+    split = isinstance(hparams, LmHParams)  # not estimated: its layout divides its memory
+    shape = None if split else model_shape(facts, root)
+    if pool.gpu is None or (shape is None and not split):
+        return
+    if shape is not None:
         yield from _check_memory(file, hparams, shape, pool.gpu, slots)
-        if pool.spot:
-            if not hparams.spot_notice:
-                problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
-                yield Finding(file, "hyperparameters.spot_notice", f"{problem}; set it to true")
+    if pool.spot:
+        if not hparams.spot_notice:
+            problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
+            yield Finding(file, "hyperparameters.spot_notice", f"{problem}; set it to true")
+        if shape is not None:
             train = str(mapping(config.get("data")).get("train"))
             yield from _check_loss(file, hparams, shape, pool, slots, WINDOWS.get(train))
 

@@ -6,6 +6,8 @@ it needs `instance_slots` in its pool, or the master does not start.
 
 from typing import NamedTuple
 
+from detalbert.engine.flops import PEAKS
+
 # Slots per instance in the master's map; CPU families are in it with 0 slots.
 DETERMINED_SLOTS: dict[str, int] = {
     "g4dn.xlarge": 1, "g4dn.2xlarge": 1, "g4dn.4xlarge": 1, "g4dn.8xlarge": 1, "g4dn.16xlarge": 1,
@@ -40,7 +42,11 @@ class Gpu(NamedTuple):
     name: str
     gigabytes: int  # as sold
     capability: float  # CUDA compute capability
-    teraflops: int  # dense half precision on tensor cores, without sparsity
+
+    @property
+    def teraflops(self) -> float:
+        """Dense, in half precision."""
+        return PEAKS[self.name].half
 
     @property
     def has_bf16(self) -> bool:
@@ -55,27 +61,27 @@ class Gpu(NamedTuple):
         return self.capability >= 7
 
 
-_V100 = Gpu("V100", 16, 7.0, 125)
-_A100 = Gpu("A100", 40, 8.0, 312)
-_H200 = Gpu("H200", 141, 9.0, 989)
+_V100 = Gpu("V100", 16, 7.0)
+_A100 = Gpu("A100", 40, 8.0)
+_H200 = Gpu("H200", 141, 9.0)
 FAMILIES: dict[str, Gpu] = {
-    "p2": Gpu("K80", 12, 3.7, 4),
+    "p2": Gpu("K80", 12, 3.7),
     "p3": _V100,
     "p3dn": _V100._replace(gigabytes=32),
-    "g4dn": Gpu("T4", 16, 7.5, 65),
+    "g4dn": Gpu("T4", 16, 7.5),
     "p4d": _A100,
     "p4de": _A100._replace(gigabytes=80),
-    "g5": Gpu("A10G", 24, 8.6, 70),
-    "g6": Gpu("L4", 24, 8.9, 121),
-    "g6e": Gpu("L40S", 48, 8.9, 362),
-    "p5": Gpu("H100", 80, 9.0, 989),
+    "g5": Gpu("A10G", 24, 8.6),
+    "g6": Gpu("L4", 24, 8.9),
+    "g6e": Gpu("L40S", 48, 8.9),
+    "p5": Gpu("H100", 80, 9.0),
     "p5e": _H200,
     "p5en": _H200,
 }
 # The same GPUs on Google's machines, by its names for them.
 GCE_GPUS: dict[str, Gpu] = {
-    "nvidia-tesla-p4": Gpu("P4", 8, 6.1, 5),
-    "nvidia-tesla-p100": Gpu("P100", 16, 6.0, 19),
+    "nvidia-tesla-p4": Gpu("P4", 8, 6.1),
+    "nvidia-tesla-p100": Gpu("P100", 16, 6.0),
     "nvidia-tesla-t4": FAMILIES["g4dn"],
     "nvidia-tesla-v100": _V100,
     "nvidia-tesla-a100": _A100,

@@ -12,14 +12,10 @@ import numpy as np
 import torch
 from determined import pytorch
 
+from detalbert.engine.flops import causal_flops, row_lengths
+from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
-from detalbert.engine.trial import (
-    Given,
-    ModelBesideCheckpoint,
-    StepTrial,
-    TrainingMeter,
-    read_context,
-)
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from lm.data import LmText
 from lm.gradients import accumulate, clip, evaluate
 from lm.hparams import LmHParams, parse_lm_hparams
@@ -75,6 +71,9 @@ class LmTrial(StepTrial):
 
     def make_meter(self, epoch: float) -> "LmMeter":
         return LmMeter(epoch)
+
+    def row_flops(self, row: CausalRow) -> float | None:
+        return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         train, hparams = self.data.train, self.hparams

@@ -1,17 +1,10 @@
 """A causal language model as a workload of train.py."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from detalbert.training.workload import Workload
 from lm.data import LmText
-from lm.hparams import PARSERS, LmHParams
+from lm.hparams import PARSERS
+from lm.preflight import check
 from lm.trial import METRICS, SHOWN, LmTrial
-
-
-def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str]) -> None:
-    pass
-
 
 LANGUAGE_MODEL = Workload(
     parsers=PARSERS,

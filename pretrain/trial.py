@@ -14,6 +14,7 @@ from determined import pytorch
 from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import check_model
+from detalbert.engine.flops import flops_of_row
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -69,6 +70,9 @@ class PretrainTrial(StepTrial):
 
     def validated(self) -> tuple[None, dict[str, float]]:
         return None, self.scores.metrics
+
+    def row_flops(self, row: PretrainRow) -> float:
+        return flops_of_row(self.model.config, row)
 
     def begin_step(self, batch: list[PretrainRow]) -> None:
         labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]

@@ -50,6 +50,7 @@ MORE_TESTS = {
         "tests/test_model_def.py::test_a_model_too_short_or_of_another_kind",
     ],
     "precision": ["tests/engine/test_forward.py::test_half_precision_stays_near_fp32"],
+    "profiling": ["tests/engine/test_profiling_sharded.py"],
     "threads": ["tests/engine/test_handover.py"],
     "trial": ["tests/test_model_def.py"],
 }
@@ -62,6 +63,8 @@ tests/engine/test_forward.py::test_half_precision_and_fp8_learn_as_fp32_does
 tests/engine/test_forward.py::test_compiled_layers_give_the_same_numbers
 tests/engine/test_forward.py::test_rows_of_any_length_compile_a_handful_of_times
 tests/engine/test_gradients.py::test_every_rank_gets_the_same_sum[2]
+tests/engine/test_meter.py::test_a_run_on_a_cpu_reports_neither
+tests/engine/test_meter.py::test_training_reports_of_every_workload_have_both_on_a_gpu
 tests/engine/test_profiling.py::test_a_profile_is_written_and_changes_no_bit
 tests/engine/test_profiling.py::test_a_run_stopped_in_its_profile_goes_on_without
 tests/engine/test_profiling.py::test_compiled_layers_are_seen

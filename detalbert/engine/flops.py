@@ -1,12 +1,50 @@
-"""The floating-point operations of training, counted from the config over real tokens.
+"""The floating-point operations of training, counted from the config over real tokens, and what
+GPUs do of them in a second.
 
 Needs NumPy alone: reports and estimates count without torch.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Peak(NamedTuple):
+    """TFLOP/s of a GPU's dense products at most, by its maker's data sheet."""
+
+    half: float  # fp16 and bf16, on tensor cores where there are any
+    full: float  # fp32; TF32 is not used here
+
+
+# By the words in what CUDA calls the GPU; without "PCIe" it is on a board of its own (SXM).
+PEAKS = {
+    "K80": Peak(4, 4), "P4": Peak(5, 5), "P100": Peak(19, 9.3), "T4": Peak(65, 8.1),
+    "V100": Peak(125, 15.7), "V100 PCIE": Peak(112, 14), "A100": Peak(312, 19.5),
+    "A10G": Peak(70, 35), "L4": Peak(121, 30.3), "L40S": Peak(362, 91.6),
+    "H100": Peak(989, 67), "H100 PCIE": Peak(756, 51), "H100 NVL": Peak(835, 60),
+    "H200": Peak(989, 67), "H200 NVL": Peak(835, 60),
+}  # fmt: skip
+
+
+def peak_flops(device: str, half: bool) -> float | None:
+    """FLOP/s of `device` at most; None for a GPU that is not in the table, or a part of one.
+
+    Args: device: as torch.cuda.get_device_name has it, "NVIDIA A100-SXM4-40GB". half: whether
+    products are in fp16 or bf16 (for fp8 too: what is published counts so), else fp32.
+    """
+    words = device.upper().replace("-", " ").split()
+    names = [word for word in words if word in PEAKS]
+    if not names or "MIG" in words:
+        return None
+    found = PEAKS[names[0]]
+    for variant in ("PCIE", "NVL"):
+        if variant in words:
+            found = PEAKS.get(f"{names[0]} {variant}", found)
+    return 1e12 * (found.half if half else found.full)
+
+
+ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter
 
 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
@@ -43,5 +81,42 @@ def flops_of_row(config: Any, row: Mapping[str, Any]) -> float:
     Args: row: a `PretrainRow`, on the host.
     """
     head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
-    lengths = np.diff(np.asarray(row["cu_seqlens"]))
-    return training_flops(config, lengths) + 3 * head * len(row["masked"])
+    return training_flops(config, row_lengths(row)) + 3 * head * len(row["masked"])
+
+
+def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
+    """Tokens of each window or piece of a packed row on the host, [n]."""
+    return np.diff(np.asarray(row["cu_seqlens"]))
+
+
+FFN_PRODUCTS = {"gpt2": 2, "gpt_neox": 2, "llama": 3, "qwen2": 3}  # 3: one of them is a gate
+
+
+def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
+    """One forward and backward of a causal language model over pieces of these lengths; None for a
+    family whose layers are not known here.
+
+    Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
+    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, the work there is, and
+    what kernels for packed rows do. Published figures mostly count L^2 (PaLM, appendix B): for
+    1.3 B parameters (h 2048, 24 layers) at 2,048 tokens that is 7 % more.
+
+    llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one piece of 1,024, per token: layers
+    3 * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6,
+    attention 3 * 12 * 4 * 768 * 512.5 = 56.7e6: 713.8e6.
+
+    Args: config: with `model_type`; lengths: tokens of each piece, [n].
+    """
+    if config.model_type not in FFN_PRODUCTS:
+        return None
+    h, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
+    d = getattr(config, "head_dim", None) or h // heads
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    f = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * h
+    lengths = np.asarray(lengths, dtype=np.float64)
+    layer = h * d * (2 * heads + 2 * shared)  # q, output; k, v
+    layer += FFN_PRODUCTS[config.model_type] * h * f
+    per_token = 2 * (layers * layer + h * config.vocab_size)
+    per_pair = layers * 4 * heads * d
+    pairs = (lengths * (lengths + 1) / 2).sum()
+    return float(3 * (per_token * lengths.sum() + per_pair * pairs))

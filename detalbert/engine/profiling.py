@@ -25,6 +25,7 @@ from detalbert.errors import UserError
 log = logging.getLogger(__name__)
 WARM_UP = 3  # steps before it: loaders start, buffers are made
 _LOADER = "enumerate(DataLoader)"  # torch's own mark
+_SHARDED = "all_gather", "reduce_scatter"
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 Times = np.ndarray  # float64 [n, 2]: begin and end of each, microseconds
 
@@ -97,10 +98,12 @@ class StepProfile(pytorch.PyTorchCallback):
 
 
 def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Milliseconds a step of a trace: `wall` of it `busy`, `loader` and `all_reduce`.
+    """Milliseconds a step of a trace: `wall` of it `busy`, `loader` and `all_reduce`; of a sharded
+    model `all_gather` and `reduce_scatter` too.
 
-    `busy` is the device's: kernels and copies, but for NCCL's kernels, which are `all_reduce` with
-    the wait for other slots; on a CPU, operators, but for those of the loader and the all-reduce.
+    `busy` is the device's: kernels and copies, but for NCCL's kernels, which are the exchange with
+    the wait for other slots; on a CPU, operators, but for those of the loader and the exchange.
+    A sharded model's GPU does both at a time, so what overlaps counts in both there.
     """
     spans = [event for event in events if event.get("ph") == "X"]
     marks = [event for event in spans if event.get("cat") == "user_annotation"]
@@ -111,21 +114,58 @@ def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:
     device = _times([event for event in marks if event["name"] == "device"])
     windows = _windows(steps, waits, reports, device[-1, 1])
     kernels = [event for event in spans if event.get("cat") in _DEVICE]
-    exchange = [event for event in kernels if "nccl" in event["name"].lower()]
-    busy, outside = _times(kernels), np.zeros((0, 2))
+    exchange = _exchange(spans, marks, kernels)
+    every = np.concatenate(list(exchange.values()))
     if not kernels:
-        exchange = [event for event in marks if event["name"] == "all_reduce"]
-        busy, outside = _times([e for e in spans if e.get("cat") == "cpu_op"]), waits
-    outside = np.concatenate([outside, _times(exchange)])
+        busy, outside = _times([e for e in spans if e.get("cat") == "cpu_op"]), [waits, every]
+    elif len(exchange) > 1:
+        busy, outside = _times([e for e in kernels if not _is_nccl(e)]), []
+    else:
+        busy, outside = _times(kernels), [every]
+    outside = np.concatenate([np.zeros((0, 2)), *outside])
     wall = sum(end - begin for begin, end in windows)
     parts = {
         "wall": wall,
         "busy": _covered(np.concatenate([busy, outside]), windows) - _covered(outside, windows),
         "loader": float((waits[:, 1] - waits[:, 0]).sum()),
-        "all_reduce": _covered(_times(exchange), windows),
+        **{name: _covered(times, windows) for name, times in exchange.items()},
     }
     each = {name: value / 1000 / len(steps) for name, value in parts.items()}
     return {"steps": len(steps), "device": "GPU" if kernels else "CPU operators", **each}
+
+
+def _exchange(
+    spans: list[dict[str, Any]], marks: list[dict[str, Any]], kernels: list[dict[str, Any]]
+) -> dict[str, Times]:
+    """What slots exchange, by kind: "all_reduce", and others where FSDP does them."""
+    sharded = any(event["name"].startswith("FSDP::") for event in marks)
+    if kernels:
+        found = [(event["name"], event) for event in kernels if _is_nccl(event)]
+    elif sharded:
+        found = _of_gloo(spans)
+    else:
+        found = [("", event) for event in marks if event["name"] == "all_reduce"]
+    kinds: dict[str, list[dict[str, Any]]] = {"all_reduce": []}
+    for name, event in found:
+        bare = name.lower().replace("_", "")  # ncclDevKernel_AllGather_RING_LL, c10d::allgather_
+        others = [kind for kind in _SHARDED if sharded and kind.replace("_", "") in bare]
+        kinds.setdefault([*others, "all_reduce"][0], []).append(event)
+    return {kind: _times(events) for kind, events in kinds.items()}
+
+
+def _is_nccl(kernel: dict[str, Any]) -> bool:
+    return "nccl" in kernel["name"].lower()
+
+
+def _of_gloo(spans: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The work of gloo's threads, each with the call that it does: gloo reduces and scatters by an
+    all-reduce, and says so. A process waits for a call before its next one."""
+    calls = [event for event in spans if event["name"].startswith("c10d::")]
+    calls.sort(key=lambda event: event["ts"])
+    begins = [event["ts"] for event in calls]
+    work = [event for event in spans if event["name"].startswith("gloo:")]
+    places = np.searchsorted(begins, [event["ts"] for event in work], side="right") - 1
+    return [(calls[i]["name"], event) for i, event in zip(places, work, strict=True) if i >= 0]
 
 
 def describe(trace: dict[str, Any]) -> str:
@@ -134,9 +174,11 @@ def describe(trace: dict[str, Any]) -> str:
     def part(name: str) -> str:
         return f"{trace[name]:.1f} ms ({trace[name] / trace['wall']:.0%})"
 
+    exchange = [name for name in ("all_reduce", *_SHARDED) if name in trace]
     return (
         f"profile of {trace['steps']} steps: {trace['wall']:.1f} ms a step, {trace['device']} "
-        f"{part('busy')}, waiting for the loader {part('loader')}, all-reduce {part('all_reduce')}"
+        f"{part('busy')}, waiting for the loader {part('loader')}, "
+        + ", ".join(f"{name.replace('_', '-')} {part(name)}" for name in exchange)
     )
 
 

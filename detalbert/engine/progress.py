@@ -61,6 +61,10 @@ class Progress(pytorch.PyTorchCallback):
             "lr": f"{avg_metrics['learning_rate']:.2e}",
             "examples/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
+        if "mfu" in avg_metrics:
+            facts["mfu"] = f"{avg_metrics['mfu']:.2f}"
+        if "memory_gib" in avg_metrics:
+            facts["GiB"] = f"{avg_metrics['memory_gib']:.1f}"
         if self.bar is not None:
             self.bar.update(new)
             self.bar.set_postfix(facts)

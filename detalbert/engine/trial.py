@@ -5,7 +5,6 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 """
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
+from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.handover import Handover, Unsharded
 from detalbert.engine.loaders import default_workers
+from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
@@ -84,6 +85,7 @@ class StepTrial(pytorch.PyTorchTrial):
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
         self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
+        self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
         self.progress = Progress(self.steps, first, self.rank == 0, shown)
         metric = context.get_experiment_config()["searcher"]["metric"]
@@ -113,8 +115,14 @@ class StepTrial(pytorch.PyTorchTrial):
         self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
         return self._prepare_device()
 
-    def make_meter(self, epoch: float) -> "TrainingMeter":
+    def make_meter(self, epoch: float) -> TrainingMeter:
         return TrainingMeter(epoch)
+
+    def row_flops(self, row: Row) -> float | None:
+        """Of one forward and backward over a row on the host; None: of a model not known."""
+        config = self.model.config
+        known = config.model_type in ENCODERS
+        return training_flops(config, row_lengths(row)) if known else None
 
     @property
     def data_rank(self) -> int:
@@ -174,6 +182,8 @@ class StepTrial(pytorch.PyTorchTrial):
         self.gradients.zero()
         self.add_gradients(batch)
         self.meter.step = batch_idx + 1
+        if self.utilization is not None:
+            self.utilization.add(map(self.row_flops, batch))
         self.scaler.unscale_(self.optimizer)
         if self.hparams.max_grad_norm:
             self.gradients.clip(self.hparams.max_grad_norm)
@@ -196,6 +206,14 @@ class StepTrial(pytorch.PyTorchTrial):
     def backward(self, loss: Tensor) -> None:
         self.context.backward(self.scaler.scale(loss))
 
+    def _prepare_utilization(self) -> Utilization | None:
+        """On a GPU. It is wrapped after the meter, whose seconds it takes."""
+        device, half = self.context.device, self.dtype is not torch.float32
+        if device.type != "cuda":
+            return None
+        used = Utilization(self.meter, device, half)
+        return self.context.wrap_reducer(used, for_validation=False)
+
     def _prepare_profile(self) -> StepProfile:
         wanted = self.hparams.profile_steps
         if wanted and WARM_UP + wanted > self.steps:
@@ -214,46 +232,6 @@ class StepTrial(pytorch.PyTorchTrial):
         if wanted == "auto":
             wanted = token_budget.resolve(self.forward, longest, self.slots)
         return wanted
-
-
-class TrainingMeter(pytorch.MetricReducer):
-    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device.
-
-    Args: epoch: steps of an epoch, with the fraction.
-    """
-
-    def __init__(self, epoch: float) -> None:
-        self.epoch = epoch
-        self.step = 0  # of the whole run
-        self.throughput = {"windows": 0, "tokens": 0, "seconds": 0.0}  # of all slots, last report
-
-    def epochs(self, step: int) -> float:
-        """How often the data was gone through: 100 steps of 256 of 132,198 windows are 0.1937."""
-        return step / self.epoch
-
-    def reset(self) -> None:
-        self.losses: list[torch.Tensor] = []
-        self.windows = self.tokens = 0
-        self.began = time.monotonic()
-
-    def update(self, row: Row, losses: torch.Tensor) -> None:
-        self.losses.append(losses.detach().sum())
-        self.windows += len(losses)
-        self.tokens += len(row["input_ids"])
-
-    def per_slot_reduce(self) -> tuple[float, int, int, float]:
-        total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
-        return total, self.windows, self.tokens, time.monotonic() - self.began
-
-    def cross_slot_reduce(self, per_slot: list[tuple[float, int, int, float]]) -> dict[str, float]:
-        loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
-        seconds = max(slot[3] for slot in per_slot)
-        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
-        return {
-            "loss": loss / max(windows, 1),
-            "examples_per_second": windows / seconds,
-            "epochs": self.epochs(self.step),
-        }
 
 
 class Charts(pytorch.PyTorchCallback):

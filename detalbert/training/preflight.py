@@ -114,19 +114,25 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
     )
 
 
-def check_gpu_memory(gpu_uuids: Sequence[str], parameters: int) -> None:
+def check_gpu_memory(
+    gpu_uuids: Sequence[str], parameters: int, parts: int = 1, gathered: int = 0
+) -> None:
     """Refuse GPUs with less free memory than the model's states alone take.
 
     Weights, gradients and two moments in fp32 are 16 bytes a parameter; CUDA itself and the
     smallest activations about 1 GiB. Read from nvidia-smi: asking CUDA would take memory on each.
+
+    Args: parts: that the states are split into, one on each GPU; gathered: bytes of the largest
+    layer, where it is whole on each for a moment.
     """
-    needed = 16 * parameters + GIB
+    needed = 16 * parameters // parts + gathered + GIB
+    share = f"1/{parts} of " if parts > 1 else ""
     for uuid, free, total in gpu_memory():
         if uuid in gpu_uuids and free < needed:
             raise Unavailable(
-                f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
-                f"{parameters / 1e6:.0f} M parameters takes {needed / GIB:.1f} GiB before its "
-                "first activation; end what holds the GPU, or take a larger one"
+                f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and {share}a "
+                f"model of {parameters / 1e6:.0f} M parameters takes {needed / GIB:.1f} GiB before "
+                "its first activation; end what holds the GPU, or take a larger one"
             )
 
 
@@ -150,25 +156,34 @@ def gpu_memory() -> list[tuple[str, int, int]]:
 
 def check_source(data: DataConfig, split: str) -> None:
     """Refuse `data.train` or `data.validation` when it is not there; nothing is downloaded."""
-    name = getattr(data, split)
-    path = Path(name)
+    name, key = getattr(data, split), f"data.{split}"
     if name == "generated" or (name in OFFICIAL and (Path(data.cache_dir) / name).is_file()):
         return
+    if name in OFFICIAL and not Path(name).exists():
+        reach(f"{sources.OFFICIAL_URL}/{name}", key)
+    else:
+        check_place(name, key, (".json",))
+
+
+def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file, a folder or a hub data set that is not there; nothing is downloaded.
+
+    Args: name: what the config's `key` says; suffixes: see `looks_like_path`.
+    """
+    path = Path(name)
     if path.exists():
         if not os.access(path, os.R_OK):
-            raise UserError(f"data.{split}: {path} cannot be read; give this task's user access")
-    elif name in OFFICIAL:
-        reach(f"{sources.OFFICIAL_URL}/{name}", f"data.{split}")
-    elif looks_like_path(name, (".json",)):
+            raise UserError(f"{key}: {path} cannot be read; give this task's user access")
+    elif looks_like_path(name, suffixes):
         raise UserError(
-            f"data.{split}: {path}: no such file in this container; mount it (bind_mounts), or "
-            f"set data.{split} to where it is"
+            f"{key}: {path}: no such file in this container; mount it (bind_mounts), or "
+            f"set {key} to where it is"
         )
     elif not offline():
         try:
             huggingface_hub.HfApi().dataset_info(name, timeout=20)
         except Exception as error:  # whatever HTTP and the hub's client raise
-            raise hub_error(error)(f"data.{split}: {name!r} is no file, {_reason(error)}") from None
+            raise hub_error(error)(f"{key}: {name!r} is no file, {_reason(error)}") from None
 
 
 def reach(url: str, key: str) -> None:

@@ -57,6 +57,9 @@ JOB_MISTAKES = [
      "hyperparameters.checkpoint_period", "46 minutes of 64 slots"),
     ("distributed64", "hyperparameters.checkpoint_period", None,
      "hyperparameters.checkpoint_period", "516 steps (an epoch, the default)"),
+    ("lm_125m", "resources.resource_pool", V100_SPOT, "hyperparameters.spot_notice", "unread"),
+    ("lm_125m", "resources.slots_per_trial", 64, "", None),  # 480 windows on 64 data ranks
+    ("lm_125m", "data.document", "x", "data.document", "did you mean 'documents'?"),
     ("distributed64", "hyperparameters.spot_notice", False,
      "hyperparameters.spot_notice", "unread"),
     ("lr_search", "searcher.max_time", 2000, "searcher.max_time", "max_steps = 1024"),

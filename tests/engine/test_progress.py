@@ -65,6 +65,15 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Clock, capsys: Any) ->
     ]  # fmt: skip
 
 
+def test_a_gpus_use_is_told_where_it_is_known(clock: Clock, capsys: Any) -> None:
+    shown = Progress(9, done=0, chief=True, shown=[])
+    report(shown, 1, mfu=0.4567, memory_gib=31.26)
+    report(shown, 1, memory_gib=31.26)
+    one, other = capsys.readouterr().err.splitlines()
+    assert one.endswith("  examples/s 12.3  mfu 0.46  GiB 31.3")
+    assert other.endswith("  examples/s 12.3  GiB 31.3")
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0s"), (59.4, "59s"), (60, "1m00s"), (133, "2m13s"), (3599.6, "1h00m"), (7380, "2h03m")],

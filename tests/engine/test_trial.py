@@ -12,8 +12,9 @@ from transformers import AlbertConfig
 import model_def
 from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
+from detalbert.engine.flops import training_flops
 from detalbert.engine.forward import Forward
-from detalbert.engine.trial import ModelBesideCheckpoint, TrainingMeter, read_context
+from detalbert.engine.trial import ModelBesideCheckpoint, read_context
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import parse_hparams
@@ -110,6 +111,35 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         assert trial.get_batch_length(first_batch(trial)) == 8
 
 
+def test_a_gpus_use_is_measured_in_training_alone(tiny_config: Path, monkeypatch: Any) -> None:
+    """One reducer after the meter, of rows on the host, in the precision of the products."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
+    with trial_of(tiny_config) as trial:
+        assert trial.utilization is None  # no GPU here
+        wrapped: list[Any] = []
+        gpu = SimpleNamespace(type="cuda")
+        trial.context = SimpleNamespace(
+            device=gpu, wrap_reducer=lambda made, **how: wrapped.append(how) or made
+        )
+        for dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
+            trial.dtype = dtype
+            used = trial._prepare_utilization()
+            assert (used.meter, used.device, used.peak) == (trial.meter, gpu, peak)
+        assert wrapped == [{"for_validation": False}] * 2
+
+
+def test_the_flops_of_a_steps_rows_are_counted(tiny_config: Path) -> None:
+    with trial_of(tiny_config, max_tokens_per_forward=256) as trial:
+        seen: list[Any] = []
+        trial.utilization = SimpleNamespace(add=seen.extend)
+        one_step(trial)
+        config, batch = trial.model.config, first_batch(trial)
+        lengths = [row["cu_seqlens"].diff().numpy() for row in batch]
+        assert len(batch) > 1 and seen == [training_flops(config, n) for n in lengths]
+        config.model_type = "modernbert"  # its layers are others
+        assert trial.row_flops(batch[0]) is None
+
+
 def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_module, "default_workers", lambda processes: 10 + processes)
     with trial_of(tiny_config, num_workers=3) as trial:
@@ -162,27 +192,6 @@ def test_frozen_parameters_stay_out_of_the_buffer(
         trained = [p for p in trial.model.parameters() if p.requires_grad]
         assert len(trial.gradients.parameters) == len(trained) > 2
         assert trial.model.qa_outputs.weight.grad is None
-
-
-def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(trial_module.time, "monotonic", lambda: now[0])
-    meter = TrainingMeter(epoch=12.5)
-    meter.step = 5
-    for _ in range(2):  # the second time nothing is left of the first
-        meter.reset()
-        assert meter.per_slot_reduce() == (0.0, 0, 0, 0.0)
-        losses = torch.tensor([1.0, 2.5], requires_grad=True)
-        meter.update({"input_ids": torch.zeros(30)}, losses)
-        meter.update({"input_ids": torch.zeros(12)}, losses[:1])
-        now[0] += 4.0
-        assert not any(loss.requires_grad for loss in meter.losses)
-        assert meter.per_slot_reduce() == (4.5, 3, 42, 4.0)
-    both = meter.cross_slot_reduce([(4.5, 3, 42, 4.0), (1.5, 1, 8, 2.0)])
-    assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
-    assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
-    nothing = meter.cross_slot_reduce([(0.0, 0, 0, 2.0)])
-    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "epochs": 0.4}
 
 
 def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:

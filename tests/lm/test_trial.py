@@ -1,6 +1,7 @@
 """A language model through the real entry point: restarts, layouts, what is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from detalbert.training.checkpoints import list_checkpoints
 from tests import chaos
 from tests.conftest import TINY_LM, configured, settings, train
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
+
+MS = r"([\d.]+) ms \(\d+%\)"
+PROFILE = re.compile(
+    rf"profile of 4 steps: ([\d.]+) ms a step, CPU operators {MS}, waiting for the loader [^,]*, "
+    rf"all-reduce {MS}, all-gather {MS}, reduce-scatter {MS}; trace: "
+)
 
 
 @pytest.fixture
@@ -70,9 +77,22 @@ def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
     values["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
     values["checkpoint_storage"] = {"save_trial_latest": 9}
     (folder / "lm.yaml").write_text(yaml.safe_dump(values))
-    done = train("--config", folder / "lm.yaml", "--output-dir", folder / "out", processes=2)
+    done = train(
+        "--config", folder / "lm.yaml", "--output-dir", folder / "out", *settings(profile_steps=4),
+        processes=2,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    (folder / "shown").write_text(done.stderr)
     return folder
+
+
+def test_a_profile_says_what_the_parts_of_a_model_cost(two: Path) -> None:
+    """And changes no bit: the other tests go on without one."""
+    found = PROFILE.search((two / "shown").read_text())
+    assert found is not None
+    wall, busy, *exchange = map(float, found.groups())
+    assert all(0 < part < wall for part in (busy, *exchange))
+    assert busy + sum(exchange) < 1.01 * wall
 
 
 def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
