@@ -23,6 +23,7 @@ def kept(trial: Trial, checkpoint: Any) -> pathlib.Path:
 def test_every_process_saves_its_part_and_a_preempted_trial_goes_on_to_the_same_bits(
     trial: Trial,
 ) -> None:
+    trial.config["resources"] = {"slots_per_trial": 2}
     with trial.master(slots=(2,), metric="loss") as master:
         done = trial.run(master)
         finished(done, master)
@@ -63,6 +64,7 @@ def test_every_process_saves_its_part_and_a_preempted_trial_goes_on_to_the_same_
 @pytest.mark.parametrize("trial", [SHARDED], indirect=True)
 def test_a_layout_that_does_not_fit_the_slots_is_one_line(trial: Trial) -> None:
     trial.config["hyperparameters"]["layout"] = {"tensor": 4}
+    trial.config["resources"] = {"slots_per_trial": 2}
     with trial.master(slots=(2,)) as master:
         done = trial.run(master)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
