@@ -4,7 +4,7 @@ python train.py                                          # configs/local.yaml, t
 python train.py --config configs/single.yaml --output-dir runs/single
 torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 python train.py --config configs/pretrain_local.yaml     # its data has `text`: it pretrains
-python train.py --config configs/lm_local.yaml           # `documents`: a language model, here only
+python train.py --config configs/lm_local.yaml           # `documents`: a language model
 det experiment create configs/distributed64.yaml .       # the config's entrypoint runs this file
 """
 

@@ -42,7 +42,10 @@ class ShardedController(pytorch._PyTorchTrialController):
 
     def _run(self) -> None:
         super()._run()
+        began = time.monotonic()
         self._finish()
+        if stalls := self.context._core.checkpoint.stalls:
+            stalls[-1] += time.monotonic() - began
 
     def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
         if self._writing is not None and self._writing.done():

@@ -63,6 +63,7 @@ class UploadedParts(core.CheckpointContext):
         """Yields a folder of this process alone, uploaded in the end, and what to call it."""
         steps = metadata["steps_completed"]
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+        folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too
         try:
             yield folder, "in checkpoint_storage"
             everywhere = peers.allgather(describe_files(folder))

@@ -36,6 +36,7 @@ def test_every_process_saves_its_part_and_a_preempted_trial_goes_on_to_the_same_
     whole = kept(trial, master.checkpoints[-1])
     sizes = [path.stat().st_size for path in sorted(whole.glob("*.distcp"))]
     assert len(sizes) == 2 and max(sizes) < 1.3 * min(sizes)
+    assert whole.stat().st_mode & 0o777 == 0o755  # others read the storage, too
     listed = master.checkpoints[-1].resources
     assert int(listed["__1_0.distcp"]) == sizes[1] and "code/lm/trial.py" in listed
     assert json.loads((whole / "pretrained" / "config.json").read_text())["model_type"] == "llama"
