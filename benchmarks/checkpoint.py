@@ -19,7 +19,7 @@ from torch.distributed.checkpoint import state_dict as parts
 from transformers import AutoConfig
 
 from benchmarks.measure import Different, Options, rates, ratio_of
-from detalbert.training.parts import save_tensors
+from detalbert.training.parts import TensorSaver
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
 
@@ -63,14 +63,14 @@ def _process(
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
     optimizer.step()
-    group = dist.new_group(backend="gloo")
+    saver = TensorSaver(dist.new_group(backend="gloo"))
     seconds: dict[str, list[float]] = {"ours": [], "peer": [], "whole": []}
     wrong, size = "", 0
     for repeat in range(repeats + 1):  # the first is the warm-up
         paths = [folder / f"{repeat}-{side}" for side in ("ours", "peer")]
         for path in paths:
             path.mkdir(exist_ok=True)
-        times = _save_both(paths, model, optimizer, group)
+        times = _save_both(paths, model, optimizer, saver)
         for name, value in times.items() if repeat else ():
             seconds[name].append(value)
         part = f"__{rank}_0.distcp"
@@ -91,12 +91,12 @@ def _save_both(
     paths: list[Path],
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    group: dist.ProcessGroup,
+    saver: TensorSaver,
 ) -> dict[str, float]:
     """Seconds that training waits for ours, until it is on the disk, and for the peer."""
     dist.barrier()
     began = time.perf_counter()
-    wait = save_tensors(paths[0], model, optimizer, group)
+    wait = saver.save(paths[0], model, optimizer)
     stall = time.perf_counter() - began
     wait()
     whole = time.perf_counter() - began

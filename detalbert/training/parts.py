@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from detalbert.errors import UserError, first_line
@@ -34,38 +37,76 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def save_tensors(
-    path: Path, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None
-) -> Callable[[], None]:
-    """Copy weights and, after a step, the optimizer's state; write the copy in another thread.
+class TensorSaver:
+    """Copies weights and optimizer to the host and writes the copy in another thread.
 
-    Tensors alone: of anything else torch would unpickle what it reads.
+    The copy's memory is kept for the next: new memory takes longer than the copying.
 
     Args: group: of all processes, for tensors on the host; nobody else may use it meanwhile.
-    Returns: waits for the files; raises RuntimeError for a full disk, of any process.
     """
-    tensors = {"model": parts.get_model_state_dict(model)}
-    numbers: dict[str, dict[str, float]] = {}
-    if optimizer.state:  # else torch would make one, and count a step
-        tensors["optimizer"], numbers = _split(model, optimizer)[1:]
-    if dist.get_rank() == 0:
-        values = {name: {k: v.item() for k, v in kept.items()} for name, kept in numbers.items()}
-        (path / NUMBERS).write_text(json.dumps(values))
-    writer = dcp.FileSystemWriter(path)
-    written = dcp.async_save(tensors, storage_writer=writer, process_group=group)
 
-    def wait() -> None:
-        try:
-            written.result()
-        except CheckpointException as error:  # no Exception: nobody else would catch it
-            failure, _ = next(iter(error.failures.values()))
-            raise RuntimeError(first_line(failure)) from None
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self._copy: dict[str, Any] = {}
 
-    return wait
+    def save(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Callable[[], None]:
+        """Begin to write; what is written is the state now. One at a time.
+
+        Tensors alone: of anything else torch would unpickle what it reads.
+
+        Returns: waits for the files; raises RuntimeError for a full disk, of any process.
+        """
+        tensors = {"model": parts.get_model_state_dict(model)}
+        numbers: dict[str, dict[str, float]] = {}
+        if optimizer.state:  # else torch would make one, and count a step
+            tensors["optimizer"], numbers = _split(model, optimizer)[1:]
+        if dist.get_rank() == 0:
+            values = {n: {k: v.item() for k, v in kept.items()} for n, kept in numbers.items()}
+            (path / NUMBERS).write_text(json.dumps(values))
+        writer = _Writer(path, self._stage)
+        written = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
+
+        def wait() -> None:
+            try:
+                written.result()
+            except CheckpointException as error:  # no Exception: nobody else would catch it
+                failure, _ = next(iter(error.failures.values()))
+                raise RuntimeError(first_line(failure)) from None
+
+        return wait
+
+    def _stage(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        if self._copy.keys() != tensors.keys():
+            self._copy = BlockingAsyncStager().stage(tensors)
+        else:
+            _copy_over(self._copy, tensors)
+        return self._copy
+
+
+class _Writer(dcp.FileSystemWriter):
+    """Has `stage` copy what torch is to write."""
+
+    def __init__(self, path: Path, stage: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        super().__init__(path)
+        self.stage = stage
+
+
+@torch.no_grad()
+def _copy_over(copy: dict[str, Any], tensors: dict[str, Any]) -> None:
+    for name, value in tensors.items():
+        if isinstance(value, dict):
+            _copy_over(copy[name], value)
+        else:
+            _local(copy[name]).copy_(_local(value))
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    """This process's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
-    """What `save_tensors` wrote, at any layout; without `optimizer`, the weights.
+    """What a `TensorSaver` wrote, at any layout; without `optimizer`, the weights.
 
     Raises UserError for weights of another model.
     """

@@ -20,7 +20,7 @@ from determined import pytorch
 
 from detalbert.errors import UserError
 from detalbert.training.local import LocalController, copy_modules
-from detalbert.training.parts import files_needed, load_tensors, save_tensors
+from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class ShardedController(pytorch._PyTorchTrialController):
         super().__init__(*args, **kwargs)
         # A group of its own: what is written beside training must not meet training's messages.
         self._group = dist.new_group(backend="gloo")
+        self._tensors = TensorSaver(self._group)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._same: bool | None = None  # whether the checkpoint to load is this trial's own
@@ -74,7 +75,7 @@ class ShardedController(pytorch._PyTorchTrialController):
             if self.is_chief:
                 self._save_state(path)
             (model,), (optimizer,) = self.context.models, self.context.optimizers
-            wait = save_tensors(path, model, optimizer, self._group)
+            wait = self._tensors.save(path, model, optimizer)
             says = f"checkpoint at step {steps}: {name}"
             self._writing = self._writer.submit(self._write, stack.pop_all(), path, wait, says)
         if already_exiting:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 
-from detalbert.training.parts import load_tensors, save_tensors
+from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
@@ -49,7 +49,7 @@ def write(layout: Layout, folder: Path, tied: bool) -> tuple[dict[str, torch.Ten
     for number in range(2):
         job.step(number)
     (folder / "saved").mkdir(exist_ok=True)
-    save_tensors(folder / "saved", job.model, job.optimizer)()
+    TensorSaver().save(folder / "saved", job.model, job.optimizer)()
     return job.state(), [job.step(number) for number in (2, 3)]
 
 
@@ -97,7 +97,7 @@ def before_any_step(folder: Path) -> list[bool]:
     """Whether saving and loading weights leave an optimizer that took no step as it was."""
     job = Job(ONE, 7, False)
     (folder / "saved").mkdir(exist_ok=True)
-    save_tensors(folder / "saved", job.model, job.optimizer)()
+    TensorSaver().save(folder / "saved", job.model, job.optimizer)()
     load_tensors(folder / "saved", job.model, None)
     return [not job.optimizer.state]
 

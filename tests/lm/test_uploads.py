@@ -16,7 +16,7 @@ from determined.common import api, storage
 from determined.core import _checkpoint
 
 from detalbert.errors import UserError
-from detalbert.training.parts import files_needed, load_tensors, save_tensors
+from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from lm.layout import Layout
 from tests.fakes.master import TOKEN, FakeMaster
@@ -67,11 +67,11 @@ class Machine:
         with self.store.store_together(METADATA, Peers(self.group)) as (path, _):
             if dist.get_rank() == 0:
                 (path / STATE).write_text("{}")
-            save_tensors(path, self.job.model, self.job.optimizer, self.group)()
+            TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
 
     def save_as_determined_would(self) -> None:
         with self.theirs.store_path(METADATA, shard=True) as (path, _):
-            save_tensors(path, self.job.model, self.job.optimizer, self.group)()
+            TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
 
     def restore(self, name: str) -> None:
         with self.store.restore_path(name) as path:
