@@ -53,7 +53,7 @@ from detalbert.training import (
     search,
     sharded,
     spot,
-)  # fmt: skip
+)
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
