@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from detalbert.corpus import packed, sources, storage
 from detalbert.errors import UserError
@@ -19,9 +18,10 @@ from detalbert.training.preflight import GIB
 from lm.data import load_tokenizer
 from lm.hparams import LmHParams
 from lm.layout import choose_layout, parse_layout
-from lm.model import empty_model, read_config
+from lm.model import read_config
 from lm.packed import check_family
 from lm.settings import DocumentsConfig, parse_documents_config
+from lm.sizes import causal_sizes, split_memory
 
 _SUFFIXES = (*sources.SUFFIXES, *packed.CODECS)
 _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache is overrated
@@ -44,14 +44,14 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
     slots = (config.get("resources") or {}).get("slots_per_trial", 1)
     here = len(gpu_uuids) or slots
     layout = choose_layout(parse_layout(hparams.layout), model, slots, here)
-    parameters, layer = count_parameters(model)
+    sizes = causal_sizes(model)
     if gpu_uuids:
-        width = 4 if hparams.precision == "fp32" else 2
-        gathered = layer * width // layout.tensor
-        parts = layout.shard * layout.tensor
-        preflight.check_gpu_memory(gpu_uuids, parameters, parts, gathered)
+        memory = split_memory(sizes, layout, hparams)
+        preflight.check_gpu_memory(gpu_uuids, memory, hparams, sizes.parameters)
     shards = text // _BYTES_PER_TOKEN * (2 if model.vocab_size <= 2**16 else 4)
-    check_disks(config, Path(data.cache_dir), shards, 12 * parameters, machines=-(-slots // here))
+    check_disks(
+        config, Path(data.cache_dir), shards, 12 * sizes.parameters, machines=-(-slots // here)
+    )
 
 
 def find_text(name: str, key: str) -> int:
@@ -95,15 +95,6 @@ def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
     pieces = data.vocab_size
     tokenizer: Any = load_tokenizer(data) if pieces is None else _Learned(pieces)
     return read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
-
-
-def count_parameters(config: PretrainedConfig) -> tuple[int, int]:
-    """Of the model, and of the largest part that FSDP gathers at a time: a layer, or the rest."""
-    model = empty_model(config)
-    parameters = sum(p.numel() for p in model.parameters())
-    modules = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    layers = [sum(p.numel() for p in module.parameters()) for module in modules]
-    return parameters, max([*layers, parameters - sum(layers)])
 
 
 def check_disks(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AlbertConfig, AlbertForPreTraining
 
+from detalbert.engine.memory import Sizes
 from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
 from detalbert.training.workload import Workload
@@ -22,12 +23,14 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     """
     data = parse_text_config(config["data"])
     preflight.check_gpus(gpu_uuids)
-    parameters = 0
+    sizes = None
     if hparams.model is None:
+        model_config = AlbertConfig(**hparams.model_keys())
         with torch.device("meta"):
-            model = AlbertForPreTraining(AlbertConfig(**hparams.model_keys()))
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-    preflight.check_room(config, gpu_uuids, parameters, Path(data.cache_dir), preflight.GIB)
+            model = AlbertForPreTraining(model_config)
+        sizes = Sizes.of(model_config, sum(p.numel() for p in model.parameters()))
+    room = Path(data.cache_dir), preflight.GIB
+    preflight.check_room(config, hparams, sizes, gpu_uuids, *room, hparams.masked_fraction)
 
 
 PRETRAINING = Workload(

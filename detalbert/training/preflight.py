@@ -4,7 +4,6 @@
 all ranks, once their process group is up. Both raise UserError, whose text says what to do.
 """
 
-import contextlib
 import datetime
 import os
 import re
@@ -20,15 +19,15 @@ from typing import Any
 import huggingface_hub
 import torch
 from determined.common import constants
-from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig
 
+from detalbert.engine.memory import Memory, Sizes, replicated
+from detalbert.engine.sizes import find_sizes
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.hub import find_local, hub_error, is_checkpoint, looks_like_path
-from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
+from detalbert.hub import hub_error, looks_like_path
+from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
 from detalbert.squad import sources
 
 GIB = 2**30
-WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 OFFICIAL = sources.OFFICIAL_SHA256
 
 
@@ -44,7 +43,7 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
     check_source(data, "validation")
     generated = data.train == data.validation == "generated"
     room = GIB // 16 if generated else GIB
-    check_room(config, gpu_uuids, count_parameters(hparams), Path(data.cache_dir), room)
+    check_room(config, hparams, find_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
@@ -58,14 +57,22 @@ def check_gpus(gpu_uuids: Sequence[str]) -> None:
 
 def check_room(
     config: Mapping[str, Any],
+    hparams: StepHParams,
+    sizes: Sizes | None,
     gpu_uuids: Sequence[str],
-    parameters: int,
     cache: Path,
     cache_bytes: int,
+    masked: float = 0.0,
 ) -> None:
-    """Refuse GPUs without memory for the model, and full disks."""
-    if gpu_uuids:
-        check_gpu_memory(gpu_uuids, parameters)
+    """Refuse GPUs without memory for an encoder, and full disks.
+
+    Args: sizes: of the model, None for one that is not known; masked: see memory.replicated.
+    """
+    parameters = 0 if sizes is None else sizes.parameters
+    if gpu_uuids and sizes is not None:
+        slots = (config.get("resources") or {}).get("slots_per_trial", 1)
+        memory = replicated(sizes, slots, hparams.precision != "fp32", False, masked)
+        check_gpu_memory(gpu_uuids, memory, hparams, parameters)
     check_disk(cache, cache_bytes, "the feature cache")
     # Weights and the optimizer's two moments in fp32; the last checkpoint stays until the next is.
     storage = checkpoint_folder(config.get("checkpoint_storage") or {})
@@ -115,24 +122,26 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
 
 
 def check_gpu_memory(
-    gpu_uuids: Sequence[str], parameters: int, parts: int = 1, gathered: int = 0
+    gpu_uuids: Sequence[str], memory: Memory, hparams: StepHParams, parameters: int
 ) -> None:
-    """Refuse GPUs with less free memory than the model's states alone take.
+    """Refuse GPUs with less free memory than the model and a forward of this config take.
 
-    Weights, gradients and two moments in fp32 are 16 bytes a parameter; CUDA itself and the
-    smallest activations about 1 GiB. Read from nvidia-smi: asking CUDA would take memory on each.
-
-    Args: parts: that the states are split into, one on each GPU; gathered: bytes of the largest
-    layer, where it is whole on each for a moment.
+    Read from nvidia-smi: asking CUDA would take memory on each. The smallest forward is one window.
     """
-    needed = 16 * parameters // parts + gathered + GIB
-    share = f"1/{parts} of " if parts > 1 else ""
+    budget = hparams.max_tokens_per_forward
+    tokens = hparams.max_seq_length if budget == "auto" else budget
+    needed, rest = memory.at(tokens), memory.at(0)
     for uuid, free, total in gpu_memory():
         if uuid in gpu_uuids and free < needed:
+            fits = int((free - rest) // memory.per_token)
+            cure = "take a larger one, or split the model"
+            if fits >= hparams.max_seq_length:
+                cure = f"set hyperparameters.max_tokens_per_forward to {fits} or less"
             raise Unavailable(
-                f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and {share}a "
-                f"model of {parameters / 1e6:.0f} M parameters takes {needed / GIB:.1f} GiB before "
-                "its first activation; end what holds the GPU, or take a larger one"
+                f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
+                f"{parameters / 1e6:.0f} M parameters takes {rest / GIB:.1f} GiB here and "
+                f"{(needed - rest) / GIB:.1f} more for {tokens} tokens (modelled); end what holds "
+                f"the GPU, or {cure}"
             )
 
 
@@ -183,7 +192,9 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
         try:
             huggingface_hub.HfApi().dataset_info(name, timeout=20)
         except Exception as error:  # whatever HTTP and the hub's client raise
-            raise hub_error(error)(f"{key}: {name!r} is no file, {_reason(error)}") from None
+            raise hub_error(error)(
+                f"{key}: {name!r} is no file, and the hub does not give it: {first_line(error)}"
+            ) from None
 
 
 def reach(url: str, key: str) -> None:
@@ -200,43 +211,6 @@ def reach(url: str, key: str) -> None:
 def offline() -> bool:
     """Whether the hub is not to be asked; what its cache holds is found out when it is loaded."""
     return huggingface_hub.constants.HF_HUB_OFFLINE
-
-
-def count_parameters(hparams: HParams) -> int:
-    """Parameters of the model, without its weights; 0 for a config that builds no model, of which
-    `models.build_model` says why. Raises UserError for a model that is not there."""
-    if hparams.model is None:
-        keys = {"model_type": "albert", **(hparams.model_config or {})}
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return _count(AutoConfig.for_model(keys.pop("model_type"), **keys))
-        return 0
-    path = Path(find_local(hparams.model))
-    weights = is_checkpoint(hparams.model) or any(list(path.glob(name)) for name in WEIGHT_FILES)
-    if path.is_dir() and not weights:
-        raise UserError(
-            f"hyperparameters.model: {hparams.model!r} has no weights in this container; "
-            ".detignore may have kept them out of the upload"
-        )
-    try:
-        return _count(AutoConfig.from_pretrained(find_local(hparams.model)))
-    except (OSError, ValueError, KeyError) as error:
-        raise hub_error(error)(
-            f"hyperparameters.model: {hparams.model!r} is no folder here, {_reason(error)}"
-        ) from None
-
-
-def _count(config: Any) -> int:
-    if type(config) not in MODEL_FOR_QUESTION_ANSWERING_MAPPING:
-        return 0
-    # The class first: under a meta device transformers cannot import its module with torch 2.6.
-    model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
-    with torch.device("meta"):
-        model = model_class(config)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _reason(error: BaseException) -> str:
-    return f"and the hub does not give it: {first_line(error)}"
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:

@@ -1,6 +1,7 @@
 """What a machine of a cluster is asked before any work: each mistake ends there, in one line."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from detalbert.errors import UserError
 from detalbert.training import preflight as shared
 from lm import preflight
 from lm.hparams import parse_lm_hparams
+from lm.layout import Layout
+from lm.sizes import causal_sizes, split_memory
 from lm.workload import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
 from workloads import choose
@@ -88,36 +91,36 @@ def test_a_data_set_of_the_hub_is_asked_for(
     assert names == ["some/text", "other/text"]
 
 
-def whole() -> tuple[int, int]:
-    """Parameters of TINY_LM's model, and without its layers, by the library's own model."""
+def whole() -> int:
+    """Parameters of TINY_LM's model, by the library's own model."""
     keys = dict(TINY_LM["hyperparameters"]["model_config"], vocab_size=VOCABULARY)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
-    count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
-    return count(model), count(model) - count(model.model.layers)
+    return sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    "layout, parts, tensor",
-    [({}, 4, 1), ({"shard": 2, "tensor": 2}, 4, 2), ({"replicate": 2, "shard": 2}, 2, 1)],
-)
-@pytest.mark.parametrize("precision, width", [("fp32", 4), ("auto", 2)])
-def test_a_gpu_holds_its_part_of_the_states_and_a_gathered_layer(
-    layout: dict[str, int], parts: int, tensor: int, precision: str, width: int,
-    asked: dict[str, Any],
-) -> None:  # fmt: skip
-    parameters, rest = whole()
-    asked["free"] = 16 * parameters // parts + rest * width // tensor + 2**30
-    keys = {"slots": 4, "gpus": 4, "layout": layout or "auto", "precision": precision}
-    check(**keys)
+@pytest.mark.parametrize("layout", [{}, {"shard": 2, "tensor": 2}, {"replicate": 2, "shard": 2}])
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_a_gpu_holds_what_the_planner_counts(
+    layout: dict[str, int], precision: str, asked: dict[str, Any]
+) -> None:
+    config = dict(TINY_LM["hyperparameters"]["model_config"], vocab_size=VOCABULARY)
+    sizes = causal_sizes(AutoConfig.for_model(config.pop("model_type"), **config))
+    assert sizes.parameters == whole()
+    keys = {"layout": layout or "auto", "precision": precision}
+    hparams = parse_lm_hparams({**TINY_LM["hyperparameters"], **keys})
+    parts = Layout(**(layout or {"shard": 4}))
+    memory = split_memory(sizes, parts, hparams)
+    asked["free"] = math.ceil(memory.at(hparams.max_tokens_per_forward))
+    check(slots=4, gpus=4, **keys)
     asked["free"] -= 1
-    with pytest.raises(UserError, match=f"GPU-0: .* and 1/{parts} of a model of 0 M"):
-        check(**keys)
+    with pytest.raises(UserError, match="GPU-0: .* and a model of 0 M parameters takes 1.5 GiB"):
+        check(slots=4, gpus=4, **keys)
 
 
 def test_disks_hold_two_checkpoints_or_this_machines_parts(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, asked["free"] = 12 * whole()[0], 80 << 30
+    checkpoint, asked["free"] = 12 * whole(), 80 << 30
     monkeypatch.setattr(preflight.tempfile, "gettempdir", lambda: str(tmp_path))
     check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"})
     assert asked["gpus"] == 4

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from detalbert.engine.memory import Memory
+from detalbert.engine.sizes import find_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
@@ -82,16 +84,22 @@ def nvidia_smi(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any) -> None:
     nvidia_smi("GPU-a, 15000, 16160", "GPU-b, 2000, 16160", "GPU-c, [N/A], [N/A]")
-    preflight.check_gpu_memory(["GPU-a", "GPU-c"], 223_000_000)
-    with pytest.raises(UserError, match=r"GPU-b: 2.0 of 15.8 GiB.*223 M.*takes 4.3 GiB"):
-        preflight.check_gpu_memory(["GPU-a", "GPU-b"], 223_000_000)
-    preflight.check_gpu_memory(["GPU-b"], 12_000_000)
+    hparams = HParams(max_tokens_per_forward=1024)
+    memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
+    preflight.check_gpu_memory(["GPU-a", "GPU-c"], memory, hparams, 223_000_000)
+    with pytest.raises(UserError, match=r"GPU-b: 2.0 of 15.8 GiB.*223 M.*takes 5.5 .* and 1.0 mor"):
+        preflight.check_gpu_memory(["GPU-a", "GPU-b"], memory, hparams, 223_000_000)
+    small = memory._replace(states=0)  # 2,000 MiB less 1.5 GiB: 464 tokens
+    with pytest.raises(UserError, match="max_tokens_per_forward to 464 or less"):
+        preflight.check_gpu_memory(["GPU-b"], small, hparams, 12_000_000)
+    auto = HParams(max_tokens_per_forward="auto")  # one window of 384 is the least
+    preflight.check_gpu_memory(["GPU-b"], small, auto, 12_000_000)
 
 
 def test_memory_is_not_judged_without_nvidia_smi(nvidia_smi: Any) -> None:
     nvidia_smi("Failed to initialize NVML", status=9)
     assert preflight.gpu_memory() == []
-    preflight.check_gpu_memory(["GPU-a"], 10**12)
+    preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
 
 
 def data(**values: Any) -> DataConfig:
@@ -152,18 +160,18 @@ def test_parameters_are_counted_without_weights() -> None:
         "intermediate_size": 16384,
         "embedding_size": 128,
     }
-    assert round(preflight.count_parameters(HParams(model_config=xxlarge)) / 1e6) == 206
-    tiny = preflight.count_parameters(HParams(model="embedded/albert-tiny"))
-    assert 260_000 < tiny < 270_000
-    assert preflight.count_parameters(HParams(model_config={"model_type": "no-such"})) == 0
+    assert round(find_sizes(HParams(model_config=xxlarge)).parameters / 1e6) == 206
+    tiny = find_sizes(HParams(model="embedded/albert-tiny"))
+    assert 260_000 < tiny.parameters < 270_000
+    assert find_sizes(HParams(model_config={"model_type": "no-such"})) is None
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="'no/such-model' is no folder here"):
-        preflight.count_parameters(HParams(model="no/such-model"))
+        find_sizes(HParams(model="no/such-model"))
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
     with pytest.raises(UserError, match="has no weights in this container; .detignore"):
-        preflight.count_parameters(HParams(model=str(tmp_path)))
+        find_sizes(HParams(model=str(tmp_path)))
 
 
 def test_disks(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,230 @@
+"""Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as published."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForQuestionAnswering, PretrainedConfig
+
+from detalbert.engine import attention
+from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
+from lm.gradients import accumulate
+from lm.layout import Layout, make_mesh
+from lm.model import build_model
+from lm.packed import pack
+from lm.sizes import causal_sizes
+from tests.lm.ranks import CPU, VOCABULARY, rows_of, start, tiny, windows
+
+Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes
+
+
+def kept_bytes(forward: Callable[[], Any]) -> int:
+    """Of all tensors that a forward keeps for its backward, each storage once."""
+    storages = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def slope(kept: Kept) -> float:
+    """Bytes a token and layer: what does not depend on both goes out by subtraction."""
+    return (kept(4, 256) - kept(2, 256) - kept(4, 128) + kept(2, 128)) / (2 * 128)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One output of attention, as of CUDA's kernel; on a CPU each window has its own, and they are
+    joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
+    plain = F.layer_norm
+
+    def kernel(
+        q: Any, k: Any, v: Any, layout: Any, dropout: float, scale: Any, causal: bool
+    ) -> Any:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return out.transpose(1, 2)
+
+    def norm(x: torch.Tensor, *shape: Any) -> torch.Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            return plain(x, *shape)
+        with torch.autocast("cpu", enabled=False):
+            return plain(x.float(), *shape)
+
+    monkeypatch.setattr(attention, "_without_kernel", kernel)
+    monkeypatch.setattr(F, "layer_norm", norm)
+
+
+def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: int) -> int:
+    name = "n_layer" if family == "gpt2" else "num_hidden_layers"
+    positions = {"n_positions" if family == "gpt2" else "max_position_embeddings": 256}
+    config = tiny(family, **{name: layers}, **positions)
+    dtype = torch.bfloat16 if half else None
+    model = build_model(config, make_mesh(Layout(), CPU), 0, None, dtype, checkpointing)
+    row = pack([(torch.zeros(tokens + 1, dtype=torch.long), torch.tensor([tokens + 1]))])
+    return kept_bytes(lambda: model(row))
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["half", "fp32"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2"])
+def test_a_causal_layer_keeps_what_the_hooks_see(family: str, half: bool) -> None:
+    sizes = causal_sizes(tiny(family))
+    kept = functools.partial(causal, family, half)
+    assert layer_bytes(sizes, half) == pytest.approx(
+        slope(functools.partial(kept, False)), rel=0.01
+    )
+    inputs = slope(functools.partial(kept, True))  # with activation checkpointing
+    assert inputs == (2 if half else 4) * sizes.hidden
+    ours = split(sizes, 1, 1, half, True, False).per_token
+    more = split(sizes._replace(layers=3), 1, 1, half, True, False).per_token
+    assert more - ours == inputs
+
+
+def encoder(family: str, **keys: Any) -> PretrainedConfig:
+    shape = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 192}
+    if family == "distilbert":
+        shape = {"dim": 64, "n_heads": 4, "hidden_dim": 192}
+    names = "attention_probs_dropout_prob", "attention_dropout", "qa_dropout"
+    drops = dict.fromkeys((*names, "classifier_dropout_prob"), 0.0)
+    return AutoConfig.for_model(
+        family, vocab_size=128, max_position_embeddings=300, **shape, **drops, **keys
+    )
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("family", ["albert", "bert", "distilbert"])
+def test_an_encoder_s_layer_keeps_what_the_hooks_see(
+    family: str, precision: str, dropout: float
+) -> None:
+    drop = {"dropout" if family == "distilbert" else "hidden_dropout_prob": dropout}
+
+    def kept(layers: int, tokens: int) -> int:
+        name = "n_layers" if family == "distilbert" else "num_hidden_layers"
+        model = AutoModelForQuestionAnswering.from_config(
+            encoder(family, **drop, **{name: layers}), attn_implementation=attention.PACKED
+        )
+        forward = Forward(model.train(), precision, CPU, compiled=False)
+        forward.refresh()
+        return kept_bytes(lambda: forward(made_up_row(tokens, tokens, CPU)))
+
+    sizes = Sizes.of(encoder(family, **drop), 0)
+    assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)
+
+
+def test_a_padded_grid_keeps_more() -> None:
+    sizes = Sizes.of(encoder("bert"), 0)
+    more = layer_bytes(sizes, True, grid=True) - layer_bytes(sizes, True)
+    assert more == pytest.approx(2 * 64 * (4 * 2.2 - 3))  # q, k, v, output; q, k, v unpadded go
+    dropped = Sizes.of(encoder("bert", **{}), 0)._replace(padded=True)
+    assert layer_bytes(dropped, True) == layer_bytes(sizes, True, grid=True)
+
+
+def states(layout: Layout) -> dict[str, int]:
+    """Bytes of this process's weights, gradients and moments after a step, by family."""
+    mesh, found = make_mesh(layout, CPU), {}
+    for family in ("llama", "gpt_neox"):
+        model = build_model(tiny(family, **WIDE), mesh, 0)
+        optimizer = torch.optim.AdamW(model.parameters())
+        share = windows(0, 4)[layout.data_rank(dist.get_rank()) :: layout.data_ranks]
+        accumulate(model, rows_of(share, 4), layout)
+        optimizer.step()
+        moments = [v for s in optimizer.state.values() for v in s.values() if v.ndim]
+        tensors = [*model.parameters(), *(p.grad for p in model.parameters()), *moments]
+        found[family] = sum(_local(t).nbytes for t in tensors)
+    return found
+
+
+WIDE = {"hidden_size": 128, "intermediate_size": 256}
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 4, 1), Layout(1, 2, 2), Layout(2, 2, 1)], ids=str)
+def test_states_are_the_tensors_of_four_processes(layout: Layout, tmp_path: Path) -> None:
+    measured = start(states, 4, tmp_path, layout)
+    for family in measured[0]:
+        sizes = causal_sizes(tiny(family, **WIDE))
+        planned = split(sizes, layout.shard, layout.tensor, False, False, False).states
+        mean = sum(found[family] for found in measured) / 4
+        assert planned == pytest.approx(mean, rel=0.01)
+
+
+# llm-foundry, scripts/train/benchmarking/README.md (commit 8c8dd48), 2,048 tokens, 8 GPUs, no
+# activation checkpointing: (layers, h, heads, parameters) of its MPT models, of the same products
+# as GPT-NeoX; its micro-batches on A100 of 40 GB ("PURE": all states in bf16) and of 80 GB.
+FOUNDRY = [
+    (12, 768, 12, 125_311_488, 26, 40), (24, 1024, 16, 355_985_408, 16, 32),
+    (24, 1536, 12, 760_470_528, 12, 24), (24, 2048, 16, 1_315_950_592, 8, 14),
+    (32, 2560, 20, 2_651_837_440, 5, 10), (32, 4096, 32, 6_658_859_008, None, 6),
+    (40, 5120, 40, 12_853_954_560, None, 2),
+]  # fmt: skip
+# fms-fsdp, README.md (commit 6dc80d2): Llama 2 at 4,096 tokens, A100 of 80 GB, HSDP inside machines.
+FMS = [(32, 4096, 11008, 32, 6_738_415_616, 2), (40, 5120, 13824, 40, 13_015_864_320, 1)]
+
+
+def whole_logits(memory: Any, vocabulary: int) -> Any:
+    """As these train: the logits of all tokens in bf16, and with their gradient in fp32."""
+    return memory._replace(head=0, per_token=memory.per_token + 10 * vocabulary)
+
+
+@pytest.mark.parametrize(("layers", "h", "heads", "parameters", "small", "large"), FOUNDRY)
+def test_published_micro_batches_of_llm_foundry(
+    layers: int, h: int, heads: int, parameters: int, small: int | None, large: int
+) -> None:
+    layer = 12 * h * h
+    sizes = Sizes("gpt_neox", h, 4 * h, layers, heads, 50_368, parameters, layer)
+    memory = whole_logits(split(sizes, 8, 1, True, False, False), 50_368)
+    assert memory.tokens(80) // 2048 == pytest.approx(large, rel=0.25)
+    if small is not None:  # sums of gradients are in bf16 too
+        gathered = memory.gathered - 2 * layer - 4 * 50_368 * h
+        pure = memory._replace(states=memory.states / 2, gathered=gathered)
+        assert pure.tokens(40) // 2048 == pytest.approx(small, rel=0.25)
+
+
+@pytest.mark.parametrize(("layers", "h", "f", "heads", "parameters", "batch"), FMS)
+def test_published_micro_batches_of_fms_fsdp(
+    layers: int, h: int, f: int, heads: int, parameters: int, batch: int
+) -> None:
+    sizes = Sizes("llama", h, f, layers, heads, 32_000, parameters, 4 * h * h + 3 * h * f)
+    memory = whole_logits(split(sizes, 8, 1, True, False, False), 32_000)
+    assert memory.tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
+
+
+def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
+    """benchmarks/llama3_h100_202412_torchtitan.md: 82.4 and 67.0 GiB, 77.0 and 62.0 compiled."""
+    layer = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336
+    sizes = Sizes("llama", 4096, 14_336, 32, 32, 128_256, 8_030_261_248, layer)
+    few, many = (split(sizes, shard, 1, True, False, False).at(0) for shard in (8, 128))
+    assert (few - many) / 2**30 == pytest.approx(82.4 - 67.0, abs=2)
+
+
+def test_measured_on_an_h100() -> None:
+    """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
+    layers compiled."""
+    sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
+    memory = replicated(sizes, 1, True, False)
+    allocated = memory.states + 4096 * memory.per_token
+    assert allocated == pytest.approx(12_378_132_992, rel=0.1)
+
+
+def test_it_is_a_line_in_the_tokens() -> None:
+    sizes = causal_sizes(tiny("llama"))
+    memory = split(sizes, 2, 1, True, False, False)
+    most = memory.tokens(16)
+    assert memory.at(most) <= 16 * 2**30 * 0.95 < memory.at(most + 1)
+    assert memory.tokens(1) < 0  # the overhead alone is more
+    assert sizes.vocabulary == VOCABULARY
