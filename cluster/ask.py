@@ -13,7 +13,7 @@ from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.machines import gpu_of
-from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.masterconf import Cluster, Pool, cluster_of, own_machine
 from cluster.schema import Finding, mapping, mappings
 from detalbert.errors import Unavailable, first_line
 
@@ -140,4 +140,6 @@ def _pool(raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
     widths = Counter(len(mapping(agent.get("slots"))) for agent in mine)
     width = next(iter(widths)) if len(widths) == 1 else None
-    return Pool(name, width, len(mine), None, spot, slots=raw.get("slotsAvailable"))
+    kind, _, gpu = own_machine(name)
+    slots = raw.get("slotsAvailable")
+    return Pool(name, width, len(mine), gpu, spot, kind, slots=slots, own=True)

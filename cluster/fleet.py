@@ -55,7 +55,7 @@ class Start(NamedTuple):
     def describe(self, prices: dict[str, Price]) -> str:
         """How many machines, of which type, for how much an hour."""
         pool = self.pool
-        if self.needed is None or not pool.instance:
+        if self.needed is None or pool.own or not pool.instance:
             count = f"{self.needed} of " if self.needed else ""
             return f"pool {pool.name}: {count}your own machines"
         counts = sorted({self.needed, self.launched or 0} - {0})
@@ -142,7 +142,7 @@ def _check_spare(
             f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
             f"{machines}: once one is excluded, the trial ends or waits for ever"
         )
-        own = not pool.instance  # more of them may be added
+        own = pool.own  # more of them may be added
         fix = "add one" if own else f"max_instances: {machines + 1}"
         fix += ", or set launch_error: false in the master"
         yield Finding(file, "log_policies", f"{problem}; {fix}", warning=own)

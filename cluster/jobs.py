@@ -1,6 +1,5 @@
 """Whether an experiment and the pool it asks for go together: slots, batch, precision, memory."""
 
-import dataclasses
 import itertools
 import math
 import re
@@ -8,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.estimates import Shape, largest_token_budget, model_shape, seconds_per_step
 from cluster.fleet import pool_name, slots_of
-from cluster.machines import Gpu
 from cluster.masterconf import Cluster, Pool
+from cluster.planner import Planned, faults, plan
 from cluster.ranges import RANGES, is_number
 from cluster.schema import Finding, mapping, nearest
 from cluster.windows import WINDOWS
@@ -19,7 +17,6 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from lm.hparams import LmHParams
-from pretrain.hparams import PretrainHParams
 from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
@@ -106,7 +103,7 @@ def _check_trial(
         yield _from_error(file, error)._replace(warning=True)
     if hparams is None:
         return
-    if hparams.global_batch_size % slots and not isinstance(hparams, LmHParams):
+    if hparams.global_batch_size % slots and not _split(hparams):
         yield Finding(
             file,
             "hyperparameters.global_batch_size",
@@ -152,22 +149,23 @@ def _check_on_pool(
 ) -> Iterator[Finding]:
     """What depends on the machines: precision, memory, and what a spot reclaim costs."""
     yield from _check_precision(file, hparams, pool)
-    facts = dataclasses.asdict(hparams)
-    if isinstance(hparams, PretrainHParams):
-        facts["model_config"] = hparams.model_keys() if hparams.model is None else None
-    split = isinstance(hparams, LmHParams)  # not estimated: its layout divides its memory
-    shape = None if split else model_shape(facts, root)
-    if pool.gpu is None or (shape is None and not split):
+    try:
+        planned = plan(config, hparams, pool, root, slots)
+    except UserError as error:
+        yield _from_error(file, error)
         return
-    if shape is not None:
-        yield from _check_memory(file, hparams, shape, pool.gpu, slots)
-    if pool.spot:
+    if planned is not None:
+        yield from (Finding(file, key, problem) for key, problem in faults(planned))
+    if pool.gpu is not None and pool.spot and (planned is not None or _split(hparams)):
         if not hparams.spot_notice:
             problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
             yield Finding(file, "hyperparameters.spot_notice", f"{problem}; set it to true")
-        if shape is not None:
-            train = str(mapping(config.get("data")).get("train"))
-            yield from _check_loss(file, hparams, shape, pool, slots, WINDOWS.get(train))
+        if planned is not None:
+            yield from _check_loss(file, planned)
+
+
+def _split(hparams: StepHParams) -> bool:
+    return isinstance(hparams, LmHParams)
 
 
 def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Finding]:
@@ -184,41 +182,24 @@ def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Fi
         yield Finding(file, key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
 
 
-def _check_memory(
-    file: str, hparams: StepHParams, shape: Shape, gpu: Gpu, slots: int
-) -> Iterator[Finding]:
-    most = largest_token_budget(shape, gpu, slots, half=hparams.precision != "fp32")
-    if most < hparams.max_seq_length:
-        problem = (
-            f"does not train in {gpu.gigabytes} GB of a {gpu.name} (estimated); take a smaller"
-        )
-        yield Finding(file, "hyperparameters.model", f"{problem} model or another GPU")
-    elif hparams.max_tokens_per_forward != "auto" and hparams.max_tokens_per_forward > most:
-        yield Finding(
-            file,
-            "hyperparameters.max_tokens_per_forward",
-            f"{hparams.max_tokens_per_forward} tokens do not fit {gpu.gigabytes} GB of a "
-            f"{gpu.name} (estimated); use {most // 128 * 128} or less",
-        )
-
-
-def _check_loss(
-    file: str, hparams: StepHParams, shape: Shape, pool: Pool, slots: int, windows: int | None
-) -> Iterator[Finding]:
-    epoch = windows // hparams.global_batch_size if windows else None
-    period = hparams.checkpoint_period or epoch
+def _check_loss(file: str, planned: Planned) -> Iterator[Finding]:
+    """A reclaim without notice; a step is taken to be at its slowest, every window whole."""
+    hparams, windows = planned.hparams, None
+    train = str(mapping(planned.config.get("data")).get("train"))
+    if (windows := WINDOWS.get(train)) is not None:
+        windows //= hparams.global_batch_size
+    period = hparams.checkpoint_period or windows
     if period is None:
         return
-    batch, window = hparams.global_batch_size, hparams.max_seq_length
-    step = seconds_per_step(shape, pool.gpu, slots, batch, window)
+    step = planned.step * hparams.max_seq_length / planned.window
     if period * step > MAX_LOSS_MINUTES * 60:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"
         yield Finding(
             file,
             "hyperparameters.checkpoint_period",
-            f"{period} steps{said} on spot pool {pool.name!r}: a reclaim without notice costs up "
-            f"to {period * step / 60:.0f} minutes of {slots} slots (estimated); "
-            f"use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
+            f"{period} steps{said} on spot pool {planned.pool.name!r}: a reclaim without notice "
+            f"costs up to {period * step / 60:.0f} minutes of {planned.slots} slots "
+            f"({planned.rate.source}); use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
         )
 
 

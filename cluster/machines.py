@@ -98,6 +98,40 @@ EC2_GPUS: dict[str, int] = {
 }  # fmt: skip
 
 
+class Machine(NamedTuple):
+    """What a machine has beside GPUs, as AWS publishes it (instance type explorer, 2026)."""
+
+    plain: int  # Gbit/s of the one interface that Determined 0.38.1 attaches, at most
+    efa: int = 0  # Gbit/s of all interfaces with EFA
+    store: int = 0  # GB of instance store (NVMe)
+    link: int = 32  # GB/s between its GPUs, one way: PCIe 4, or NVLink
+
+
+MACHINES: dict[str, Machine] = {
+    "p3.2xlarge": Machine(10), "p3.8xlarge": Machine(10, link=150),
+    "p3.16xlarge": Machine(25, link=150),
+    "p3dn.24xlarge": Machine(100, 100, 1800, 150),
+    "p4d.24xlarge": Machine(100, 400, 8000, 300), "p4de.24xlarge": Machine(100, 400, 8000, 300),
+    "p5.48xlarge": Machine(100, 3200, 30720, 450), "p5e.48xlarge": Machine(100, 3200, 30720, 450),
+    "p5en.48xlarge": Machine(100, 3200, 30720, 450),
+    "g4dn.xlarge": Machine(25, 0, 125), "g4dn.12xlarge": Machine(50, 50, 900),
+    "g4dn.metal": Machine(100, 100, 1800),
+    "g5.xlarge": Machine(10, 0, 250), "g5.12xlarge": Machine(40, 40, 3800),
+    "g5.48xlarge": Machine(100, 100, 7600),
+    "g6.xlarge": Machine(10, 0, 250), "g6.12xlarge": Machine(40, 40, 3760),
+    "g6.48xlarge": Machine(100, 100, 7520),
+    "g6e.xlarge": Machine(20, 0, 250), "g6e.12xlarge": Machine(100, 100, 3800),
+    "g6e.48xlarge": Machine(100, 400, 7600),
+}  # fmt: skip
+
+
+def instance_in(name: str) -> str:
+    """The type that a pool of your own machines has in its name: efa-p4d-24xlarge, p4d.24xlarge."""
+    plain = name.replace(".", "-")
+    found = [kind for kind in MACHINES if kind.replace(".", "-") in plain]
+    return max(found, key=len, default="")
+
+
 def gpu_of(instance_type: str | None) -> Gpu | None:
     """The GPU in `instance_type`; None for CPU machines and families not known here."""
     return FAMILIES.get((instance_type or "").split(".")[0])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cluster import gotext, schema
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
 from cluster.masterkeys import LOOSE_COUNT, LOOSE_TEXT, ROOT, SECTIONS
 from cluster.parts import given
 from cluster.provider import check_provider
@@ -112,6 +112,9 @@ class Pool(NamedTuple):
     instance: str = ""  # the cloud's name of its machines
     image: Any = None  # what task_container_defaults name, of the pool or of the master
     slots: int | None = None  # of all agents there now, where the master was asked
+    root_gib: int = 200  # of a machine's root volume, 0.38.1's default
+    own: bool = False  # machines of your own, which no provider starts
+    tasks: dict[str, Any] | None = None  # its task_container_defaults over the master's
 
 
 class Cluster(NamedTuple):
@@ -253,23 +256,29 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
     tasks = schema.mapping(config.get("task_container_defaults"))
     found = {}
     for raw in _pools(config):
-        provider = schema.mapping(raw.get("provider"))
-        kind, slots, gpu = _machine(provider)
+        name, provider = str(raw.get("pool_name")), schema.mapping(raw.get("provider"))
+        kind, slots, gpu = _machine(provider) if provider else own_machine(name)
         if slots == 0 and provider.get("cpu_slots_allowed"):
             slots = 1
-        name = str(raw.get("pool_name"))
         most = schema.whole(provider.get("max_instances", 5)) if provider else None
         own = schema.mapping(raw.get("task_container_defaults"))
         spot = provider.get("spot") is True or _preemptible(provider)
-        image = own.get("image") or tasks.get("image")
-        found[name] = Pool(name, slots, most, gpu, spot, kind, image)
+        own = {**tasks, **own}
+        root = schema.whole(provider.get("root_volume_size")) or 200
+        found[name] = Pool(
+            name, slots, most, gpu, spot, kind, own.get("image"), None, root, not provider, own
+        )
     return found
+
+
+def own_machine(name: str) -> tuple[str, int | None, Gpu | None]:
+    """The machines of a pool without a provider: the type that its name has, slots, GPU."""
+    kind = instance_in(name)
+    return kind, DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind)), gpu_of(kind)
 
 
 def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
     """A provider's machines: their type, the slots of each and their GPU, as far as known."""
-    if not provider:
-        return "", None, None
     if provider.get("type") == "gcp":
         instance = schema.mapping(provider.get("instance_type"))
         gpu = GCE_GPUS.get(str(instance.get("gpu_type", "nvidia-tesla-t4")))

@@ -28,7 +28,28 @@ class Published(NamedTuple):
     f1: float
 
 
+class Language(NamedTuple):
+    """One published training of a causal language model."""
+
+    by: str
+    model: str
+    millions: float  # of parameters
+    layers: int
+    hidden: int
+    gpu: str
+    gigabytes: int
+    gpus: int
+    length: int  # tokens of a window
+    checkpointing: bool | str  # of activations
+    tokens: float  # a second, of one GPU
+    mfu: float | None
+
+    def describe(self) -> str:
+        return f"{self.by}'s {self.model} on {self.gpus} {self.gpu} of {self.gigabytes} GB"
+
+
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
+LANGUAGE = [Language(**row) for row in _DATA["language"]]
 TABLES = _DATA["tables"]
 METHOD = _DATA["method"]
 

@@ -71,7 +71,7 @@ def find_text(name: str, key: str) -> int:
     return sum(p.stat().st_size for p in found if p.suffix in sources.SUFFIXES and p.is_file())
 
 
-class _Learned:
+class Pieces:
     """As much of a tokenizer as a model's config depends on, before it is learned."""
 
     pad_token_id = bos_token_id = eos_token_id = None
@@ -93,7 +93,7 @@ def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
             ".detignore may have kept them out of the upload"
         )
     pieces = data.vocab_size
-    tokenizer: Any = load_tokenizer(data) if pieces is None else _Learned(pieces)
+    tokenizer: Any = load_tokenizer(data) if pieces is None else Pieces(pieces)
     return read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
 
 

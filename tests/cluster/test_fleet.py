@@ -36,7 +36,7 @@ def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults:
 
 def test_the_older_form_of_an_action_and_machines_of_ones_own() -> None:
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
-    own = pool(8, instance="", gpu=None)
+    own = pool(8, instance="", gpu=None, own=True)
     (warning,) = said({"log_policies": older}, own)
     assert warning.warning and "add one, or set" in warning.problem
 

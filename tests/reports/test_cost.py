@@ -202,7 +202,7 @@ def test_no_command_imports_torch(command):
 def test_printed_efficiencies_are_those_of_the_printed_throughputs():
     table = efficiency(pd.DataFrame(published.points()))
     printed = yaml.safe_load((ROOT / "cluster" / "published.yaml").read_text())["scaling"]
-    for row in printed[:-1]:
+    for row in (row for row in printed if "efficiency" in row):
         last = table[table["series"] == row["series"]].iloc[-1]
         assert last["efficiency"] == pytest.approx(row["efficiency"], abs=0.006)
     found = table.loc[table["series"].str.contains("no loader"), "efficiency"].tolist()

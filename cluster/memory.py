@@ -1,0 +1,209 @@
+"""Will it fit, how long, what does it cost: an experiment on the machines of its pool.
+
+  python -m cluster.memory configs/lm_13b.yaml
+  python -m cluster.memory configs/lm_1b.yaml --master my-master.yaml --suggest
+  python -m cluster.memory configs/distributed64.yaml --json
+
+Nothing is started or downloaded. Every line says where it comes from: published, measured, or
+modelled. Exit status 0: it fits; 2: it does not, or one line says what is missing.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster import goyaml, layouts, planner, traffic
+from cluster.fleet import pool_name
+from cluster.jobs import samples
+from cluster.machines import MACHINES
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.planner import Planned
+from cluster.prices import load_prices
+from cluster.schema import mapping
+from detalbert.engine.memory import OVERHEAD
+from detalbert.errors import UserError
+from workloads import choose
+
+ROOT = Path(__file__).parents[1]
+MASTERS = "modern", "spot", "pretrain"  # of cluster/master-aws-*.yaml, and where a pool is sought
+GIB = 2**30
+
+
+class Line(NamedTuple):
+    """A figure of the plan."""
+
+    what: str
+    figure: str
+    source: str = "modelled"
+    how: str = ""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the plan; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="cluster.memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("config", type=Path, help="experiment config")
+    parser.add_argument("--master", type=Path, metavar="YAML", help="default: this package's")
+    parser.add_argument("--suggest", action="store_true", help="layouts, the fastest first")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    args = parser.parse_args(argv)
+    try:
+        planned = plan_file(args.config, args.master)
+        choices = layouts.ranked(planned, ROOT) if args.suggest else []
+    except UserError as error:
+        print(f"cluster.memory: {error.kind}: {error}", file=sys.stderr)
+        return 2
+    wrong = [f"{args.config}: {key}: {problem}" for key, problem in planner.faults(planned)]
+    if args.json:
+        said = {"faults": wrong, "lines": [line._asdict() for line in lines(planned)]}
+        print(json.dumps({**said, "layouts": choices}, indent=1))
+    else:
+        show(args.config, planned, choices)
+        print("\n".join(wrong) or "it fits")
+    return 2 if wrong else 0
+
+
+def plan_file(path: Path, master: Path | None) -> Planned:
+    """Of a search, the trial that takes the most memory.
+
+    Raises UserError for a config, a pool or a model of which nothing can be planned.
+    """
+    config = goyaml.load(path)
+    parsers = choose(config).parsers
+    trials = [parsers.hyperparameters(v) for v in samples(mapping(config.get("hyperparameters")))]
+    parsers.data(config.get("data"))
+    pool = find_pool(config, master)
+    if pool.gpu is None:
+        raise UserError(
+            f"{path}: resources.resource_pool: the GPU of {pool.name!r} is not known; name a pool "
+            "of EC2 machines, or put their type into the pool's name (efa-p4d-24xlarge)"
+        )
+    found = [p for trial in trials if (p := planner.plan(config, trial, pool, ROOT)) is not None]
+    if not found:
+        raise UserError(
+            f"{path}: hyperparameters.model: its sizes are not known, and nothing is downloaded; "
+            "give a folder with its config.json, or model_config with vocab_size"
+        )
+    return max(found, key=lambda planned: planned.memory.at(planned.tokens))
+
+
+def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
+    """The experiment's pool in `master`, by default in the first file of this package that has it.
+
+    Raises UserError where there is none.
+    """
+    files = [master] if master else [ROOT / f"cluster/master-aws-{n}.yaml" for n in MASTERS]
+    files += [] if master else [ROOT / "cluster/master-efa.yaml"]
+    clusters: list[Cluster] = [cluster_of(goyaml.load(file)) for file in files]
+    for cluster in clusters:
+        if found := cluster.pools.get(pool_name(config, cluster)):
+            return found
+    known = ", ".join(name for each in clusters for name in each.pools)
+    name = pool_name(config, clusters[0])
+    raise UserError(f"resources.resource_pool: no pool {name!r}; give --master, or one of {known}")
+
+
+def lines(planned: Planned) -> Iterator[Line]:
+    """The figures, from the memory of a GPU to the bill."""
+    hparams, memory, most = planned.hparams, planned.memory, planned.most
+    length = hparams.max_seq_length
+    total = memory.at(planned.tokens)
+    yield Line("states", _gib(memory.states), how="weights, gradients, two moments")
+    if memory.gathered:
+        yield Line(
+            "gathered", _gib(memory.gathered), how="embeddings, head, one layer and the next"
+        )
+    activations = planned.tokens * memory.per_token
+    how = f"{planned.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
+    yield Line("activations", _gib(activations), how=how)
+    if memory.head:
+        yield Line("logits", _gib(memory.head), how="of 1,024 tokens at a time")
+    yield Line("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation")
+    gpu = planned.pool.gpu
+    yield Line(
+        "of a GPU", _gib(total), how=f"of {gpu.gigabytes} GB, {total / GIB / gpu.gigabytes:.0%}"
+    )
+    yield Line(
+        "largest forward", f"{max(0, most):,} tokens", how=f"{most // length} windows of {length:,}"
+    )
+    yield from _times(planned)
+    yield from _bill(planned)
+
+
+def _times(planned: Planned) -> Iterator[Line]:
+    batch = planned.hparams.global_batch_size
+    tokens = batch * planned.window
+    rate = planned.rate
+    how = f"{batch:,} windows, {planned.forwards} forward(s) a slot; {rate.how}"
+    yield Line("compute a step", f"{planned.compute:.2f} s", rate.source, how)
+    if planned.machines > 1:
+        machine = MACHINES.get(planned.pool.instance)
+        for efa in (False, True):
+            speed = machine and (machine.efa if efa else machine.plain)
+            if speed:
+                kind = "EFA" if efa else "one plain interface"
+                used = " (this one)" if efa == planned.efa else ""
+                how = f"{planned.sent / 1e9:.1f} GB a machine, {speed} Gbit/s by {kind}{used}"
+                yield Line("network a step", f"{planned.network(efa):.2f} s", how=how)
+    speed = tokens / planned.step
+    how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
+    yield Line("tokens/s", f"{speed:,.0f}", rate.source, how)
+    place, pace = traffic.scratch(planned.config, planned.pool)
+    step, disk, upload = planned.leaving()
+    how = f"{planned.stored / 1e9:.1f} GB a machine to {place}, {pace / 1e6:.0f} MB/s"
+    yield Line("checkpoint, disk", f"{disk:.0f} s", how=how)
+    yield Line("checkpoint, upload", f"{upload:.0f} s", how="0.25 GB/s for each process, assumed")
+    how = f"of {traffic.NOTICE} s: the step, the disk, the upload"
+    yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
+
+
+def _bill(planned: Planned) -> Iterator[Line]:
+    steps, rate = planned.steps, planned.rate
+    if steps is None:
+        yield Line("run", "not known", how="set hyperparameters.max_steps")
+        return
+    tokens = steps * planned.hparams.global_batch_size * planned.window
+    how = f"{steps:,} steps, {tokens / 1e9:.2f} G tokens"
+    yield Line("run", f"{steps * planned.step / 3600:,.1f} h", rate.source, how)
+    price = load_prices().get(planned.pool.instance)
+    for spot in (True, False) if price else ():
+        dollars = planned.dollars(price, spot)
+        how = f"{planned.machines} x {price.instance} at ${price.hourly(spot):,.2f} an hour"
+        yield Line("spot" if spot else "on demand", f"${dollars:,.0f}", rate.source, how)
+
+
+def show(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
+    """The figures as tables."""
+    pool, sizes = planned.pool, planned.model.sizes
+    parts = f", {planned.layout}" if planned.layout else ""
+    model = f"{sizes.family}, {sizes.parameters / 1e6:,.0f} M parameters"
+    machines = f"{planned.machines} x {pool.instance or pool.name} (pool {pool.name})"
+    print(f"{path}: {model}, {planned.slots} slots: {machines}{parts}")
+    console = Console(width=max(100, Console().width))
+    table = Table("", "figure", "by", "how", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for line in lines(planned):
+        table.add_row(*line)
+    console.print(table)
+    if choices:
+        table = Table(*choices[0], box=None, pad_edge=False)
+        for choice in choices:
+            table.add_row(*map(str, choice.values()))
+        console.print(table)
+        print("All at one MFU: a forward of few tokens, or with its products split, reaches less.")
+
+
+def _gib(value: float) -> str:
+    return f"{value / GIB:.1f} GiB" if math.isfinite(value) else "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

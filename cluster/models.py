@@ -1,0 +1,103 @@
+"""The model that an experiment trains, as far as its config says it: nothing is downloaded."""
+
+import contextlib
+import functools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
+
+from cluster.schema import mapping
+from detalbert.engine.memory import Sizes
+from detalbert.engine.sizes import encoder_sizes
+from detalbert.errors import UserError
+from detalbert.settings.hparams import StepHParams
+from lm.hparams import LmHParams
+from lm.model import read_config
+from lm.preflight import Pieces
+from lm.sizes import causal_sizes
+from pretrain.hparams import PretrainHParams
+
+_ALBERT = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128}
+KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
+    f"albert-{size}-v2": {
+        "hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
+        **_ALBERT,
+    }
+    for size, hidden, layers, heads in [
+        ("base", 768, 12, 12), ("large", 1024, 24, 16), ("xlarge", 2048, 24, 16),
+        ("xxlarge", 4096, 12, 64),
+    ]
+}  # fmt: skip
+
+
+class Model(NamedTuple):
+    """A library config and what memory depends on."""
+
+    config: PretrainedConfig
+    sizes: Sizes
+
+
+def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Model | None:
+    """The experiment's model: `model` is an `albert-*-v2` hub name or a folder under `root`.
+
+    None for any other hub name, and for keys that make no model, of which the workload says why.
+    Raises UserError for a language model whose sizes do not fit its windows.
+    """
+    kind = type(hparams)
+    if kind is LmHParams:
+        found = _language(mapping(config.get("data")), hparams, root)
+    else:
+        found = _encoder(hparams, root)
+    if found is None:
+        return None
+    sizes = _sizes(kind, type(found), found.to_json_string(use_diff=False))
+    return sizes and Model(found, sizes)
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes(kind: type, config_class: type[PretrainedConfig], text: str) -> Sizes | None:
+    config = config_class.from_dict(json.loads(text))
+    if kind is LmHParams:
+        return causal_sizes(config)
+    if kind is not PretrainHParams:
+        return encoder_sizes(config)
+    with torch.device("meta"):
+        model = AlbertForPreTraining(config)
+    return Sizes.of(config, sum(p.numel() for p in model.parameters()))
+
+
+def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
+    if hparams.model is None:
+        keys = hparams.model_config or {}
+        if isinstance(hparams, PretrainHParams):
+            keys = hparams.model_keys()
+    else:
+        if (root / hparams.model / "config.json").is_file():
+            return AutoConfig.from_pretrained(root / hparams.model)
+        keys = KNOWN_CONFIGS.get(hparams.model.split("/")[-1])
+        if keys is None:
+            return None
+    keys = {"model_type": "albert", **keys}
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return AutoConfig.for_model(keys.pop("model_type"), **keys)
+    return None
+
+
+def _language(data: dict[str, Any], hparams: LmHParams, root: Path) -> PretrainedConfig | None:
+    if hparams.model is not None:
+        folder = root / hparams.model
+        return AutoConfig.from_pretrained(folder) if (folder / "config.json").is_file() else None
+    keys = hparams.model_config or {}
+    pieces = data.get("vocab_size") or keys.get("vocab_size")
+    if not isinstance(pieces, int):
+        return None  # a hub's tokenizer says how many
+    try:
+        return read_config(None, keys, Pieces(pieces), hparams.max_seq_length)
+    except UserError:
+        raise
+    except (ValueError, TypeError, KeyError):
+        return None

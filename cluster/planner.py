@@ -1,0 +1,219 @@
+"""Whether an experiment fits its machines, how long it takes and what it costs, before it is paid.
+
+Memory and traffic are arithmetic (modelled); speeds say where they come from (speeds.py).
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster import speeds, traffic
+from cluster.fleet import slots_of
+from cluster.machines import MACHINES
+from cluster.masterconf import Pool
+from cluster.models import Model, find_model
+from cluster.prices import Price
+from cluster.schema import mapping
+from cluster.windows import WINDOWS
+from detalbert.engine.memory import Memory, replicated
+from detalbert.settings.hparams import StepHParams
+from lm.hparams import LmHParams
+from lm.layout import Layout, choose_layout, parse_layout
+from lm.sizes import split_memory
+from pretrain.hparams import PretrainHParams
+
+REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
+
+
+class Planned(NamedTuple):
+    """An experiment on machines of a pool. Seconds and bytes; rates are a second's."""
+
+    config: dict[str, Any]
+    hparams: StepHParams
+    pool: Pool  # with a GPU
+    model: Model
+    slots: int
+    layout: Layout | None  # of a model in parts
+    memory: Memory
+    rate: speeds.Rate
+    efa: bool
+
+    @property
+    def width(self) -> int:
+        """Slots of a machine."""
+        return self.pool.slots_per_agent or self.slots
+
+    @property
+    def machines(self) -> int:
+        return -(-self.slots // self.width)
+
+    @property
+    def most(self) -> int:
+        """Tokens of the largest forward that fits."""
+        return self.memory.tokens(self.pool.gpu.gigabytes)
+
+    @property
+    def tokens(self) -> int:
+        """Of a forward, as the config says or, for auto, at most."""
+        budget = self.hparams.max_tokens_per_forward
+        return min(self.most, 32_768) if budget == "auto" else budget
+
+    @property
+    def data_ranks(self) -> int:
+        return self.slots if self.layout is None else self.layout.data_ranks
+
+    @property
+    def window(self) -> float:
+        """Tokens of a window: all of them, or on SQuAD the real ones. Older GPUs' rate is that of a
+        run which padded its windows."""
+        full = isinstance(self.hparams, LmHParams | PretrainHParams)
+        return self.hparams.max_seq_length * (REAL if self.pool.gpu.has_bf16 and not full else 1)
+
+    @property
+    def forwards(self) -> int:
+        """Of each data rank in a step."""
+        share = -(-self.hparams.global_batch_size // self.data_ranks)
+        return max(1, math.ceil(share * self.window / max(1, self.tokens)))
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a step without the network between machines."""
+        tokens = self.hparams.global_batch_size * self.window
+        seconds = tokens / self.slots / self.rate.tokens
+        if self.layout is not None and self.layout.tensor > 1:
+            sizes, half = self.model.sizes, self.hparams.precision != "fp32"
+            peers = self.pool, self.layout.tensor, sizes.layers, sizes.hidden, half
+            seconds += tokens / self.data_ranks * traffic.tensor_seconds(*peers)
+        return seconds
+
+    @property
+    def sent(self) -> float:
+        """Bytes out of each machine in a step."""
+        parameters = self.model.sizes.parameters
+        if self.machines == 1:
+            return 0.0
+        if self.layout is None:
+            dtype = self.hparams.allreduce_dtype
+            return traffic.replicated_bytes(parameters, self.machines, dtype)
+        half = self.hparams.precision != "fp32"
+        return traffic.split_bytes(
+            parameters, self.layout, self.width, self.slots, self.forwards, half
+        )
+
+    def network(self, efa: bool) -> float:
+        """Seconds on the wire of a step; 0 for machines that are not known."""
+        rate = traffic.network_rate(self.pool, efa)
+        return self.sent / rate if rate else 0.0
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step: FSDP sends beside the products, so the longer of the two."""
+        return max(self.compute, self.network(self.efa))
+
+    @property
+    def stored(self) -> float:
+        """Bytes of a checkpoint that one machine writes: weights and two moments."""
+        parts = 1 if self.layout is None else self.machines
+        return 12 * self.model.sizes.parameters / parts
+
+    def leaving(self) -> tuple[float, float, float]:
+        """Seconds that a reclaim with notice takes: until the step's end, the disk, the upload."""
+        uploading = 1 if self.layout is None else self.width
+        disk = self.stored / traffic.scratch(self.config, self.pool)[1]
+        return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
+
+    @property
+    def steps(self) -> int | None:
+        """Of the run; None where the data's size is not known before it is read."""
+        if self.hparams.max_steps is not None:
+            return self.hparams.max_steps
+        windows = WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
+        return windows and math.ceil(windows * self.hparams.epochs / self.hparams.global_batch_size)
+
+    def dollars(self, price: Price, spot: bool) -> float | None:
+        """Of the run's steps, without boots, waits and reclaims: reports plan has those."""
+        return self.steps and self.steps * self.step / 3600 * self.machines * price.hourly(spot)
+
+
+def plan(
+    config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path, slots: int | None = None
+) -> Planned | None:
+    """None where the pool has no known GPU or nothing is known of the model.
+
+    Raises UserError for a layout that does not fit the slots, the machines or the model.
+    """
+    if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
+        return None
+    slots = slots or max(1, slots_of(config))
+    half = hparams.precision != "fp32"
+    grid = not (pool.gpu.has_bf16 and half)
+    layout = None
+    if isinstance(hparams, LmHParams):
+        width = pool.slots_per_agent or slots
+        layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
+        memory = split_memory(model.sizes, layout, hparams, grid)
+        checkpointing = hparams.activation_checkpointing == "full"
+        length = hparams.max_seq_length
+        rate = speeds.language_rate(model.sizes, pool.gpu, slots, length, checkpointing)
+    else:
+        masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
+        memory = replicated(model.sizes, slots, half, grid, masked)
+        rate = speeds.encoder_rate(model.config, pool.gpu, slots)
+    efa = traffic.has_efa(config, pool)
+    return Planned(config, hparams, pool, model, slots, layout, memory, rate, efa)
+
+
+def faults(planned: Planned) -> Iterator[tuple[str, str]]:
+    """(key of the experiment config, what is wrong and what to do)."""
+    yield from _memory_faults(planned)
+    if planned.layout is None:
+        return
+    batch, ranks = planned.hparams.global_batch_size, planned.data_ranks
+    if batch < ranks:
+        problem = f"{batch} windows for {ranks} data ranks ({planned.layout}): some train on"
+        cure = f"use {ranks} or more, or a larger layout.tensor"
+        yield "hyperparameters.global_batch_size", f"{problem} nothing; {cure}"
+    machine = MACHINES.get(planned.pool.instance)
+    slow = planned.network(False) > planned.compute / 2
+    if machine and machine.efa > machine.plain and not planned.efa and slow:
+        yield "resources.resource_pool", _no_efa(planned)
+    if planned.pool.spot and sum(planned.leaving()) > traffic.NOTICE:
+        yield "environment.environment_variables", _too_slow(planned)
+
+
+def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
+    gpu, most, hparams = planned.pool.gpu, planned.most, planned.hparams
+    where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
+    split = planned.layout is not None
+    recompute = split and hparams.activation_checkpointing == "none"
+    more = ", or activation_checkpointing: full" if recompute else ""
+    budget = hparams.max_tokens_per_forward
+    if most < hparams.max_seq_length:
+        key, cure = "hyperparameters.model", "take a smaller model or another GPU"
+        if split:
+            key, cure = "hyperparameters.layout", "use more shards or another GPU"
+        yield key, f"does not train in {where}; {cure}{more}"
+    elif budget != "auto" and budget > most:
+        problem = f"{budget} tokens do not fit {where}; use {most // 128 * 128} or less{more}"
+        yield "hyperparameters.max_tokens_per_forward", problem
+
+
+def _no_efa(planned: Planned) -> str:
+    return (
+        f"{planned.sent / 1e9:.0f} GB leave each machine in a step: {planned.network(False):.1f} s "
+        f"on the one plain interface of pool {planned.pool.name!r}, beside {planned.compute:.1f} s "
+        f"of compute (modelled), and {planned.network(True):.1f} s with EFA; use machines with "
+        "EFA (cluster/efa.md), fewer and larger forwards, or shards inside a machine"
+    )
+
+
+def _too_slow(planned: Planned) -> str:
+    step, disk, upload = planned.leaving()
+    place, _ = traffic.scratch(planned.config, planned.pool)
+    return (
+        f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a step, "
+        f"{disk:.0f} s to write {planned.stored / 1e9:.1f} GB a machine to {place}, "
+        f"{upload:.0f} s to upload it, {step + disk + upload:.0f} s in all (modelled); set TMPDIR "
+        "to the instance store (cluster/efa.md), or use more machines"
+    )
