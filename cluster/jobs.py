@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster.fleet import pool_name, slots_of
 from cluster.masterconf import Cluster, Pool
+from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
 from cluster.ranges import RANGES, is_number
 from cluster.schema import Finding, mapping, nearest
@@ -16,7 +17,10 @@ from cluster.windows import WINDOWS
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
+from lm.data import load_tokenizer
 from lm.hparams import LmHParams
+from lm.layout import choose_layout, parse_layout
+from lm.settings import parse_documents_config
 from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
@@ -110,7 +114,24 @@ def _check_trial(
             f"{hparams.global_batch_size} windows cannot be dealt evenly to {slots} slots; "
             f"use {-(-hparams.global_batch_size // slots) * slots}",
         )
+    yield from _check_length(file, config, hparams)
+    try:
+        _read_text(config, hparams, root)
+        if pool is None and _split(hparams) and (model := find_model(config, hparams, root)):
+            choose_layout(parse_layout(hparams.layout), model.config, slots, slots)
+    except UserError as error:
+        yield _from_error(file, error)
+    if pool is not None:
+        yield from _check_on_pool(file, config, hparams, slots, pool, root)
+
+
+def _check_length(file: str, config: dict[str, Any], hparams: StepHParams) -> Iterator[Finding]:
+    """Whether the searcher counts the steps that a trial trains."""
     searcher = mapping(config.get("searcher"))
+    if hparams.max_steps is None and isinstance(searcher.get("max_length"), dict):
+        problem = f"missing, and searcher.max_length {searcher['max_length']} ends no run of 0.38.1"
+        cure = "a trial would train its epochs; say its length here"
+        yield Finding(file, "hyperparameters.max_steps", f"{problem}: {cure}")
     if searcher.get("time_metric") == "batches" and searcher.get("max_time") != hparams.max_steps:
         yield Finding(
             file,
@@ -118,8 +139,18 @@ def _check_trial(
             f"{searcher.get('max_time')}, but a trial trains hyperparameters.max_steps = "
             f"{hparams.max_steps} batches; set both to one number",
         )
-    if pool is not None:
-        yield from _check_on_pool(file, config, hparams, slots, pool, root)
+
+
+def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None:
+    """Tokenizers and token shards that are folders under `root`: of one another, of this length,
+    with an end of text. Raises UserError as their workload does."""
+    data = mapping(config.get("data"))
+    here = {key: str(root / str(data[key])) for key in ("tokenizer", "shards")
+            if data.get(key) and (root / str(data[key])).is_dir()}  # fmt: skip
+    if {"tokenizer", "shards"} <= here.keys():
+        choose(config).load({**data, **here}, hparams)
+    elif "tokenizer" in here and _split(hparams):
+        load_tokenizer(parse_documents_config({**data, **here}))
 
 
 def _parse(

@@ -172,7 +172,7 @@ FOUNDRY = [
     (32, 2560, 20, 2_651_837_440, 5, 10), (32, 4096, 32, 6_658_859_008, None, 6),
     (40, 5120, 40, 12_853_954_560, None, 2),
 ]  # fmt: skip
-# fms-fsdp, README.md (commit 6dc80d2): Llama 2 at 4,096 tokens, A100 of 80 GB, HSDP inside machines.
+# fms-fsdp, README.md (commit 6dc80d2): Llama 2, 4,096 tokens, A100 of 80 GB, 8 shards a copy.
 FMS = [(32, 4096, 11008, 32, 6_738_415_616, 2), (40, 5120, 13824, 40, 13_015_864_320, 1)]
 
 

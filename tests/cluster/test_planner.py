@@ -1,0 +1,249 @@
+"""The planner: figures against published ones, and every mistake planted in a language model's
+config named by cluster.check."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from cluster import layouts, memory, planner, speeds, traffic
+from cluster.machines import FAMILIES
+from cluster.masterconf import cluster_of
+from cluster.models import find_model
+from cluster.planner import Planned
+from cluster.published import LANGUAGE
+from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.engine.memory import Sizes
+from detalbert.settings.hparams import HParams
+from lm.hparams import parse_lm_hparams
+from lm.layout import Layout
+from tests.cluster.planted import experiment, findings, master, put
+from tests.conftest import ROOT
+from tests.corpus.documents import byte_tokenizer, write, write_lines
+from tests.fakes.text import contexts
+
+EFA = "master-efa.yaml"
+MODERN = "master-aws-modern.yaml"
+SPOT_P4D, PLAIN_P4D = "aws-spot-p4d-24xlarge", "aws-p4d-24xlarge"
+LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 32000,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
+         "max_position_embeddings": 2048}  # fmt: skip
+
+# (config, master, changes, the finding's key, words of its text)
+MISTAKES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
+    "layout product": (
+        "lm_13b", EFA, {"hyperparameters.layout.shard": 48},
+        "hyperparameters.layout", "replicate 1 x shard 48 x tensor 1 is 48 processes",
+    ),
+    "tensor across machines": (
+        "lm_13b", EFA, {"hyperparameters.layout": {"tensor": 16}},
+        "hyperparameters.layout.tensor", "16 peers do not fit inside machines of 8 slots",
+    ),
+    "tensor over KV heads": (
+        "lm_1b", MODERN, {"hyperparameters.model_config": {**LLAMA, "num_key_value_heads": 2},
+                          "hyperparameters.layout": {"tensor": 4}},
+        "hyperparameters.layout.tensor", "4 does not divide the model's num_key_value_heads 2",
+    ),
+    "batch over data ranks": (
+        "lm_13b", EFA, {"hyperparameters.global_batch_size": 48},
+        "hyperparameters.global_batch_size", "48 windows for 64 data ranks",
+    ),
+    "model without a plan": (
+        "lm_125m", MODERN, {"hyperparameters.layout": {"tensor": 2},
+                            "resources.slots_per_trial": 2},
+        "hyperparameters.layout.tensor", "gpt2 has no tensor-parallel plan",
+    ),
+    "too large": (
+        "lm_13b", EFA, {"hyperparameters.activation_checkpointing": "none"},
+        "hyperparameters.max_tokens_per_forward", "32768 tokens do not fit 40 GB of a A100",
+    ),
+    "precision": (
+        "lm_1b", "master-aws-spot.yaml",
+        {"resources.resource_pool": "aws-spot-p3-16xlarge", "hyperparameters.precision": "bf16"},
+        "hyperparameters.precision", "a V100 has no bf16",
+    ),
+    "checkpoint against notice": (
+        "lm_1b", MODERN, {"environment.environment_variables": ["PIP_BREAK_SYSTEM_PACKAGES=1"]},
+        "environment.environment_variables", "17.0 GB a machine to the root volume of 200 GiB",
+    ),
+    "no EFA": (
+        "lm_13b", MODERN, {"resources.resource_pool": PLAIN_P4D,
+                           "hyperparameters.max_tokens_per_forward": 8192},
+        "resources.resource_pool", "GB leave each machine in a step",
+    ),
+    "steps kept without max_steps": (
+        "lm_1b", MODERN, {"hyperparameters.max_steps": None,
+                          "searcher.max_length": {"batches": 25000}},
+        "hyperparameters.max_steps", "searcher.max_length {'batches': 25000} ends no run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_named(name: str, tmp_path: pathlib.Path) -> None:
+    config_name, master_name, changes, key, words = MISTAKES[name]
+    config = experiment(f"{config_name}.yaml")
+    for where, value in changes.items():
+        put(config, where, value)
+    found = [f for f in findings(tmp_path, config, master(master_name)) if f.key == key]
+    assert len(found) == 1 and words in found[0].problem, found
+
+
+def folder_config(tmp_path: pathlib.Path, **data: Any) -> dict[str, Any]:
+    config = experiment("lm_local.yaml")
+    config["data"] = {"shuffle_shards": 2, **data}
+    return config
+
+
+def test_shards_and_tokenizers_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
+    """Shards of another tokenizer, or too short for a window; no end of text; the right ones."""
+    text = write_lines(tmp_path / "a.jsonl", contexts(400))
+    shards = write(text, tmp_path, shard_mib=1, validation_fraction=0.3)
+    right, other = str(tmp_path / "tokenizer"), str(ROOT / "embedded" / "albert-tiny")
+    byte_tokenizer().save_pretrained(right)
+
+    def said(**changes: Any) -> list[str]:
+        data = {"shards": str(shards), "tokenizer": right} | changes.pop("data", {})
+        config = folder_config(tmp_path, **data)
+        for name, value in {"layout": "auto", **changes}.items():
+            put(config, f"hyperparameters.{name}", value)
+        return [f"{f.key}: {f.problem}" for f in findings(tmp_path, config)]
+
+    keys = experiment("lm_local.yaml")["hyperparameters"]["model_config"]
+    model = {**keys, "max_position_embeddings": 1 << 20}
+    assert said() == []
+    long = {"max_seq_length": 1 << 20, "max_tokens_per_forward": 1 << 20, "model_config": model}
+    assert "tokens fill no window of 1,048,576" in said(**long)[0]
+    documents = {"shards": None, "documents": "generated"}
+    assert "no end-of-text token" in said(data={**documents, "tokenizer": other})[0]
+    train_byte_bpe(contexts(60), 390).save_pretrained(tmp_path / "another")
+    found = said(data={"tokenizer": str(tmp_path / "another")})
+    assert "is not the one that the shards of" in found[0]
+
+
+def planned(name: str, master_name: str, **hyperparameters: Any) -> Planned:
+    config = experiment(f"{name}.yaml")
+    values = {**config["hyperparameters"], **hyperparameters}
+    pools = cluster_of(master(master_name)).pools
+    pool = pools[config["resources"]["resource_pool"]]
+    return planner.plan(config, parse_lm_hparams(values), pool, ROOT)
+
+
+def test_13_b_on_eight_p4d() -> None:
+    """The figures of the audit's prototype, and of the issue."""
+    found = planned("lm_13b", EFA)
+    assert list(planner.faults(found)) == []
+    assert found.memory.states / 2**30 == pytest.approx(3.1, abs=0.1)
+    assert found.sent == pytest.approx(92e9, rel=0.01)
+    assert (found.network(False), found.network(True)) == pytest.approx((7.4, 1.8), rel=0.02)
+    assert found.compute == pytest.approx(17.4, rel=0.05)
+    assert found.stored == pytest.approx(19.8e9, rel=0.01)
+    price = memory.load_prices()["p4d.24xlarge"]
+    assert found.dollars(price, False) == pytest.approx(99_000, rel=0.05)
+    hybrid = planned("lm_13b", EFA, layout={"shard": 8})
+    assert hybrid.memory.states / 2**30 == pytest.approx(24.6, rel=0.01)
+    assert 4 <= hybrid.most // 2048 <= 5
+    ((key, problem),) = planner.faults(hybrid)  # HSDP beyond its batch
+    assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
+
+
+def test_a_copy_across_machines_gathers_for_every_forward() -> None:
+    """One machine sends nothing; copies inside machines add up gradients once a step."""
+    split = traffic.split_bytes
+    assert split(13.2e9, Layout(1, 8, 1), 8, 8, 4, True) == 0
+    once, four = (split(13.2e9, Layout(1, 64, 1), 8, 64, n, True) for n in (1, 4))
+    assert (once, four) == pytest.approx((92.4e9, 4 * 92.4e9))
+    for forwards in (1, 4):
+        sent = split(13.2e9, Layout(8, 8, 1), 8, 64, forwards, True)
+        assert sent == pytest.approx(8 * 13.2e9 * 7 / 8)
+    assert split(1e9, Layout(2, 32, 1), 8, 64, 1, True) == pytest.approx(
+        8e9 * 3 / 4 + 8e9 / 4 * 1 / 2
+    )
+    assert traffic.replicated_bytes(1e9, 2, "bf16") == 2e9
+
+
+@pytest.mark.parametrize("row", [r for r in LANGUAGE if r.by == "llm-foundry"], ids=str)
+def test_published_speeds_come_back(row: Any) -> None:
+    vocabulary, h = 50_368, row.hidden
+    sizes = Sizes("gpt_neox", h, 4 * h, row.layers, 1, vocabulary, int(row.millions * 1e6))
+    gpu = next(g for g in FAMILIES.values() if (g.name, g.gigabytes) == (row.gpu, row.gigabytes))
+    rate = speeds.language_rate(sizes, gpu, row.gpus, row.length, row.checkpointing)
+    assert rate.source == "published"
+    assert rate.tokens == pytest.approx(row.tokens, rel=0.02)
+    other = speeds.language_rate(sizes, gpu, row.gpus, row.length, not row.checkpointing)
+    assert other.source == "modelled"
+    again = 4 / 3 if not row.checkpointing else 3 / 4
+    assert other.tokens == pytest.approx(row.tokens / again, rel=0.02)
+
+
+def test_the_published_fine_tuning_comes_back() -> None:
+    config = experiment("distributed64.yaml")
+    pool = cluster_of(master()).pools[config["resources"]["resource_pool"]]
+    hparams = HParams(**config["hyperparameters"])
+    found = planner.plan(config, hparams, pool, ROOT)
+    assert (
+        256 / found.compute == pytest.approx(92.75, rel=1e-3) and found.rate.source == "published"
+    )
+    assert 1024 < found.most < 4096
+    assert found.steps * found.step / 3600 == pytest.approx(0.8, abs=0.02)
+
+
+def test_the_speed_on_an_h100_is_the_measured_one() -> None:
+    config, hparams = experiment("single.yaml"), HParams(model="albert-xxlarge-v2")
+    model = find_model(config, hparams, ROOT)
+    result = json.loads(speeds.MEASURED.read_text())["results"]["ours"]
+    rate = speeds.encoder_rate(model.config, FAMILIES["p5"], 1)
+    assert rate.source == "measured"
+    assert rate.tokens == pytest.approx(result["tokens_per_second"]["median"], rel=0.03)
+    assert speeds.encoder_rate(model.config, FAMILIES["p4d"], 1).source == "modelled"
+
+
+def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
+    rows = layouts.ranked(planned("lm_13b", EFA), ROOT)
+    assert len(rows) == layouts.SHOWN
+    assert [row["tokens/s"] for row in rows] == sorted((r["tokens/s"] for r in rows), reverse=True)
+    for row in rows:
+        layout = {name: row[name] for name in ("replicate", "shard", "tensor")}
+        assert layout["replicate"] * layout["shard"] * layout["tensor"] == 64
+        names = "activation_checkpointing", "max_tokens_per_forward"
+        found = planned("lm_13b", EFA, layout=layout, **{name: row[name] for name in names})
+        assert list(planner.faults(found)) == [] and row["GiB"] < 40
+
+
+def test_the_command(capsys: Any, tmp_path: pathlib.Path) -> None:
+    assert memory.main([str(ROOT / "configs" / "lm_13b.yaml"), "--suggest"]) == 0
+    said = capsys.readouterr().out
+    for words in ("3.1 GiB  modelled", "published", "400 Gbit/s by EFA (this one)", "it fits"):
+        assert words in said
+    changed = tmp_path / "job.yaml"
+    changed.write_text((ROOT / "configs" / "lm_13b.yaml").read_text().replace(": full", ": none"))
+    assert memory.main([str(changed), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["faults"]) == 1 and "do not fit 40 GB" in found["faults"][0]
+    assert {line["source"] for line in found["lines"]} <= {"published", "measured", "modelled"}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "words"),
+    [
+        ("lm_13b", "efa-p4d-24xlarge", "no-such", "no pool 'no-such'; give --master, or one of"),
+        ("single", "albert-xxlarge-v2", "roberta-large", "its sizes are not known"),
+        ("lm_13b", "shard: 64", "shard: 63", "hyperparameters.layout: replicate 1 x shard 63"),
+        ("lm_13b", "max_steps", "max_step", "did you mean 'max_steps'"),
+        (
+            "lm_125m",
+            "slots_per_trial: 1",
+            "resource_pool: aux-cpu",
+            "GPU of 'aux-cpu' is not known",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(
+    name: str, old: str, new: str, words: str, capsys: Any, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text((ROOT / "configs" / f"{name}.yaml").read_text().replace(old, new))
+    assert memory.main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
