@@ -181,7 +181,7 @@ def _check_on_pool(
     """What depends on the machines: precision, memory, and what a spot reclaim costs."""
     yield from _check_precision(file, hparams, pool)
     try:
-        planned = plan(config, hparams, pool, root, slots)
+        planned = plan(config, hparams, pool, root)
     except UserError as error:
         yield _from_error(file, error)
         return

@@ -1,42 +1,51 @@
 """The layouts that an experiment's slots allow, the fastest that fit first."""
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from cluster import planner
+from cluster.masterconf import Pool
+from cluster.models import Model
 from cluster.planner import Planned
 from detalbert.errors import UserError
+from lm.hparams import LmHParams
 
 SHOWN = 8
 
 
-def ranked(planned: Planned, root: Path) -> list[dict[str, Any]]:
-    """A row for each layout, with and without activation checkpointing, at its largest forward
-    that leaves no data rank without one. Raises UserError for an encoder, which is not split."""
+def table(planned: Planned) -> list[dict[str, Any]]:
+    """A row for each of the first layouts. Raises UserError for an encoder, which is not split."""
     if planned.layout is None:
         raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
-    fitting = [each for each in _choices(planned, root) if not list(planner.faults(each))]
-    # The fastest; among equals the one with the most room.
-    fitting.sort(key=lambda each: (round(each.step, 3), each.memory.at(each.tokens)))
-    return [_row(each) for each in fitting[:SHOWN]]
+    config, hparams, pool, model, slots, *_ = planned
+    return [_row(each) for each in ranked(config, hparams, pool, model, slots)[:SHOWN]]
 
 
-def _choices(planned: Planned, root: Path) -> Iterator[Planned]:
-    for tensor in _divisors(planned.width):
-        for shard in _divisors(planned.slots // tensor):
+def ranked(
+    config: dict[str, Any], hparams: LmHParams, pool: Pool, model: Model, slots: int
+) -> list[Planned]:
+    """Every layout in which nothing is at fault, with and without activation checkpointing, at its
+    largest forward that leaves no data rank without one: the fastest first, then the one with the
+    most room."""
+    found = []
+    for tensor in _divisors(pool.slots_per_agent or slots):
+        for shard in _divisors(slots // tensor):
             for checkpointing in ("none", "full"):
                 layout = {"shard": shard, "tensor": tensor}
                 changed = {"layout": layout, "activation_checkpointing": checkpointing}
-                hparams = dataclasses.replace(planned.hparams, **changed)
+                changed = dataclasses.replace(hparams, **changed)
                 try:
-                    found = planner.plan(planned.config, hparams, planned.pool, root)
+                    found.append(planner.plan_model(config, changed, pool, model, slots))
                 except UserError:  # heads that the tensor does not divide, no plan
                     continue
-                if found is not None and (tokens := _forward(found)):
-                    budget = dataclasses.replace(hparams, max_tokens_per_forward=tokens)
-                    yield found._replace(hparams=budget)
+    fitting = [_at_most(each) for each in found if _forward(each)]
+    fitting = [each for each in fitting if not list(planner.faults(each))]
+    return sorted(fitting, key=lambda each: (round(each.step, 3), each.memory.at(each.tokens)))
+
+
+def _at_most(planned: Planned) -> Planned:
+    budget = {"max_tokens_per_forward": _forward(planned)}
+    return planned._replace(hparams=dataclasses.replace(planned.hparams, **budget))
 
 
 def _forward(planned: Planned) -> int:

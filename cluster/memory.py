@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         planned = plan_file(args.config, args.master)
-        choices = layouts.ranked(planned, ROOT) if args.suggest else []
+        choices = layouts.table(planned) if args.suggest else []
     except UserError as error:
         print(f"cluster.memory: {error.kind}: {error}", file=sys.stderr)
         return 2

@@ -136,16 +136,20 @@ class Planned(NamedTuple):
         return self.steps and self.steps * self.step / 3600 * self.machines * price.hourly(spot)
 
 
-def plan(
-    config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path, slots: int | None = None
-) -> Planned | None:
+def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
     """None where the pool has no known GPU or nothing is known of the model.
 
     Raises UserError for a layout that does not fit the slots, the machines or the model.
     """
     if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
         return None
-    slots = slots or max(1, slots_of(config))
+    return plan_model(config, hparams, pool, model, max(1, slots_of(config)))
+
+
+def plan_model(
+    config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
+) -> Planned:
+    """Of a known model on so many slots of a pool with a GPU. Raises UserError as `plan` does."""
     half = hparams.precision != "fp32"
     grid = not (pool.gpu.has_bf16 and half)
     layout = None

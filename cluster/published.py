@@ -50,7 +50,20 @@ class Language(NamedTuple):
 
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
 LANGUAGE = [Language(**row) for row in _DATA["language"]]
-TABLES = _DATA["tables"]
+_AC = {True: "full", False: "none"}
+TABLES = {
+    **_DATA["tables"],
+    "language": {
+        "title": "Language models (published; tokens/s of a GPU; AC: activation checkpointing)",
+        "rows": [
+            {"model": f"{row.by} {row.model}", "GPUs": f"{row.gpus} x {row.gpu}-{row.gigabytes}",
+             "length": row.length, "AC": _AC.get(row.checkpointing, "part"),
+             "tokens/s": row.tokens, "MFU": row.mfu}
+            for row in LANGUAGE
+        ],
+        "formats": {"length": "{:,}", "tokens/s": "{:,}", "MFU": "{:.1%}"},
+    },
+}  # fmt: skip
 METHOD = _DATA["method"]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cluster import live_prices
 from cluster import prices as price_file
+from cluster.pace import Pace, pace
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, LENGTH, WINDOWS
 from cluster.windows import count_windows
@@ -22,9 +23,7 @@ from reports.settings import Settings
 from reports.simulate import Job, best_period, simulate
 from reports.speed import Speed, parse_speed
 
-DEFAULT_SLOTS = [1, 4, 8, 16, 32, 64]
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
-README = Path(__file__).parent / "README.md"
 RANGES = ("", " low", " high", " 5 %", " 95 %")
 FORMATS = {
     **dict.fromkeys([f"hours{part}" for part in RANGES], "{:.2f}"),
@@ -56,8 +55,10 @@ def run(args: argparse.Namespace) -> Report:
     trace = load_trace(args.trace) if args.trace else None
     known = price_file.load_prices(args.prices or price_file.PRICE_FILE)
     unit = LENGTH if rules.tokens is not None else 1
-    speed = parse_speed(args.throughput, known, unit)
-    choices = layouts(known, args.pool, args.slots)
+    paced = pace(args.config) if rules.tokens and not args.throughput else None
+    speed = paced or parse_speed(args.throughput, known, unit)
+    rules = dataclasses.replace(rules, batch=rules.batch or (paced and paced.batch))
+    choices = layouts(known, args.pool, args.slots, paced)
     work = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
         work = count_windows(args.data, args.config) * rules.epochs
@@ -74,8 +75,9 @@ def run(args: argparse.Namespace) -> Report:
 
 
 def layouts(
-    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int]
-) -> list[tuple[Price, int]]:
+    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int],
+    paced: Pace | None,
+) -> list[tuple[Price, int]]:  # fmt: skip
     """Every instance type (by default those that AWS launches) and slot count that fit.
 
     Jobs over several machines that are narrower than WIDE only where `pool` names them.
@@ -84,9 +86,10 @@ def layouts(
     types = [find(prices, instance) for instance in dict.fromkeys(pool or prices)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
-    for count in dict.fromkeys(slots or DEFAULT_SLOTS):
+    for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):
         wide = [price for price in types if pool or price.slots >= WIDE or count == price.slots]
-        fitting = [(price, count) for price in wide if count % price.slots == 0]
+        whole = [price for price in wide if count % price.slots == 0]
+        fitting = [(price, count) for price in whole if not paced or paced.fits(price, count)]
         if slots and types and not fitting:
             max(types, key=lambda price: price.slots).machines(count)
         found += fitting
@@ -107,8 +110,8 @@ def markets(rules: Settings, trace: Trace | None) -> dict[str, Market]:
 
 
 def evaluate(
-    rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int, speed: Speed,
-    seen: Mapping[str, Market],
+    rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int,
+    speed: Speed | Pace, seen: Mapping[str, Market],
 ) -> Planned:  # fmt: skip
     """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
     rate, source = speed.at(slots, price)
@@ -215,6 +218,7 @@ def snippet(rules: Settings, best: Planned) -> str:
 
 def method() -> list[str]:
     """The rules, as reports/README.md has them under "How a plan is made", without markup."""
-    text = README.read_text(encoding="utf-8").split("## How a plan is made\n")[1].split("\n## ")[0]
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = text.split("## How a plan is made\n")[1].split("\n## ")[0]
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
     return [" ".join(point.split()) for point in text.split("\n- ")[1:]]

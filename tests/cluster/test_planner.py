@@ -200,7 +200,7 @@ def test_the_speed_on_an_h100_is_the_measured_one() -> None:
 
 
 def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
-    rows = layouts.ranked(planned("lm_13b", EFA), ROOT)
+    rows = layouts.table(planned("lm_13b", EFA))
     assert len(rows) == layouts.SHOWN
     assert [row["tokens/s"] for row in rows] == sorted((r["tokens/s"] for r in rows), reverse=True)
     for row in rows:

@@ -16,7 +16,7 @@ from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports.__main__ import main
 from reports.plan import mark_front
 from reports.speed import parse_speed
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 from tests.fakes.browser import chromium
 
 FEW = ["--runs", "300", "--today", "2026-10-01", "--hourly", "0.05", "--wait-seconds", "120",
@@ -172,3 +172,19 @@ def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path)
             browser.save_screenshot(os.environ["REPORTS_SCREENSHOT"])
     assert len(sizes) == 1
     assert all(done and wide > 100 and shown > 100 for done, wide, shown in sizes)
+
+
+def test_a_language_model_s_plan_is_the_planner_s(capsys) -> None:
+    """`--config` of a language model: its speeds, at the fastest layout of each machine."""
+    lm = str(ROOT / "configs" / "lm_1b.yaml")
+    command = ["plan", "--tokens", "26e9", "--config", lm, "--json", "--runs", "10"]
+    assert main([*command, "--slots", "8", "16"]) == 0
+    rows = all_options(json.loads(capsys.readouterr().out))
+    fixed = {(r["hardware"], r["slots"]): r for r in rows if r["market"] == "on demand"}
+    one = fixed["1 x p4d.24xlarge", 8]
+    assert one["tokens/s"] == pytest.approx(8 * 19_271 * 1316 / 1415, rel=0.03)  # published
+    assert one["cost"] == pytest.approx(1_100, rel=0.02)
+    # Two machines are taken to be twice as fast: their network is hidden behind the products.
+    assert fixed["2 x p4d.24xlarge", 16]["tokens/s"] == pytest.approx(2 * one["tokens/s"], rel=0.03)
+    assert main([*command, "--slots", "1", "--pool", "g4dn.xlarge"]) == 2  # 22 GB of states
+    assert "no instance has machines for these slots" in capsys.readouterr().err
