@@ -128,8 +128,9 @@ def _check_trial(
 def _check_length(file: str, config: dict[str, Any], hparams: StepHParams) -> Iterator[Finding]:
     """Whether the searcher counts the steps that a trial trains."""
     searcher = mapping(config.get("searcher"))
-    if hparams.max_steps is None and isinstance(searcher.get("max_length"), dict):
-        problem = f"missing, and searcher.max_length {searcher['max_length']} ends no run of 0.38.1"
+    length = searcher.get("max_length")
+    if _split(hparams) and hparams.max_steps is None and isinstance(length, dict):
+        problem = f"missing, and searcher.max_length {length} ends no run of this package"
         cure = "a trial would train its epochs; say its length here"
         yield Finding(file, "hyperparameters.max_steps", f"{problem}: {cure}")
     if searcher.get("time_metric") == "batches" and searcher.get("max_time") != hparams.max_steps:

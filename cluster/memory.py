@@ -142,6 +142,8 @@ def _times(planned: Planned) -> Iterator[Line]:
     batch = planned.hparams.global_batch_size
     tokens = batch * planned.window
     rate = planned.rate
+    how = "forward and backward, recomputation left out"
+    yield Line("FLOPs a token", f"{planned.flops / 1e9:.3f} G", how=how)
     how = f"{batch:,} windows, {planned.forwards} forward(s) a slot; {rate.how}"
     yield Line("compute a step", f"{planned.compute:.2f} s", rate.source, how)
     if planned.machines > 1:

@@ -23,8 +23,6 @@ from lm.layout import Layout, choose_layout, parse_layout
 from lm.sizes import split_memory
 from pretrain.hparams import PretrainHParams
 
-REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
-
 
 class Planned(NamedTuple):
     """An experiment on machines of a pool. Seconds and bytes; rates are a second's."""
@@ -36,6 +34,8 @@ class Planned(NamedTuple):
     slots: int
     layout: Layout | None  # of a model in parts
     memory: Memory
+    window: float  # tokens: on SQuAD the real ones, but all where the rate is of a padded run
+    flops: float  # of a token, forward and backward
     rate: speeds.Rate
     efa: bool
 
@@ -62,13 +62,6 @@ class Planned(NamedTuple):
     @property
     def data_ranks(self) -> int:
         return self.slots if self.layout is None else self.layout.data_ranks
-
-    @property
-    def window(self) -> float:
-        """Tokens of a window: all of them, or on SQuAD the real ones. Older GPUs' rate is that of a
-        run which padded its windows."""
-        full = isinstance(self.hparams, LmHParams | PretrainHParams)
-        return self.hparams.max_seq_length * (REAL if self.pool.gpu.has_bf16 and not full else 1)
 
     @property
     def forwards(self) -> int:
@@ -150,22 +143,25 @@ def plan_model(
     config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
 ) -> Planned:
     """Of a known model on so many slots of a pool with a GPU. Raises UserError as `plan` does."""
-    half = hparams.precision != "fp32"
+    half, length = hparams.precision != "fp32", hparams.max_seq_length
     grid = not (pool.gpu.has_bf16 and half)
-    layout = None
+    efa = traffic.has_efa(config, pool)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
         layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
         memory = split_memory(model.sizes, layout, hparams, grid)
         checkpointing = hparams.activation_checkpointing == "full"
-        length = hparams.max_seq_length
-        rate = speeds.language_rate(model.sizes, pool.gpu, slots, length, checkpointing)
+        flops = speeds.causal_token(model.config, length)
+        rate = speeds.language_rate(model.sizes, flops, pool.gpu, slots, length, checkpointing)
+        facts = layout, memory, length, flops, rate, efa
     else:
-        masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
+        pretraining = isinstance(hparams, PretrainHParams)
+        masked = hparams.masked_fraction if pretraining else 0.0
         memory = replicated(model.sizes, slots, half, grid, masked)
-        rate = speeds.encoder_rate(model.config, pool.gpu, slots)
-    efa = traffic.has_efa(config, pool)
-    return Planned(config, hparams, pool, model, slots, layout, memory, rate, efa)
+        window = length * (1 if pretraining or not pool.gpu.has_bf16 else speeds.REAL)
+        flops = speeds.encoder_token(model.config, window, masked)
+        facts = None, memory, window, flops, speeds.encoder_rate(flops, pool.gpu, slots), efa
+    return Planned(config, hparams, pool, model, slots, *facts)
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster.machines import Gpu, gpu_of
+from cluster.machines import FAMILIES, Gpu, gpu_of
 from cluster.published import FINE_TUNING, LANGUAGE, LENGTH, Language
-from detalbert.engine.flops import training_flops
+from detalbert.engine.flops import causal_flops, training_flops
 from detalbert.engine.memory import Sizes
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "step-h100.json"
-XXLARGE = {"hidden_size": 4096, "num_hidden_layers": 12, "intermediate_size": 16_384,
-           "embedding_size": 128}  # fmt: skip
+REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 
 
 class Rate(NamedTuple):
@@ -28,50 +27,73 @@ class Rate(NamedTuple):
 class _Shape:
     """A config, as far as FLOPs depend on it."""
 
-    def __init__(self, keys: dict[str, Any]) -> None:
+    def __init__(self, **keys: Any) -> None:
         vars(self).update(keys)
 
 
-def work(parameters: float, layers: int, hidden: int, length: int) -> float:
-    """FLOPs of training on a token as published MFU counts them, 6 N + 12 L h T: every parameter,
-    all pairs of tokens (Chowdhery 2022, arXiv:2204.02311, appendix B)."""
-    return 6 * parameters + 12 * layers * hidden * length
+_XXLARGE = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_384,
+                  embedding_size=128)  # fmt: skip
 
 
-def language_rate(sizes: Sizes, gpu: Gpu, slots: int, length: int, checkpointing: bool) -> Rate:
-    """Of a causal model: at the MFU of the nearest published training, first by GPU, then by
-    parameters, then by number of GPUs. A run that computes activations again takes 4 / 3."""
+def causal_token(config: Any, length: int) -> float:
+    """FLOPs of training on a token of a window of `length`, as flops.causal_flops counts them."""
+    return causal_flops(config, np.array([length])) / length
+
+
+def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
+    """The same of an encoder; `masked` of its tokens go through a vocabulary head, too."""
+    head = 2 * getattr(config, "embedding_size", config.hidden_size)
+    head *= config.hidden_size + config.vocab_size if masked else 0
+    return training_flops(config, np.array([length])) / length + 3 * masked * head
+
+
+def language_rate(
+    sizes: Sizes, flops: float, gpu: Gpu, slots: int, length: int, checkpointing: bool
+) -> Rate:
+    """Of a causal model: the FLOP/s of the nearest published training, first by GPU, then by
+    parameters, then by number of GPUs. A run that computes activations again takes 4 / 3.
+
+    llm-foundry's rows alone: their models' products are known, and both sides are counted alike.
+
+    Args: flops: of a token.
+    """
 
     def distance(row: Language) -> tuple[float, ...]:
         size = abs(math.log(row.millions * 1e6 / sizes.parameters))
         other = row.gpu != gpu.name, row.gigabytes != gpu.gigabytes
         return (*other, size, abs(math.log(row.gpus / slots)))
 
-    row = min((r for r in LANGUAGE if r.mfu and r.checkpointing in (True, False)), key=distance)
-    seconds = work(sizes.parameters, sizes.layers, sizes.hidden, length) / 1e12 / gpu.teraflops
-    again = (1 + bool(checkpointing) / 3) / (1 + bool(row.checkpointing) / 3)
+    row = min((row for row in LANGUAGE if row.by == "llm-foundry"), key=distance)
+    h, published = row.hidden, next(g for g in FAMILIES.values() if g.name == row.gpu)
+    mpt = _Shape(model_type="gpt_neox", hidden_size=h, intermediate_size=4 * h, vocab_size=50_368,
+                 num_hidden_layers=row.layers, num_attention_heads=h // 64)  # fmt: skip
+    done = row.tokens * causal_token(mpt, row.length)  # FLOP/s
+    again = (1 + checkpointing / 3) / (1 + bool(row.checkpointing) / 3)
+    tokens = done / flops / again * gpu.teraflops / published.teraflops
     near = abs(row.millions * 1e6 / sizes.parameters - 1) < 0.15
     same = (row.gpu, row.gigabytes, row.gpus, row.length, row.checkpointing)
-    published = near and same == (gpu.name, gpu.gigabytes, slots, length, checkpointing)
-    how = f"MFU {row.mfu:.1%} of {row.describe()}"
-    return Rate(row.mfu / seconds / again, "published" if published else "modelled", how)
+    alike = near and same == (gpu.name, gpu.gigabytes, slots, length, checkpointing)
+    how = f"as {row.describe()}, MFU {row.mfu:.1%}"
+    return Rate(tokens, "published" if alike else "modelled", how)
 
 
-def encoder_rate(config: Any, gpu: Gpu, slots: int) -> Rate:
+def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
     """Of an encoder over real tokens. GPUs from Ampere on are taken to reach the MFU that was
-    measured on an H100; older ones that of the widest published run on V100s."""
-    flops = training_flops(config, np.ones(1))
+    measured on an H100; older ones that of the widest published run on V100s, padding included.
+
+    Args: flops: of a token.
+    """
     peak = gpu.teraflops * 1e12
     if gpu.has_bf16:
         result = json.loads(MEASURED.read_text(encoding="utf-8"))
-        mfu = result["results"]["ours"]["mfu"]["median"]
-        same = gpu.name == "H100" and flops == training_flops(_Shape(XXLARGE), np.ones(1))
-        source = "measured" if same and slots == 1 else "modelled"
-        return Rate(mfu * peak / flops, source, f"MFU {mfu:.1%}, albert-xxlarge on one H100")
-    run = FINE_TUNING[-1]
-    trained = training_flops(_Shape(XXLARGE), np.ones(1)) * run.throughput * LENGTH / run.slots
-    mfu = trained / 1e12 / gpu_of(run.instance).teraflops
-    same = gpu.name == "V100" and flops == training_flops(_Shape(XXLARGE), np.ones(1))
-    source = "published" if same and slots == run.slots else "modelled"
-    how = f"MFU {mfu:.1%} over padded tokens, albert-xxlarge on {run.slots} V100"
-    return Rate(mfu * peak / flops, source, how)
+        mfu, length = result["results"]["ours"]["mfu"]["median"], 384 * REAL
+        alike = gpu.name == "H100" and slots == 1
+        source, how = "measured", f"MFU {mfu:.1%}, albert-xxlarge on one H100"
+    else:
+        run, length = FINE_TUNING[-1], LENGTH
+        done = encoder_token(_XXLARGE, length) * run.throughput * length / run.slots
+        mfu = done / 1e12 / gpu_of(run.instance).teraflops
+        alike = gpu.name == "V100" and slots == run.slots
+        source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
+    alike = alike and math.isclose(flops, encoder_token(_XXLARGE, length), rel_tol=1e-3)
+    return Rate(mfu * peak / flops, source if alike else "modelled", how)

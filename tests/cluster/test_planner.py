@@ -6,6 +6,9 @@ import pathlib
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AlbertForPreTraining, AutoConfig, AutoModelForCausalLM
 
 from cluster import layouts, memory, planner, speeds, traffic
 from cluster.machines import FAMILIES
@@ -22,6 +25,7 @@ from tests.cluster.planted import experiment, findings, master, put
 from tests.conftest import ROOT
 from tests.corpus.documents import byte_tokenizer, write, write_lines
 from tests.fakes.text import contexts
+from tests.lm.ranks import tiny
 
 EFA = "master-efa.yaml"
 MODERN = "master-aws-modern.yaml"
@@ -75,7 +79,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
     "steps kept without max_steps": (
         "lm_1b", MODERN, {"hyperparameters.max_steps": None,
                           "searcher.max_length": {"batches": 25000}},
-        "hyperparameters.max_steps", "searcher.max_length {'batches': 25000} ends no run",
+        "hyperparameters.max_steps", "searcher.max_length {'batches': 25000} ends no run of",
     ),
 }  # fmt: skip
 
@@ -165,16 +169,42 @@ def test_a_copy_across_machines_gathers_for_every_forward() -> None:
 
 @pytest.mark.parametrize("row", [r for r in LANGUAGE if r.by == "llm-foundry"], ids=str)
 def test_published_speeds_come_back(row: Any) -> None:
-    vocabulary, h = 50_368, row.hidden
-    sizes = Sizes("gpt_neox", h, 4 * h, row.layers, 1, vocabulary, int(row.millions * 1e6))
+    keys = {"hidden_size": row.hidden, "intermediate_size": 4 * row.hidden, "vocab_size": 50_368}
+    keys |= {"num_hidden_layers": row.layers, "num_attention_heads": row.hidden // 64}
+    flops = speeds.causal_token(AutoConfig.for_model("gpt_neox", **keys), row.length)
+    sizes = Sizes("gpt_neox", 0, 0, 0, 0, 0, int(row.millions * 1e6))
     gpu = next(g for g in FAMILIES.values() if (g.name, g.gigabytes) == (row.gpu, row.gigabytes))
-    rate = speeds.language_rate(sizes, gpu, row.gpus, row.length, row.checkpointing)
-    assert rate.source == "published"
-    assert rate.tokens == pytest.approx(row.tokens, rel=0.02)
-    other = speeds.language_rate(sizes, gpu, row.gpus, row.length, not row.checkpointing)
-    assert other.source == "modelled"
-    again = 4 / 3 if not row.checkpointing else 3 / 4
-    assert other.tokens == pytest.approx(row.tokens / again, rel=0.02)
+    here = gpu, row.gpus, row.length
+    rate = speeds.language_rate(sizes, flops, *here, row.checkpointing)
+    assert rate.source == "published" and rate.tokens == pytest.approx(row.tokens)
+    other = speeds.language_rate(sizes, flops, *here, not row.checkpointing)
+    again = 3 / 4 if row.checkpointing else 4 / 3
+    assert other.source == "modelled" and other.tokens == pytest.approx(row.tokens / again)
+    twice = speeds.language_rate(sizes, 2 * flops, *here, row.checkpointing)
+    assert twice.tokens == pytest.approx(row.tokens / 2)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_flops_are_what_torch_counts(family: str) -> None:
+    """Token after token with a cache: each reads itself and those before it."""
+    library = AutoModelForCausalLM.from_config(tiny(family), attn_implementation="eager").eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        cache = None
+        for _ in range(9):
+            cache = library(torch.tensor([[7]]), past_key_values=cache).past_key_values
+    counted = 3 * counter.get_total_flops() / 9
+    assert speeds.causal_token(library.config, 9) == pytest.approx(counted, rel=1e-3)
+
+
+def test_flops_of_pretraining_are_what_torch_counts() -> None:
+    config = AutoConfig.for_model("albert", hidden_size=64, embedding_size=16, vocab_size=500,
+                                  num_attention_heads=4, intermediate_size=128)  # fmt: skip
+    library = AlbertForPreTraining._from_config(config, attn_implementation="eager").eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        hidden = library.albert(torch.full((1, 400), 7)).last_hidden_state
+        library.predictions(hidden[:, :60])  # 15 % are hidden
+    counted = 3 * counter.get_total_flops() / 400
+    assert speeds.encoder_token(config, 400, 0.15) == pytest.approx(counted, rel=1e-3)
 
 
 def test_the_published_fine_tuning_comes_back() -> None:
@@ -193,10 +223,12 @@ def test_the_speed_on_an_h100_is_the_measured_one() -> None:
     config, hparams = experiment("single.yaml"), HParams(model="albert-xxlarge-v2")
     model = find_model(config, hparams, ROOT)
     result = json.loads(speeds.MEASURED.read_text())["results"]["ours"]
-    rate = speeds.encoder_rate(model.config, FAMILIES["p5"], 1)
+    flops = speeds.encoder_token(model.config, 384 * speeds.REAL)
+    rate = speeds.encoder_rate(flops, FAMILIES["p5"], 1)
     assert rate.source == "measured"
     assert rate.tokens == pytest.approx(result["tokens_per_second"]["median"], rel=0.03)
-    assert speeds.encoder_rate(model.config, FAMILIES["p4d"], 1).source == "modelled"
+    assert speeds.encoder_rate(flops, FAMILIES["p4d"], 1).source == "modelled"
+    assert speeds.encoder_rate(2 * flops, FAMILIES["p5"], 1).source == "modelled"
 
 
 def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
