@@ -13,7 +13,7 @@ from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
 from detalbert.training.parts import TABLE
 
-EXPERIMENT = "experiment.json"  # in a fetched checkpoint: what the master knows of its training
+EXPERIMENT = "experiment.json"  # in a fetched sharded one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _REFERENCE = re.compile(rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)")
@@ -79,7 +79,7 @@ def _download(checkpoint: Any, cache: Path) -> Path:
         if not target.is_dir():
             with whole_folder(target) as aside:
                 checkpoint.download(str(aside))
-                if checkpoint.training is not None:
+                if is_sharded(aside) and checkpoint.training is not None:
                     write_json(aside / EXPERIMENT, _describe(checkpoint.training))
                 if target.is_dir():
                     raise FileExistsError(target)

@@ -76,6 +76,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     except UnicodeEncodeError:
         raise UserError("the prompt is not UTF-8 text") from None
     ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if not ids and tokenizer.eos_token_id is None:
+        raise UserError(
+            "the prompt is empty, and the tokenizer has no end-of-text token; give text"
+        )
     return ids or [tokenizer.eos_token_id]
 
 
