@@ -23,11 +23,13 @@ SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accu
 def trained(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
     """The output directory of a run, beside the text that it validated on."""
     folder = tmp_path_factory.mktemp("run")
-    text = (ROOT / "README.md").read_text() + (ROOT / "lm" / "README.md").read_text()
-    rows = [json.dumps({"text": part}) for part in text.split("\n## ")]
-    (folder / "held.jsonl").write_text("\n".join(rows))
-    values = configured(TINY_LM, cache_dir, max_validation_windows=None, max_steps=20)
-    values["data"] |= {"validation_documents": str(folder / "held.jsonl"), "shard_mib": 0.002}
+    text, held = folder / "text.jsonl", folder / "held.jsonl"
+    for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
+        rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
+        target.write_text("\n".join(rows))
+    values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
+    values["data"] |= {"documents": str(text), "validation_documents": str(held)}
+    values["data"]["shard_mib"] = 0.001
     (folder / "lm.yaml").write_text(yaml.safe_dump(values))
     assert run(folder / "lm.yaml", folder / "out") == 0
     return folder / "out"

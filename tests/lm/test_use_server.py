@@ -88,7 +88,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_fifty_at_once_each_as_if_alone(port: int, model: Model) -> None:
-    asked = [{"prompt": f"the ship {n % 7}", "seed": n, "max_new_tokens": 20} for n in range(50)]
+    asked = [{"prompt": f"the ship {n % 7}", "seed": n, "max_new_tokens": 12} for n in range(50)]
     barrier = threading.Barrier(50)
 
     def one(request: dict[str, Any]) -> tuple[int, str, str]:
@@ -98,7 +98,7 @@ def test_fifty_at_once_each_as_if_alone(port: int, model: Model) -> None:
     with ThreadPoolExecutor(50) as pool:
         replies = list(pool.map(one, asked))
     for request, (status, text, ended) in zip(asked, replies, strict=True):
-        steps = list(complete(*model, request["prompt"], Sampling(20, seed=request["seed"])))
+        steps = list(complete(*model, request["prompt"], Sampling(12, seed=request["seed"])))
         assert (status, text) == (200, "".join(step.text for step in steps))
         assert ended == steps[-1].ended
     assert len({text for _, text, _ in replies}) > 45
