@@ -89,7 +89,9 @@ def test_plain_transformers_gives_the_trained_models_logits(
             )
             assert not any(info.values()), info
             assert torch.equal(library(IDS).logits, expected)
-        ours = load_model(source)(IDS).logits  # another attention: sdpa
+        model = load_model(source)
+        ours = model(IDS).logits  # another attention: sdpa
+    assert len({p.data_ptr() for p in model.state_dict().values()}) == len(weights[name])
     assert float((ours - expected).abs().max()) < 1e-5 < 1e-2 < float(expected.abs().max())
 
 

@@ -108,7 +108,7 @@ def test_a_client_that_goes_away_frees_its_place(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has the only place, and one that waits for it."""
-    slowly(monkeypatch, 0.02)
+    slowly(monkeypatch, 0.05)  # the first would take 100 s
     workers: list[server.Worker] = []
     submit = server.Worker.submit
 
@@ -127,11 +127,9 @@ def test_a_client_that_goes_away_frees_its_place(
             status, said, again = send(port, prompt="c")
             assert status == 503 and "too many requests" in said and again == "1"
             late.close()  # while it waits for a place
-            wait_for(lambda: len(workers[0].jobs) == 1)
-        wait_for(lambda: not workers[0].jobs)
-        began = time.monotonic()
+            wait_for(lambda: len(workers[0].jobs) == 1, 20)
+        wait_for(lambda: not workers[0].jobs, 20)
         assert send(port, prompt="d", max_new_tokens=5)[2] == "max_new_tokens"
-        assert time.monotonic() - began < 10  # the first would take 40 s
 
 
 def test_limits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
