@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -99,8 +100,24 @@ def handle_errors(app: FastAPI) -> None:
         return problem(500, "the model failed on this request; the server's log says how")
 
 
-def run(app: FastAPI, host: str, port: int) -> None:
-    """Serve until interrupted. Raises UserError for an address that the system does not give."""
+class Server(uvicorn.Server):
+    """Calls `on_exit` at the signal that ends it, before it waits for its requests."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.on_exit()
+        super().handle_exit(sig, frame)
+
+
+def run(app: FastAPI, host: str, port: int, on_exit: Callable[[], None] = lambda: None) -> None:
+    """Serve until interrupted; requests get 3 s then.
+
+    Args: on_exit: called in the signal's handler.
+    Raises UserError for an address that the system does not give.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -115,5 +132,5 @@ def run(app: FastAPI, host: str, port: int) -> None:
     timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
     config = uvicorn.Config(app, log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, on_exit).run(sockets=[listener])
     print("stopped")

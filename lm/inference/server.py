@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -69,10 +69,10 @@ class Job:
         self.loop = asyncio.get_running_loop()
         self.steps: asyncio.Queue[Step | BaseException] = asyncio.Queue()
 
-    def go_on(self) -> bool:
+    def go_on(self, ending: bool) -> bool:
         """In the worker's thread: make one step; whether there are more to come."""
         try:
-            step = next(self.making)
+            step = Step("", "the server stopped") if ending else next(self.making)
             if step.ended is None and time.monotonic() > self.deadline:
                 step = step._replace(ended="time")
             last = step.ended is not None
@@ -90,10 +90,13 @@ class Full(Exception):
 class Worker:
     """The thread that runs the model."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limits: Limits
+    ) -> None:
+        self.model, self.tokenizer, self.limits = model, tokenizer, limits
         self.jobs: list[Job] = []  # the first of them have places
         self.changed = Condition()
+        self.ending = False
         Thread(target=self._work, daemon=True).start()
 
     def submit(self, job: Job) -> None:
@@ -109,13 +112,17 @@ class Worker:
         with self.changed, contextlib.suppress(ValueError):
             self.jobs.remove(job)
 
+    def end(self) -> None:
+        """End every text with what it has; takes no lock, for it may interrupt who has it."""
+        self.ending = True
+
     def _work(self) -> None:
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.jobs)
-                turn = self.jobs[: self.limits.places]
+                turn = self.jobs[: None if self.ending else self.limits.places]
             for job in turn:
-                if job in self.jobs and not job.go_on():
+                if job in self.jobs and not job.go_on(self.ending):
                     self.drop(job)
 
 
@@ -164,7 +171,7 @@ def make_app(
 ) -> FastAPI:
     """The application: `/`, the page; `/completions`; `/openapi.json`, which documents it."""
     app = FastAPI(title="Text completion", version="1", description=__doc__)
-    worker = Worker(limits)
+    worker = app.state.worker = Worker(model, tokenizer, limits)
     web.handle_errors(app)
     web.show_page(app, PAGE)
 
@@ -178,29 +185,39 @@ def make_app(
     )
     async def completions(asked: Asked, request: Request) -> Any:
         """Go on from a prompt. `ended` says why the text ends: end of text, max_new_tokens,
-        positions (the model has no more), time."""
-        try:
-            sampling = check(asked, limits)
-            steps = complete(model, tokenizer, asked.prompt, sampling)
-            job = Job(steps, limits.seconds)
-            worker.submit(job)
-        except UserError as error:
-            return problem(422, str(error))
-        except Full:
-            again = {"Retry-After": "1"}
-            return problem(503, "too many requests at once; ask again soon", **again)
-        step = await first_step(job, request)
-        if isinstance(step, Step):
-            return Stream(job, step, worker)
-        worker.drop(job)
-        if isinstance(step, UserError):
-            return problem(422, str(step))
-        if step is not None:
-            raise step
-        return problem(504, f"no place within {limits.seconds:g} s; ask again later")
+        positions (the model has no more), time, the server stopped."""
+        return await respond(worker, asked, request)
 
     app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.arrival)
     return app
+
+
+async def respond(worker: Worker, asked: Asked, request: Request) -> Response:
+    """A stream from the first step on; before it what is wrong has a status of its own."""
+    limits = worker.limits
+    try:
+        sampling = check(asked, limits)
+        steps = complete(worker.model, worker.tokenizer, asked.prompt, sampling)
+        job = Job(steps, limits.seconds)
+        worker.submit(job)
+    except UserError as error:
+        return problem(422, str(error))
+    except Full:
+        again = {"Retry-After": "1"}
+        return problem(503, "too many requests at once; ask again soon", **again)
+    step = None
+    try:
+        step = await first_step(job, request)
+    finally:
+        if not isinstance(step, Step):
+            worker.drop(job)
+    if isinstance(step, Step):
+        return Stream(job, step, worker)
+    if isinstance(step, UserError):
+        return problem(422, str(step))
+    if step is not None:
+        raise step
+    return problem(504, f"no place within {limits.seconds:g} s; ask again later")
 
 
 def check(asked: Asked, limits: Limits) -> Sampling:
@@ -218,4 +235,5 @@ def check(asked: Asked, limits: Limits) -> Sampling:
 
 def serve(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, host: str, port: int) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
-    web.run(make_app(model, tokenizer), host, port)
+    app = make_app(model, tokenizer)
+    web.run(app, host, port, app.state.worker.end)

@@ -87,6 +87,19 @@ def slowly(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(server, "complete", slow)
 
 
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[server.Worker]:
+    """The workers that got a request."""
+    workers: list[server.Worker] = []
+    submit = server.Worker.submit
+
+    def submit_and_tell(worker: server.Worker, job: server.Job) -> None:
+        submit(worker, job)
+        workers.append(worker)
+
+    monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
+    return workers
+
+
 def test_fifty_at_once_each_as_if_alone(port: int, model: Model) -> None:
     asked = [{"prompt": f"the ship {n % 7}", "seed": n, "max_new_tokens": 12} for n in range(50)]
     barrier = threading.Barrier(50)
@@ -109,14 +122,7 @@ def test_a_client_that_goes_away_frees_its_place(
 ) -> None:
     """One that has the only place, and one that waits for it."""
     slowly(monkeypatch, 0.05)  # the first would take 100 s
-    workers: list[server.Worker] = []
-    submit = server.Worker.submit
-
-    def submit_and_tell(worker: server.Worker, job: server.Job) -> None:
-        workers.append(worker)
-        submit(worker, job)
-
-    monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
+    workers = watched(monkeypatch)
     with serving(model, places=1, waiting=1) as port:
         with asking(port, prompt="a", max_new_tokens=2000) as first:
             assert first.readline()
@@ -130,6 +136,16 @@ def test_a_client_that_goes_away_frees_its_place(
             wait_for(lambda: len(workers[0].jobs) == 1, 20)
         wait_for(lambda: not workers[0].jobs, 20)
         assert send(port, prompt="d", max_new_tokens=5)[2] == "max_new_tokens"
+
+
+def test_a_server_that_ends_ends_its_texts(model: Model, monkeypatch: Any) -> None:
+    slowly(monkeypatch, 0.05)
+    workers = watched(monkeypatch)
+    with serving(model, places=1) as port, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(send, port, prompt="a", max_new_tokens=2000) for _ in range(2)]
+        wait_for(lambda: len(workers) == 2)
+        workers[0].end()
+        assert [future.result(20)[2] for future in asked] == ["the server stopped"] * 2
 
 
 def test_limits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
