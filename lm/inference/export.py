@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
@@ -19,7 +18,7 @@ from detalbert.errors import UserError, first_line
 from detalbert.inference.find import is_sharded
 from detalbert.inference.model_card import FROM_SCRATCH, public
 from detalbert.training.parts import read_weights
-from lm.inference.load import SETTINGS, Source
+from lm.inference.load import DAMAGE, SETTINGS, Source
 from lm.model import empty_model
 
 FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has more
@@ -50,8 +49,8 @@ def export(
             source.tokenizer.save_pretrained(aside)
             write_json(aside / SETTINGS, settings(source))
             (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"--export {folder}: cannot be written ({first_line(error)})") from None
+    except DAMAGE as error:
+        raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
 
 
 def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:

@@ -4,11 +4,12 @@ A checkpoint's parts are read straight into the model, so its weights are in mem
 """
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,6 +25,7 @@ from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, is_sharded
+from detalbert.settings import experiment
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.parts import read_weights
 from lm import initial
@@ -31,7 +33,9 @@ from lm.hparams import LmHParams, parse_lm_hparams
 from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+# What libraries raise for files that are damaged or of another make.
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
+          pickle.UnpicklingError, SafetensorError)  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -52,9 +56,9 @@ def is_language_model(folder: Path) -> bool:
         return True
     try:
         names = json.loads((folder / "config.json").read_text()).get("architectures") or []
-    except (OSError, ValueError, AttributeError):
+        return not set(names).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    except (OSError, ValueError, AttributeError, TypeError):
         return False
-    return bool(set(names) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()))
 
 
 def open_source(folder: Path) -> Source:
@@ -87,12 +91,12 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     steps = _json(folder / "metadata.json").get("steps_completed")
     if (folder / EXPERIMENT).is_file():
         return {**_json(folder / EXPERIMENT), "steps": steps}
-    manifest, run = _json(folder / MANIFEST), folder.absolute().parents[1]
+    manifest, run = _json(folder / MANIFEST), folder.absolute().parent.parent
     kept = manifest.get("run") or {}
     mark = "hyperparameters."
     config = {"hyperparameters": {k.removeprefix(mark): v for k, v in kept.items() if mark in k}}
-    if (run / "config.yaml").is_file():
-        config = yaml.safe_load((run / "config.yaml").read_text())
+    if folder.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
+        config = experiment.load(run / "config.yaml")
     known = [*(manifest.get("validations") or []), *_json(run / "metrics.json").values()]
     scores = next((dict(s) for s in known if steps and s.get("steps") == steps), {})
     scores.pop("steps", None)
@@ -144,7 +148,6 @@ def _from_library(source: Source, device: torch.device, attention: str) -> PreTr
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:
-    """For what the library raises where files are damaged or of another make."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(f"{folder}: does not load as a language model: {reason}")
 

@@ -139,6 +139,10 @@ def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
     export(source, tmp_path / "out")
     with pytest.raises(UserError, match="is a model folder already"):
         export(open_source(tmp_path / "out"), tmp_path / "more")
+    weights = tmp_path / "out" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(UserError, match="does not load as a language model: .*incomplete"):
+        load_model(open_source(tmp_path / "out"))
     wider = source._replace(config=tiny("llama", num_hidden_layers=3))
     with pytest.raises(UserError, match="does not fit: .*model.layers.2"):
         export(wider, tmp_path / "new")
@@ -146,4 +150,12 @@ def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-9])
     with pytest.raises(UserError, match="not a complete checkpoint .__1_0.distcp is not as it was"):
         open_source(source.folder)
+    for name in ("manifest.json", ".metadata"):
+        (source.folder / name).unlink()
+    (source.folder / ".metadata").write_bytes(b"\x80\x04")
+    cut = open_source(source.folder)
+    with pytest.raises(UserError, match="does not load as a language model"):
+        load_model(cut)
+    with pytest.raises(UserError, match="new: not written"):
+        export(cut, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "there", "whole"]
