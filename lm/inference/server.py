@@ -159,11 +159,12 @@ async def first_step(job: Job, request: Request) -> Step | BaseException | None:
     made = asyncio.ensure_future(job.steps.get())
     gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
     left = job.deadline - time.monotonic()
-    await asyncio.wait((made, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-    step = made.result() if made.done() else None
-    for waiting in (made, gone):
-        waiting.cancel()
-    return step
+    try:
+        await asyncio.wait((made, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return made.result() if made.done() else None
+    finally:
+        made.cancel()
+        gone.cancel()
 
 
 def make_app(
