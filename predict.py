@@ -1,7 +1,9 @@
-"""Use a trained model: answer a file of questions or one, export it, serve it.
+"""Use a trained model: one that answers questions, or one that goes on with text.
 
   python predict.py --model runs/local --data dev.json --output-dir predictions
   python predict.py --model runs/local --question "Who ...?" --context-file text.txt
+  python predict.py --model runs/lm --prompt "The ship"
+  python predict.py --model runs/lm --perplexity book.txt
   python predict.py --model trial:7 --export exported        # a Hugging Face model folder
   python predict.py --model exported --serve                 # a page on this machine
 
@@ -15,8 +17,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
 import argparse
 import dataclasses
+import importlib
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +28,20 @@ import torch
 
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
+from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, table
 from detalbert.inference.reply import ask, describe
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
+from lm.inference.load import is_language_model
 
-MODES = ("data", "question", "interactive", "export", "serve")
+MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
+# What only a model that answers questions takes, and only a language model.
+OF_QUESTIONS = ("data", "question", "interactive", "context", "context_file", "threshold")
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,6 +71,21 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--model", required=True, help="see above")
+    add("--export", type=Path, metavar="DIR", help="write a Hugging Face model folder")
+    add("--push-to-hub", metavar="NAME", help="upload what --export wrote")
+    add("--license", default="unknown", help="of the exported weights, for the model card")
+    add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
+    add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
+    add("--port", type=int, default=8000)
+    add("--json", action="store_true", help="replies as JSON, one per line")
+    threads = "that compute; auto: one for each core that is idle now"
+    add("--threads", type=thread_count, default="auto", metavar="auto|N", help=threads)
+    add_question_flags(parser.add_argument_group("a model that answers questions").add_argument)
+    add_language_flags(parser.add_argument_group("a language model").add_argument)
+    return parser.parse_args(argv)
+
+
+def add_question_flags(add: Callable[..., Any]) -> None:
     add("--data", help="questions: SQuAD JSON, .jsonl or .csv with question and context")
     add("--output-dir", type=Path, default=Path("predictions"), help="of --data")
     add(
@@ -72,21 +97,15 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--context", help="the text to find the answer in")
     add("--context-file", type=Path)
     add("--interactive", action="store_true", help="keep the context, read questions")
-    add("--json", action="store_true", help="replies as JSON, one per line")
-    add("--export", type=Path, metavar="DIR", help="write a Hugging Face model folder")
-    add("--push-to-hub", metavar="NAME", help="upload what --export wrote")
-    add("--license", default="unknown", help="of the exported weights, for the model card")
-    add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
-    add(
-        "--threads",
-        type=thread_count,
-        default="auto",
-        metavar="auto|N",
-        help="that compute; auto: one for each core that is idle now",
-    )
-    add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
-    add("--port", type=int, default=8000)
-    return parser.parse_args(argv)
+
+
+def add_language_flags(add: Callable[..., Any]) -> None:
+    add("--prompt", metavar="TEXT", help="go on with it; -: read it from standard input")
+    add("--max-new-tokens", type=int, metavar="N", help="at most; default 200")
+    add("--temperature", type=float, metavar="X", help="0: no chance; default 0.8")
+    add("--top-p", type=float, metavar="P", help="of the likeliest tokens; default 0.95")
+    add("--seed", type=int, metavar="N", help="the same gives the same text; default 0")
+    add("--perplexity", metavar="FILE", help="score a text, as the run's validation does")
 
 
 def thread_count(text: str) -> int | str:
@@ -105,18 +124,42 @@ def run(args: argparse.Namespace) -> None:
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
-    if args.serve:
-        from detalbert.inference.server import serve  # not everybody has a web framework
+    folder = find(args.model)
+    if is_language_model(folder):
+        refuse(args, OF_QUESTIONS, f"{args.model} is a language model")
+        use_language_model(args, folder)
+    else:
+        refuse(args, OF_LANGUAGE, f"{args.model} is no language model")
+        answer_questions(args, folder)
 
-        model = load_model(args.model)
-        serve(model, choose_threshold(model, args.threshold), args.host, args.port)
-        return
+
+def refuse(args: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+    """Raise UserError for flags that mean nothing to the model."""
+    for flag in flags:
+        if getattr(args, flag) not in (None, False):
+            raise UserError(f"--{flag.replace('_', '-')}: {why}; leave it out")
+
+
+def import_server(name: str) -> Any:
+    """A module with `serve`: not everybody has a web framework."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as missing:
+        raise UserError(
+            f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
+        ) from None
+
+
+def answer_questions(args: argparse.Namespace, folder: Path) -> None:
+    server = import_server("detalbert.inference.server") if args.serve else None
     context = read_context(args) if args.interactive or args.question is not None else ""
     if args.question is not None:
         check_text("--question", args.question, context)
-    model = load_model(args.model)
+    model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
-    if args.data is not None:
+    if server is not None:
+        server.serve(model, threshold, args.host, args.port)
+    elif args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if metrics:
             print(table(metrics))
@@ -127,6 +170,29 @@ def run(args: argparse.Namespace) -> None:
         converse(args, model, context, threshold)
     else:
         show(args, ask(model, args.question, context, threshold), context)
+
+
+def use_language_model(args: argparse.Namespace, folder: Path) -> None:
+    given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
+    if given and args.prompt is None:
+        raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
+    from lm.inference import command, export, load
+
+    server = import_server("lm.inference.server") if args.serve else None
+    source = load.open_source(folder)
+    if args.prompt is not None:
+        prompt = args.prompt
+        if prompt == "-":
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+            prompt = sys.stdin.read()
+        command.print_completion(source, prompt, given, args.json)
+    elif args.perplexity is not None:
+        command.print_perplexity(source, args.perplexity, args.json)
+    elif server is not None:
+        server.serve(load.load_model(source), source.tokenizer, args.host, args.port)
+    else:
+        export.export(source, args.export, args.license)
+        say_exported(args)
 
 
 def read_context(args: argparse.Namespace) -> str:
@@ -179,12 +245,19 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
 
 def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:
     """Write the folder, and upload it where wanted."""
-    from detalbert.inference.export import export, push
+    from detalbert.inference.export import export
 
     hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
     export(model._replace(hparams=hparams), args.export, args.license)
+    say_exported(args)
+
+
+def say_exported(args: argparse.Namespace) -> None:
+    """Say where the folder is, and upload it where wanted."""
     print(f"the model is in {args.export}")
     if args.push_to_hub:
+        from detalbert.inference.export import push
+
         print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 

@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from detalbert.atomic import whole_folder
+from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
+from detalbert.training.parts import TABLE
 
+EXPERIMENT = "experiment.json"  # in a fetched sharded one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _REFERENCE = re.compile(rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)")
@@ -77,12 +79,28 @@ def _download(checkpoint: Any, cache: Path) -> Path:
         if not target.is_dir():
             with whole_folder(target) as aside:
                 checkpoint.download(str(aside))
+                if is_sharded(aside) and checkpoint.training is not None:
+                    write_json(aside / EXPERIMENT, _describe(checkpoint.training))
                 if target.is_dir():
                     raise FileExistsError(target)
     except OSError:
         if not target.is_dir():  # else another process was faster, and its folder stays
             raise
     return target
+
+
+def _describe(training: Any) -> dict[str, Any]:
+    """`hyperparameters:` and `data:` of a checkpoint's trial, and what it scored."""
+    return {
+        "hyperparameters": training.hparams,
+        "data": training.experiment_config.get("data") or {},
+        "scores": training.validation_metrics.get("avgMetrics") or {},
+    }
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether `folder` is a checkpoint of a model that was split over processes."""
+    return (folder / TABLE).is_file()
 
 
 def find(name: str) -> Path:
@@ -95,13 +113,14 @@ def find(name: str) -> Path:
             f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
             "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
         )
-    if (folder / STATE_DICT).is_file() or (folder / "config.json").is_file():
+    marks = STATE_DICT, TABLE, "config.json"
+    if any((folder / mark).is_file() for mark in marks):
         return folder
     if (folder / "checkpoints").is_dir():
         return _best_of_run(folder)
     raise UserError(
-        f"--model {name}: neither a checkpoint ({STATE_DICT}) nor a run's output directory "
-        "(checkpoints/) nor a model folder (config.json)"
+        f"--model {name}: neither a checkpoint ({STATE_DICT} or {TABLE}) nor a run's output "
+        "directory (checkpoints/) nor a model folder (config.json)"
     )
 
 

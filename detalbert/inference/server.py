@@ -6,9 +6,7 @@ a body over the limit (413), a full queue (503), a wait over the limit (504).
 
 import asyncio
 import contextlib
-import socket
 import time
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +14,16 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any
 
-from detalbert.errors import UserError, first_line
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from detalbert.errors import UserError
+from detalbert.inference import web
 from detalbert.inference.answering import Stopped
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
+from detalbert.inference.web import problem
 from detalbert.squad.question_stream import check_text
-
-try:
-    import uvicorn
-    from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import HTMLResponse, JSONResponse
-    from pydantic import BaseModel, Field
-    from starlette.exceptions import HTTPException
-except ImportError as missing:
-    raise UserError(
-        f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
-    ) from None
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -48,11 +39,6 @@ class Limits:
 
 
 LIMITS = Limits()
-# The page is one file: it takes nothing from elsewhere and talks to this server alone.
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-    "connect-src 'self'"
-)
 
 
 class Ask(BaseModel):
@@ -121,72 +107,17 @@ class Worker:
                     future.set_result(reply)
 
 
-class BoundedBody:
-    """Reads a request's body before the application does: at most so many bytes, in limited time.
-
-    Content-Length may be missing or wrong, so bytes are counted as they come.
-    """
-
-    def __init__(self, app: Any, limits: Limits) -> None:
-        self.app = app
-        self.limits = limits
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            body = await asyncio.wait_for(self._read(receive), self.limits.seconds)
-        except asyncio.TimeoutError:
-            await _problem(408, "the request did not arrive in time")(scope, receive, send)
-            return
-        if body is None:
-            await _problem(413, f"at most {self.limits.body:,} bytes are read; cut the context")(
-                scope, receive, send
-            )
-            return
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> dict[str, Any]:
-            return messages.pop() if messages else await receive()
-
-        await self.app(scope, replay, send)
-
-    async def _read(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes | None:
-        """The whole body; None where it is too long.
-
-        Some of what is too long is read and dropped: most clients look at the answer only when
-        they have sent all.
-        """
-        body, size = b"", 0
-        while True:
-            message = await receive()
-            size += len(message.get("body", b""))
-            body = body + message.get("body", b"") if size <= self.limits.body else b""
-            if not message.get("more_body") or size > 32 * self.limits.body:
-                return body if size <= self.limits.body else None
-
-
-def _problem(status: int, text: str, **headers: str) -> JSONResponse:
-    return JSONResponse({"error": text}, status, headers)
-
-
 def make_app(trained: Trained, threshold: float, limits: Limits = LIMITS) -> FastAPI:
     """The application: `/`, the page; `/answer`; `/openapi.json`, which documents it."""
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
     worker = Worker(trained, threshold, limits.waiting)
-    page = PAGE.read_text(encoding="utf-8")
-    _handle_errors(app)
-    problem = {"description": "one line, under `error`"}
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def show_page() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": POLICY})
+    web.handle_errors(app)
+    web.show_page(app, PAGE)
 
     @app.post(
         "/answer",
         response_model=Reply,
-        responses=dict.fromkeys((400, 408, 413, 422, 503, 504), problem),
+        responses=dict.fromkeys((400, 408, 413, 422, 503, 504), web.PROBLEM),
     )
     async def answer(asked: Ask) -> Any:
         """Find the answer to a question in a text, or say that the text has none."""
@@ -196,49 +127,17 @@ def make_app(trained: Trained, threshold: float, limits: Limits = LIMITS) -> Fas
             future = worker.submit(question, asked.context, time.monotonic() + limits.seconds)
             return await asyncio.wait_for(asyncio.wrap_future(future), limits.seconds)
         except UserError as error:
-            return _problem(422, str(error))
+            return problem(422, str(error))
         except Full:
             again = {"Retry-After": "1"}
-            return _problem(503, "too many questions at once; ask again soon", **again)
+            return problem(503, "too many questions at once; ask again soon", **again)
         except (asyncio.TimeoutError, Stopped):
-            return _problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
+            return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
 
-    app.add_middleware(BoundedBody, limits=limits)
+    app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.seconds)
     return app
-
-
-def _handle_errors(app: FastAPI) -> None:
-    """Every error as one line of JSON."""
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
-        return _problem(422, "; ".join(f"{where}: {what}" for where, what in faults))
-
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        return _problem(error.status_code, str(error.detail), **(error.headers or {}))
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> JSONResponse:
-        return _problem(500, "the model failed on this question; the server's log says how")
 
 
 def serve(trained: Trained, threshold: float, host: str, port: int) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError) as error:
-        reason = first_line(error).split(" (while")[0]  # Python adds the address
-        raise UserError(
-            f"--serve: {host} port {port}: {reason}; give another --host or --port"
-        ) from None
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}"
-    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it", flush=True)
-    timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
-    config = uvicorn.Config(make_app(trained, threshold), log_level="warning", **timeouts)
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
-        uvicorn.Server(config).run(sockets=[listener])
-    print("stopped")
+    web.run(make_app(trained, threshold), host, port)

@@ -8,6 +8,7 @@ over all parts, and each process would have to read all.
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,22 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
     parts.set_model_state_dict(model, wanted["model"])
     if optimizer is not None:
         parts.set_optimizer_state_dict(model, optimizer, whole)
+
+
+def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
+    """Fill tensors with the weights of their names, in this process alone: no group is needed.
+
+    Raises UserError for weights that are not there or have another shape.
+    """
+    reader = _Reader(path)
+    reader.read_metadata()  # as in load_tensors
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
+            dcp.load({"model": into}, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        failure, _ = next(iter(error.failures.values()))
+        raise _misfit(path, failure) from None
 
 
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:

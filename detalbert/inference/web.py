@@ -1,0 +1,136 @@
+"""What the servers of trained models share: one page, bounded requests, errors as one line."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from detalbert.errors import UserError, first_line
+
+# The page is one file: it takes nothing from elsewhere and talks to this server alone.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'"
+)
+PROBLEM = {"description": "one line, under `error`"}  # of an endpoint, for its description
+
+
+def show_page(app: FastAPI, page: Path) -> None:
+    """Have `/` show the file `page`."""
+    content = page.read_text(encoding="utf-8")
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def show() -> HTMLResponse:
+        return HTMLResponse(content, headers={"Content-Security-Policy": POLICY})
+
+
+class BoundedBody:
+    """Reads a request's body before the application does: at most so many bytes, in limited time.
+
+    Content-Length may be missing or wrong, so bytes are counted as they come.
+
+    Args: body: bytes. seconds: for the whole body to arrive.
+    """
+
+    def __init__(self, app: Any, body: int, seconds: float) -> None:
+        self.app, self.body, self.seconds = app, body, seconds
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await asyncio.wait_for(self._read(receive), self.seconds)
+        except asyncio.TimeoutError:
+            await problem(408, "the request did not arrive in time")(scope, receive, send)
+            return
+        if body is None:
+            too_much = problem(413, f"at most {self.body:,} bytes are read; cut the text")
+            await too_much(scope, receive, send)
+            return
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> dict[str, Any]:
+            return messages.pop() if messages else await receive()
+
+        await self.app(scope, replay, send)
+
+    async def _read(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes | None:
+        """The whole body; None where it is too long.
+
+        Some of what is too long is read and dropped: most clients look at the answer only when
+        they have sent all.
+        """
+        body, size = b"", 0
+        while True:
+            message = await receive()
+            size += len(message.get("body", b""))
+            body = body + message.get("body", b"") if size <= self.body else b""
+            if not message.get("more_body") or size > 32 * self.body:
+                return body if size <= self.body else None
+
+
+def problem(status: int, text: str, **headers: str) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Every error as one line of JSON."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
+        return problem(422, "; ".join(f"{where}: {what}" for where, what in faults))
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), **(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return problem(500, "the model failed on this request; the server's log says how")
+
+
+class Server(uvicorn.Server):
+    """Calls `on_exit` at the signal that ends it, before it waits for its requests."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.on_exit()
+        super().handle_exit(sig, frame)
+
+
+def run(app: FastAPI, host: str, port: int, on_exit: Callable[[], None] = lambda: None) -> None:
+    """Serve until interrupted; requests get 3 s then.
+
+    Args: on_exit: called in the signal's handler.
+    Raises UserError for an address that the system does not give.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        reason = first_line(error).split(" (while")[0]  # Python adds the address
+        raise UserError(
+            f"--serve: {host} port {port}: {reason}; give another --host or --port"
+        ) from None
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}"
+    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it", flush=True)
+    timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
+    config = uvicorn.Config(app, log_level="warning", **timeouts)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
+        Server(config, on_exit).run(sockets=[listener])
+    print("stopped")

@@ -1,0 +1,121 @@
+"""A sharded checkpoint as a Hugging Face model folder: safetensors, config, tokenizer, card.
+
+Weights go from the parts to the new files a file at a time: the model is never whole in memory.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from detalbert.atomic import whole_folder, write_json
+from detalbert.errors import UserError, first_line
+from detalbert.inference.find import is_sharded
+from detalbert.inference.model_card import FROM_SCRATCH, public
+from detalbert.training.parts import read_weights
+from lm.inference.load import DAMAGE, SETTINGS, Source
+from lm.model import empty_model
+
+FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has more
+# Parameters that `save_pretrained` files under other names; `from_pretrained` reads these.
+_FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+
+
+def export(
+    source: Source, folder: Path, license_id: str = "unknown", file_bytes: int = FILE_BYTES
+) -> None:
+    """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
+
+    `AutoModelForCausalLM.from_pretrained` loads it. The folder appears whole or not at all.
+    Raises UserError where it exists or cannot be written, and for what is no checkpoint.
+    """
+    if not is_sharded(source.folder):
+        raise UserError(f"--export: {source.folder} is a model folder already; copy it")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--export {folder}: it exists; give a new folder")
+    model = empty_model(source.config)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with whole_folder(folder) as aside:
+            _write_weights(source.folder, model, aside, file_bytes)
+            model.config.architectures = [type(model).__name__]
+            model.config.save_pretrained(aside)
+            model.generation_config.save_pretrained(aside)
+            source.tokenizer.save_pretrained(aside)
+            write_json(aside / SETTINGS, settings(source))
+            (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
+    except DAMAGE as error:
+        raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
+
+
+def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
+    """Args: model: on the meta device; of tied parameters the first is written."""
+    tensors = {id(tensor): (name, tensor)
+               for name, tensor in reversed(model.state_dict(keep_vars=True).items())}  # fmt: skip
+    wanted = dict(reversed(tensors.values()))
+    split = split_torch_state_dict_into_shards(wanted, max_shard_size=file_bytes)
+    filed = _FILED_AS.get(model.config.model_type, {})
+    for file, names in split.filename_to_tensors.items():
+        held = {name: torch.empty(wanted[name].shape, dtype=wanted[name].dtype) for name in names}
+        read_weights(checkpoint, held)
+        held = {filed.get(name, name): tensor for name, tensor in held.items()}
+        save_file(held, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # the library makes it for one user
+        del held  # before the next one's are there
+    if split.is_sharded:
+        placed = {filed.get(name, name): file for name, file in split.tensor_to_filename.items()}
+        index = {"metadata": split.metadata, "weight_map": placed}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def settings(source: Source) -> dict[str, Any]:
+    """What a library config does not hold, for `open_source` to read again."""
+    hparams = {**dataclasses.asdict(source.hparams), "model": base_model(source)}
+    hparams["model_config"] = None  # config.json has it
+    data = public(source.data)
+    return {"hyperparameters": hparams, "data": data, "steps": source.steps,
+            "scores": source.scores}  # fmt: skip
+
+
+def base_model(source: Source) -> str:
+    """What the training started from, for people."""
+    return public({"model": source.hparams.model or FROM_SCRATCH})["model"]
+
+
+def card(source: Source, model: PreTrainedModel, license_id: str) -> str:
+    """The model card: facts for the hub in front, then the same and more for people."""
+    front = {
+        "license": license_id,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["text-generation", model.config.model_type],
+    }
+    window = source.hparams.max_seq_length
+    sections = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        "# A causal language model",
+        f"{model.config.model_type} with {model.num_parameters():,} parameters and "
+        f"{len(source.tokenizer):,} pieces. It started from {base_model(source)} and was trained "
+        f"for {source.steps or 'an unknown number of'} optimizer steps, on windows of {window:,} "
+        "tokens. A document begins with its first token: nothing stands before it.",
+        "```python\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        "model = AutoModelForCausalLM.from_pretrained(FOLDER)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)\n"
+        "```",
+        "## Data\n\n" + _lines(public(source.data), "Not recorded."),
+        "## Scores\n\nOf the run's validation: `loss` is nats a token, accuracy in percent.\n\n"
+        + _lines(source.scores, "Not validated."),
+        f"## Licences\n\nWeights: {license_id}. Data: see its source.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _lines(values: dict[str, Any], none: str) -> str:
+    shown = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in values.items()}
+    return "\n".join(f"- {key}: {value}" for key, value in shown.items()) or none

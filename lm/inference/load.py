@@ -1,0 +1,156 @@
+"""A trained language model's folder: what is known of it, and its weights as a plain model.
+
+A checkpoint's parts are read straight into the model, so its weights are in memory once.
+"""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from detalbert.engine import determinism
+from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.errors import UserError
+from detalbert.hub import PRETRAINED
+from detalbert.inference.find import EXPERIMENT, is_sharded
+from detalbert.settings import experiment
+from detalbert.training.checkpoints import MANIFEST, find_fault
+from detalbert.training.parts import read_weights
+from lm import initial
+from lm.hparams import LmHParams, parse_lm_hparams
+from lm.model import empty_model
+
+SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
+# What libraries raise for files that are damaged or of another make.
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
+          pickle.UnpicklingError, SafetensorError)  # fmt: skip
+
+
+class Source(NamedTuple):
+    """A language model on disk, and all that is known of its training."""
+
+    folder: Path
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    hparams: LmHParams
+    data: dict[str, Any]  # `data:` of its experiment config; empty where it is not known
+    steps: int | None  # optimizer steps trained, where known
+    scores: dict[str, float]  # of a validation at this step; empty where none is known
+
+
+def is_language_model(folder: Path) -> bool:
+    """Whether `folder`, of inference/find.py, holds a causal language model."""
+    if is_sharded(folder):
+        return True
+    try:
+        names = json.loads((folder / "config.json").read_text()).get("architectures") or []
+        return not set(names).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False
+
+
+def open_source(folder: Path) -> Source:
+    """What is in `folder`: a checkpoint, or an exported folder or another of the library.
+
+    Raises UserError for one that is damaged or not whole.
+    """
+    sharded = is_sharded(folder)
+    if sharded and (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
+        raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
+    library = folder / PRETRAINED if sharded else folder
+    try:
+        config = AutoConfig.from_pretrained(library, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
+        facts = _checkpoint_facts(folder) if sharded else _json(folder / SETTINGS)
+    except DAMAGE as error:
+        raise _no_model(folder, error) from None
+    positions = getattr(config, "max_position_embeddings", None) or 1024
+    values = facts.get("hyperparameters") or {"max_seq_length": min(1024, positions)}
+    if not values.get("model_config"):
+        values = {**values, "model": values.get("model") or str(folder)}
+    steps, scores = facts.get("steps"), facts.get("scores") or {}
+    hparams = parse_lm_hparams(values)
+    return Source(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
+
+
+def _checkpoint_facts(folder: Path) -> dict[str, Any]:
+    """From the master's word on a fetched checkpoint; else the run's config.yaml and metrics.json,
+    which stand two folders above; else, where it was moved, the manifest."""
+    steps = _json(folder / "metadata.json").get("steps_completed")
+    if (folder / EXPERIMENT).is_file():
+        return {**_json(folder / EXPERIMENT), "steps": steps}
+    manifest, run = _json(folder / MANIFEST), folder.absolute().parent.parent
+    kept = manifest.get("run") or {}
+    mark = "hyperparameters."
+    config = {"hyperparameters": {k.removeprefix(mark): v for k, v in kept.items() if mark in k}}
+    if folder.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
+        config = experiment.load(run / "config.yaml")
+    known = [*(manifest.get("validations") or []), *_json(run / "metrics.json").values()]
+    scores = next((dict(s) for s in known if steps and s.get("steps") == steps), {})
+    scores.pop("steps", None)
+    return {**config, "steps": steps, "scores": scores}
+
+
+def load_model(
+    source: Source, device: torch.device | None = None, attention: str = "sdpa"
+) -> PreTrainedModel:
+    """The model in fp32 and evaluation mode.
+
+    Args: device: default: a GPU where there is one. attention: a name that the library knows.
+    Raises UserError for weights that are not there, are damaged or do not fit.
+    """
+    determinism.choose_exact_kernels()
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        make = _from_checkpoint if is_sharded(source.folder) else _from_library
+        return make(source, device, attention).eval().requires_grad_(False)
+    except DAMAGE as error:
+        raise _no_model(source.folder, error) from None
+
+
+def _from_checkpoint(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
+    model = empty_model(source.config)
+    rules = initial.record_rules(model)
+    model.to_empty(device=device)
+    model.tie_weights()  # to_empty unties
+    read_weights(source.folder, model.state_dict())
+    initial.fill_buffers(model, rules)
+    if attention != PACKED_CAUSAL:
+        model.set_attn_implementation(attention)
+    return model
+
+
+def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
+    model, info = AutoModelForCausalLM.from_pretrained(
+        source.folder,
+        attn_implementation=attention,
+        dtype=torch.float32,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    if info["missing_keys"]:
+        lacks = sorted(info["missing_keys"])[0]
+        raise UserError(f"{source.folder}: its weights lack {lacks!r}; give a whole model")
+    return model.to(device)
+
+
+def _no_model(folder: Path, error: BaseException) -> UserError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return UserError(f"{folder}: does not load as a language model: {reason}")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,0 +1,75 @@
+"""How well a language model predicts a text: a validation of its run, over another text."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from detalbert.corpus.reader import Shards
+from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.engine.precision import resolve_precision
+from detalbert.engine.rows import to_device
+from detalbert.errors import UserError
+from lm.data import write_documents
+from lm.hparams import LmHParams
+from lm.inference.load import Source, load_model
+from lm.loaders import validation_loader
+from lm.loss import head_loss
+from lm.packed import count_targets, hidden_states
+from lm.settings import parse_documents_config
+from lm.trial import Scores
+from lm.windows import Windows
+
+
+def perplexity(source: Source, text: str, device: torch.device | None = None) -> dict[str, float]:
+    """`loss` (nats a target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte` and
+    `accuracy` over the whole of `text`, as lm/trial.Scores gives them, and `windows`.
+
+    Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
+    validation may be shorter: max_validation_windows.
+
+    Args: text: what `data.documents` may name.
+    Raises UserError for text that cannot be read or is shorter than a window.
+    """
+    with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
+        windows = read_windows(source, text, Path(folder))
+        model = load_model(source, device, PACKED_CAUSAL)
+        return {**score(model, windows, source.hparams), "windows": len(windows)}
+
+
+def read_windows(source: Source, text: str, folder: Path) -> Windows:
+    """All of `text` in windows of the run's length, its token shards in `folder`."""
+    kept = {key: source.data[key] for key in ("shard_mib",) if key in source.data}
+    values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
+    data = parse_documents_config({**values, "cache_dir": str(folder)})
+    try:
+        write_documents(data, source.tokenizer, folder / "shards")
+        split = "validation" if text == "generated" else "train"
+        shards = Shards(str(folder / "shards"), split, data)
+        return Windows(shards, source.hparams.max_seq_length, source.hparams.across_documents)
+    except UserError as error:
+        said = str(error).replace("data.documents", "--perplexity")
+        raise type(error)(said) from None
+
+
+@torch.no_grad()
+def score(model: PreTrainedModel, windows: Windows, hparams: LmHParams) -> dict[str, float]:
+    """The metrics over all windows. Args: model: of load.load_model, with packed attention."""
+    device = model.device
+    half = resolve_precision(hparams.precision, device)
+    for parameter in model.parameters():  # as FSDP hands them to the layers; buffers stay fp32
+        parameter.data = parameter.data.to(half)
+    head = model.get_output_embeddings().weight
+    scores = Scores(model.config.vocab_size, windows.bytes_per_token, counts=True)
+    scores.reset()
+    for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward):
+        sums = torch.zeros(3, dtype=torch.float64, device=device)
+        for row in rows:
+            here = to_device(row, device)
+            loss, right = head_loss(hidden_states(model, here), head, here["targets"])
+            sums[0] += loss
+            sums[1] += right
+            sums[2] += count_targets(row)
+        scores.add(rows, sums)
+    return scores.cross_slot_reduce([scores.per_slot_reduce()])

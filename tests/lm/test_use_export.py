@@ -1,0 +1,161 @@
+"""Exported folders: the trained model's logits in plain transformers, and little memory."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import predict
+from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.engine.trial import ModelBesideCheckpoint
+from detalbert.errors import UserError
+from detalbert.inference.find import is_sharded
+from detalbert.training.checkpoints import find_fault, write_manifest
+from detalbert.training.parts import TensorSaver
+from lm.inference.export import export
+from lm.inference.load import Source, load_model, open_source
+from lm.layout import Layout, make_mesh
+from lm.model import build_model
+from tests.lm.ranks import CPU, start, tiny, whole
+
+BOTH, HALVES = Layout(shard=2, tensor=2), Layout(replicate=2, shard=2)
+# Of 54 MB, so that what is held shows.
+LARGE = {"hidden_size": 512, "num_hidden_layers": 4, "intermediate_size": 1536,
+         "vocab_size": 1000, "num_attention_heads": 8, "num_key_value_heads": 4}  # fmt: skip
+MODELS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
+    "llama": ("llama", BOTH, {}),
+    "llama-tied": ("llama", BOTH, {"tie_word_embeddings": True}),
+    "gpt_neox": ("gpt_neox", BOTH, {}),
+    "gpt2": ("gpt2", HALVES, {}),  # its head is the embedding; it has no tensor-parallel plan
+    "large": ("llama", BOTH, LARGE),
+}
+IDS = torch.arange(60)[None] * 37 % 257
+
+
+def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """A checkpoint of each model, as train.py fills the folder; all weights, whole."""
+    tokenizer, weights = train_byte_bpe(["the ship"], 257), {}
+    for name, (family, layout, keys) in MODELS.items():
+        model = build_model(tiny(family, **keys), make_mesh(layout, CPU), 7)
+        optimizer = torch.optim.AdamW(model.parameters())
+        (folder / name).mkdir(exist_ok=True)
+        TensorSaver().save(folder / name, model, optimizer)()
+        if dist.get_rank() == 0:
+            beside = ModelBesideCheckpoint(model, tokenizer)
+            beside.on_checkpoint_write_end(str(folder / name))
+            (folder / name / "metadata.json").write_text('{"steps_completed": 9}')
+            write_manifest(folder / name, {"steps": 9})
+        if name != "large":
+            weights[name] = {key: whole(p) for key, p in model.named_parameters()}
+    return weights if dist.get_rank() == 0 else {}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, start(save, 4, folder, folder)[0]
+
+
+def copy(saved: tuple[Path, Any], target: Path) -> Path:
+    return Path(shutil.copytree(saved[0] / "llama", target))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "large"])
+def test_plain_transformers_gives_the_trained_models_logits(
+    name: str, saved: Any, tmp_path: Path, capsys: Any
+) -> None:
+    folder, weights = saved
+    family, _, keys = MODELS[name]
+    trained = AutoModelForCausalLM.from_config(tiny(family, **keys), attn_implementation="eager")
+    trained.load_state_dict(weights[name], strict=False)
+    trained.tie_weights()
+    words = ["--model", folder / name, "--export", tmp_path / "out", "--license", "mit"]
+    assert predict.main([str(word) for word in words]) == 0
+    assert f"the model is in {tmp_path / 'out'}" in capsys.readouterr().out
+    source = open_source(folder / name)
+    in_parts = tmp_path / "parts"
+    export(source, in_parts, file_bytes=100_000)
+    assert len(list(in_parts.glob("*.safetensors"))) > 2
+    with torch.no_grad():
+        expected = trained.eval()(IDS).logits
+        for exported in (tmp_path / "out", in_parts):
+            library, info = AutoModelForCausalLM.from_pretrained(
+                exported, attn_implementation="eager", output_loading_info=True
+            )
+            assert not any(info.values()), info
+            assert torch.equal(library(IDS).logits, expected)
+        model = load_model(source)
+        ours = model(IDS).logits  # another attention: sdpa
+    assert len({p.data_ptr() for p in model.state_dict().values()}) == len(weights[name])
+    assert float((ours - expected).abs().max()) < 1e-5 < 1e-2 < float(expected.abs().max())
+
+
+def test_what_lies_in_the_folder(saved: Any, tmp_path: Path) -> None:
+    source = open_source(saved[0] / "llama")
+    export(source, tmp_path / "out", "mit")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"] and config["dtype"] == "float32"
+    again = open_source(tmp_path / "out")
+    assert again.steps == 9 and again.hparams.max_seq_length == source.hparams.max_seq_length
+    text = "The <|endoftext|> ship"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer(text)["input_ids"] == source.tokenizer(text)["input_ids"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n") and "trained for 9 optimizer steps" in card
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in (tmp_path / "out").iterdir())
+
+
+def peak(folder: Path, out: Path) -> tuple[int, int]:
+    """Bytes that an export takes beyond what the process had, and those of the model's files."""
+
+    def memory(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+    source = open_source(folder)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    export(source, out)
+    return memory("VmHWM") - before, sum(p.stat().st_size for p in out.glob("*.safetensors"))
+
+
+def test_a_model_is_not_held_twice(saved: Any, tmp_path: Path) -> None:
+    taken, size = start(peak, 1, tmp_path, saved[0] / "large", tmp_path / "out")[0]
+    assert size > 50e6 and taken < 1.5 * size, (taken, size)
+
+
+def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
+    source: Source = open_source(copy(saved, tmp_path / "whole"))
+    assert is_sharded(source.folder) and find_fault(source.folder) is None
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("")
+    with pytest.raises(UserError, match="there: it exists; give a new folder"):
+        export(source, tmp_path / "there")
+    export(source, tmp_path / "out")
+    with pytest.raises(UserError, match="is a model folder already"):
+        export(open_source(tmp_path / "out"), tmp_path / "more")
+    weights = tmp_path / "out" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(UserError, match="does not load as a language model: .*incomplete"):
+        load_model(open_source(tmp_path / "out"))
+    wider = source._replace(config=tiny("llama", num_hidden_layers=3))
+    with pytest.raises(UserError, match="does not fit: .*model.layers.2"):
+        export(wider, tmp_path / "new")
+    part = next(source.folder.glob("__1*.distcp"))
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(UserError, match="not a complete checkpoint .__1_0.distcp is not as it was"):
+        open_source(source.folder)
+    for name in ("manifest.json", ".metadata"):
+        (source.folder / name).unlink()
+    (source.folder / ".metadata").write_bytes(b"\x80\x04")
+    cut = open_source(source.folder)
+    with pytest.raises(UserError, match="does not load as a language model"):
+        load_model(cut)
+    with pytest.raises(UserError, match="new: not written"):
+        export(cut, tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "there", "whole"]
