@@ -152,6 +152,17 @@ def test_13_b_on_eight_p4d() -> None:
     assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
 
 
+def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
+    whole = planned("lm_13b", EFA)
+    small = planned("lm_13b", EFA, max_tokens_per_forward=2048)  # 16 forwards for one
+    assert small.forwards == 16 * whole.forwards and small.sent == pytest.approx(16 * whole.sent)
+    assert small.step == small.network(True) > small.compute == whole.compute == whole.step
+    halves = planned("lm_13b", EFA, layout={"shard": 32, "tensor": 2})
+    # 65,536 tokens a data rank; 40 layers, 4 sums of 5,120 numbers of 2 bytes at 300 GB/s
+    waits = 65_536 * 40 * 4 * 5120 * 2 / 300e9
+    assert halves.compute - whole.compute == pytest.approx(waits)
+
+
 def test_a_copy_across_machines_gathers_for_every_forward() -> None:
     """One machine sends nothing; copies inside machines add up gradients once a step."""
     split = traffic.split_bytes
