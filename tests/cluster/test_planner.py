@@ -267,6 +267,17 @@ def test_the_command(capsys: Any, tmp_path: pathlib.Path) -> None:
     assert {line["source"] for line in found["lines"]} <= {"published", "measured", "modelled"}
 
 
+@pytest.mark.parametrize("name", ["lm_1b", "lm_13b"])
+def test_a_config_opens_with_what_the_planner_says(name: str, capsys: Any) -> None:
+    path = ROOT / "configs" / f"{name}.yaml"
+    assert memory.main([str(path), "--json"]) == 0
+    said = {line["what"]: line["figure"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    head = path.read_text().partition("\nname:")[0].replace("\n# ", " ")
+    hours, memory_gib = said["run"].split()[0], said["of a GPU"].split()[0]
+    for figure in (f"{float(hours):.0f} h", said["on demand"], f"{float(memory_gib):.0f} GiB"):
+        assert figure in head
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "words"),
     [

@@ -182,8 +182,8 @@ def test_a_language_model_s_plan_is_the_planner_s(capsys) -> None:
     rows = all_options(json.loads(capsys.readouterr().out))
     fixed = {(r["hardware"], r["slots"]): r for r in rows if r["market"] == "on demand"}
     one = fixed["1 x p4d.24xlarge", 8]
-    assert one["tokens/s"] == pytest.approx(8 * 19_271 * 1316 / 1415, rel=0.03)  # published
-    assert one["cost"] == pytest.approx(1_100, rel=0.02)
+    assert one["tokens/s"] == pytest.approx(8 * 19_271, rel=0.01)  # published
+    assert one["cost"] == pytest.approx(1_040, rel=0.02)
     # Two machines are taken to be twice as fast: their network is hidden behind the products.
     assert fixed["2 x p4d.24xlarge", 16]["tokens/s"] == pytest.approx(2 * one["tokens/s"], rel=0.03)
     assert main([*command, "--slots", "1", "--pool", "g4dn.xlarge"]) == 2  # 22 GB of states
