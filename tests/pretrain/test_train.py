@@ -151,7 +151,7 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
 def test_the_soak_leaves_no_trace() -> None:
     config = chaos.chosen(pretraining=True, layout=None)
     found = chaos.soak(
-        cuts=2, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], config=config
+        cuts=1, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], config=config
     )
     assert found == []
 
