@@ -77,6 +77,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
     add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
     add("--port", type=int, default=8000)
+    names = "that clients call the server by, beside --host and this machine's own"
+    add("--host-name", action="append", default=[], metavar="NAME", help=names)
+    add("--token", help="that clients have to send: Authorization: Bearer TOKEN")
     add("--json", action="store_true", help="replies as JSON, one per line")
     threads = "that compute; auto: one for each core that is idle now"
     add("--threads", type=thread_count, default="auto", metavar="auto|N", help=threads)
@@ -150,6 +153,13 @@ def import_server(name: str) -> Any:
         ) from None
 
 
+def listening(args: argparse.Namespace) -> tuple[str, int, Any]:
+    """Host, port, and who may ask."""
+    from detalbert.inference.guard import Access
+
+    return args.host, args.port, Access.of(args.host, args.host_name, args.token)
+
+
 def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     server = import_server("detalbert.inference.server") if args.serve else None
     context = read_context(args) if args.interactive or args.question is not None else ""
@@ -158,7 +168,7 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
     if server is not None:
-        server.serve(model, threshold, args.host, args.port)
+        server.serve(model, threshold, *listening(args))
     elif args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if metrics:
@@ -189,7 +199,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     elif args.perplexity is not None:
         command.print_perplexity(source, args.perplexity, args.json)
     elif server is not None:
-        server.serve(load.load_model(source), source.tokenizer, args.host, args.port)
+        server.serve(load.load_model(source), source.tokenizer, *listening(args))
     else:
         export.export(source, args.export, args.license)
         say_exported(args)

@@ -16,6 +16,7 @@ from benchmarks import (
     pretraining,
     render,
     scaling,
+    serve,
     shapes,
     sharding,
     step,
@@ -36,12 +37,21 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "scaling": scaling.scaling,
     "threads": threads.threads,
     "predict": predict.predict,
+    "serve": serve.serve,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
     "lm": lm.lm,
     "checkpoint": checkpoint.checkpoint,
 }
-DATALESS = ("allreduce", "threads", "shards", "pretrain", "lm", "checkpoint")  # do without --data
+DATALESS = (
+    "allreduce",
+    "threads",
+    "serve",
+    "shards",
+    "pretrain",
+    "lm",
+    "checkpoint",
+)  # do without --data
 
 
 def main(arguments: list[str] | None = None) -> int:

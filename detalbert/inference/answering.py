@@ -5,7 +5,7 @@ chunks are held.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -67,15 +67,21 @@ class Stopped(Exception):
     """The caller waits no longer."""
 
 
-def answer_one(
+def answer_together(
     trained: Trained,
-    question: str,
-    context: str,
+    asked: Sequence[tuple[str, str]],
     threshold: float,
-    go_on: Callable[[], bool] = lambda: True,
+    go_on: Callable[[int], bool] = lambda tokens: True,
 ) -> Answered:
-    """One question, under the id "". Raises Stopped where `go_on`, asked before a row, says no."""
-    chunk = featurise(trained, [Example("", "", context, question, None)])
+    """(question, context) pairs in shared rows, under the ids "0", "1" and so on.
+
+    Raises Stopped where `go_on`, asked with each row's tokens before it is run, says no.
+    """
+    examples = [
+        Example(str(number), "", context, question, None)
+        for number, (question, context) in enumerate(asked)
+    ]
+    chunk = featurise(trained, examples)
     return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
 
 
@@ -93,12 +99,12 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 
 @torch.no_grad()
 def evaluate(
-    trained: Trained, rows: Iterable[SquadRow], go_on: Callable[[], bool] = lambda: True
+    trained: Trained, rows: Iterable[SquadRow], go_on: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
     """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
     spans, losses = [], [np.empty(0, np.float32)]
     for row in rows:
-        if not go_on():
+        if not go_on(len(row["input_ids"])):
             raise Stopped
         row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams)
         spans.append(row_spans)

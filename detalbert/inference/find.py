@@ -1,8 +1,10 @@
 """The folder that `--model` names: a checkpoint, a run's best, an exported model, or a cluster's
 checkpoint, which is fetched once."""
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +18,75 @@ from detalbert.training.parts import TABLE
 EXPERIMENT = "experiment.json"  # in a fetched sharded one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_REFERENCE = re.compile(rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)")
+_REFERENCE = re.compile(
+    rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)"
+    r"|model:(?P<model>[^:/]+)(:(?P<version>\d+))?"
+)
 
 
 def is_reference(name: str) -> bool:
-    """Whether `name` is of the form UUID, trial:ID[:latest] or experiment:ID[:latest]."""
+    """Whether `name` is of the form UUID, trial:ID[:latest], experiment:ID[:latest] or
+    model:NAME[:VERSION]."""
     return _REFERENCE.fullmatch(name) is not None
 
 
 def fetch(name: str, cache: Path = CACHE) -> Path:
     """The folder of a cluster's checkpoint, downloaded to `cache` unless it is there already.
 
-    `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
-    says so too), `trial:7:latest` the newest. Master and login are those of the `det` command:
-    DET_MASTER, `det user login`.
-    Raises UserError when there is none, Unavailable when the master does not answer.
+    Raises as `find_checkpoint`.
     """
-    reference = _REFERENCE.fullmatch(name)
-    uuid, kind, rank = reference["uuid"], reference["kind"], reference["rank"] or ":best"
-    if rank not in (":best", ":latest"):
-        raise UserError(f"--model {name}: give {kind}:ID, :best or :latest after it")
-    if uuid and (cache / uuid).is_dir():
+    if (uuid := _REFERENCE.fullmatch(name)["uuid"]) and (cache / uuid).is_dir():
         return cache / uuid
-    from determined.common.api import errors
+    with told(f"--model {name}"):
+        return _download(find_checkpoint(name), cache)
+
+
+def find_checkpoint(name: str) -> Any:
+    """The client's checkpoint that a reference means; to be called within `told`.
+
+    `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
+    says so too), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
+    `model:squad:2` its second. Master and login are those of the `det` command: DET_MASTER,
+    `det user login`.
+    """
     from determined.experimental import client
 
+    reference = _REFERENCE.fullmatch(name)
+    kind, rank = reference["kind"], reference["rank"] or ":best"
+    if rank not in (":best", ":latest"):
+        raise UserError(f"--model {name}: give {kind}:ID, :best or :latest after it")
+    master = client.Determined()
+    if reference["uuid"]:
+        return master.get_checkpoint(reference["uuid"])
+    if reference["model"]:
+        version = master.get_model(reference["model"]).get_version(int(reference["version"] or -1))
+        if version is None:
+            raise UserError(f"--model {name}: it has no version yet; register one")
+        return version.checkpoint
+    owner = getattr(master, f"get_{kind}")(int(reference["id"]))
+    return _first_finished(name, owner, rank == ":latest")
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """What the client and the storages raise, as one line about `what`: Unavailable where the
+    master or the network does not answer, else UserError."""
+    from determined.common.api import errors
+
     try:
-        master = client.Determined()
-        if uuid:
-            return _download(master.get_checkpoint(uuid), cache)
-        owner = getattr(master, f"get_{kind}")(int(reference["id"]))
-        return _download(_first_finished(name, owner, rank == ":latest"), cache)
+        yield
     except UserError:
         raise
     except errors.MasterNotFoundException as error:
-        raise Unavailable(f"--model {name}: {first_line(error)}; set DET_MASTER") from None
+        raise Unavailable(f"{what}: {first_line(error)}; set DET_MASTER") from None
     except errors.UnauthenticatedException:
-        raise UserError(f"--model {name}: the master wants a login; det user login") from None
+        raise UserError(f"{what}: the master wants a login; det user login") from None
     except errors.NotFoundException:
-        raise UserError(f"--model {name}: the master knows no such thing; give another") from None
+        raise UserError(f"{what}: the master knows no such thing; give another") from None
     except OSError as error:  # the disk's and the network's
-        raise Unavailable(f"--model {name}: not fetched: {first_line(error)}; try again") from None
+        raise Unavailable(f"{what}: not fetched: {first_line(error)}; try again") from None
     except Exception as error:  # whatever storage libraries and the client raise
-        raise UserError(f"--model {name}: not fetched: {first_line(error)}") from None
+        raise UserError(f"{what}: not fetched: {first_line(error)}") from None
 
 
 def _first_finished(name: str, owner: Any, latest: bool) -> Any:
@@ -111,7 +139,7 @@ def find(name: str) -> Path:
     if not folder.is_dir():
         raise UserError(
             f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
-            "exported folder, a checkpoint's UUID, trial:ID or experiment:ID"
+            "exported folder, a checkpoint's UUID, trial:ID, experiment:ID or model:NAME"
         )
     marks = STATE_DICT, TABLE, "config.json"
     if any((folder / mark).is_file() for mark in marks):

@@ -1,36 +1,39 @@
-"""One question asked of one text: the reply that the command line and the server give."""
+"""Questions asked of texts: the replies that the command line and the server give."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from detalbert.inference.answering import answer_one
+from detalbert.inference.answering import Answered, answer_together
 from detalbert.inference.model import Trained
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _SHOWN = 200  # characters of a sentence on either side of the answer
 
 
-def ask(
-    trained: Trained,
-    question: str,
-    context: str,
-    threshold: float,
-    go_on: Callable[[], bool] = lambda: True,
-) -> dict[str, Any]:
-    """The reply, ready for JSON.
+def ask(trained: Trained, question: str, context: str, threshold: float) -> dict[str, Any]:
+    """The reply to one question, ready for JSON: see `replies`."""
+    return replies(
+        [question], answer_together(trained, [(question, context)], threshold), threshold
+    )[0]
 
-    answer: the text, "" where the model abstains, and start and end, its characters in `context`
+
+def replies(questions: Sequence[str], answered: Answered, threshold: float) -> list[dict[str, Any]]:
+    """The replies to questions that `answer_together` answered, ready for JSON.
+
+    answer: the text, "" where the model abstains, and start and end, its characters in the context
     (end exclusive; None where it abstains). probability: of the answer, or of "no answer", among
     `n_best`. margin: score of the best span less score of "no answer", in logits; None where no
     span is possible. The model abstains where -margin is above `threshold`. n_best: text,
     probability, start and end of the best answers, best first; the text "" is "no answer".
-    Raises Stopped, as `answer_one`.
     """
-    answered = answer_one(trained, question, context, threshold, go_on)
-    n_best = list(_trimmed(answered.n_best[""]))
+    return [_reply(str(n), each, answered, threshold) for n, each in enumerate(questions)]
+
+
+def _reply(number: str, question: str, answered: Answered, threshold: float) -> dict[str, Any]:
+    n_best = list(_trimmed(answered.n_best[number]))
     spans = [entry for entry in n_best if entry["text"]]
-    abstained = not spans or not answered.predictions[""]
+    abstained = not spans or not answered.predictions[number]
     chosen = next(x for x in n_best if not x["text"]) if abstained else spans[0]
     return {
         "question": question,
@@ -39,7 +42,7 @@ def ask(
         "start": None if abstained else chosen["start"],
         "end": None if abstained else chosen["end"],
         "probability": chosen["probability"],
-        "margin": -answered.null_odds[""] if spans else None,
+        "margin": -answered.null_odds[number] if spans else None,
         "threshold": threshold,
         "n_best": n_best,
     }

@@ -1,27 +1,31 @@
 """A page and a JSON endpoint to ask a trained model: `python predict.py --serve`.
 
-One thread runs the model, behind a bounded queue. What is too much is refused at once and clearly:
-a body over the limit (413), a full queue (503), a wait over the limit (504).
+One thread runs the model. Questions that wait while it works are answered together, in packed rows;
+one that finds it idle is answered at once. What is too much is refused at once and clearly: a body
+over the limit (413), a full queue (503), a wait over the limit (504).
 """
 
 import asyncio
 import contextlib
 import time
+from collections import deque
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Full, Queue
-from threading import Thread
-from typing import Any
+from threading import Condition, Thread
+from typing import Annotated, Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
+from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.errors import UserError
 from detalbert.inference import web
-from detalbert.inference.answering import Stopped
+from detalbert.inference.answering import Stopped, answer_together
+from detalbert.inference.guard import LOCAL, Access, Guard
+from detalbert.inference.meters import Counted, Meters, show_meters
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import ask
+from detalbert.inference.reply import replies
 from detalbert.inference.web import problem
 from detalbert.squad.question_stream import check_text
 
@@ -34,7 +38,7 @@ class Limits:
 
     body: int = 1 << 20  # bytes
     context: int = 200_000  # characters
-    waiting: int = 64  # requests behind the one that the model works on
+    waiting: int = 64  # questions behind those that the model works on
     seconds: float = 30.0  # for the request to arrive, and again for its answer
 
 
@@ -73,71 +77,149 @@ class Reply(BaseModel):
     n_best: list[Choice] = Field(description="best first")
 
 
+class Full(Exception):
+    """As many questions wait as may."""
+
+
+class Job:
+    """A question and who waits for its answer. Args: deadline: by time.monotonic."""
+
+    def __init__(self, question: str, context: str, deadline: float) -> None:
+        self.question, self.context, self.deadline = question, context, deadline
+        self.reply: Future[dict[str, Any]] = Future()
+
+    def wanted(self) -> bool:
+        return not self.reply.cancelled() and time.monotonic() < self.deadline
+
+    def end(self, reply: dict[str, Any] | BaseException) -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            if isinstance(reply, BaseException):
+                self.reply.set_exception(reply)
+            else:
+                self.reply.set_result(reply)
+
+
 class Worker:
-    """The thread that runs the model, one question at a time."""
+    """The thread that runs the model: all questions that wait at a time, as many as fill a row."""
 
     def __init__(self, trained: Trained, threshold: float, waiting: int) -> None:
-        self.trained = trained
-        self.threshold = threshold
-        self.queue: Queue = Queue(waiting)
-        self.thread = Thread(target=self._work, daemon=True)
-        self.thread.start()
+        self.trained, self.threshold, self.room = trained, threshold, waiting
+        self.queue: deque[Job] = deque()
+        self.changed = Condition()
+        self.meters = Meters(lambda: len(self.queue))
+        budget = trained.hparams.max_tokens_per_forward
+        # Few tokens have fewer characters; what is more than a row goes into a second one.
+        self.most = 3 * (ON_A_CPU if budget == "auto" else budget)
+        Thread(target=self._work, daemon=True).start()
 
-    def submit(self, question: str, context: str, deadline: float) -> "Future[dict[str, Any]]":
-        """The reply to come; past `deadline` (time.monotonic) nobody waits for it. Raises Full."""
-        future: Future = Future()
-        self.queue.put_nowait((future, question, context, deadline))
-        return future
+    def submit(self, *jobs: Job) -> None:
+        """All or none of them. Raises Full."""
+        with self.changed:
+            if len(self.queue) + len(jobs) > self.room:
+                raise Full
+            self.queue += jobs
+            self.changed.notify()
 
     def _work(self) -> None:
         while True:
-            future, question, context, deadline = self.queue.get()
+            self._try(self._take())
 
-            def wanted(future: Future = future, deadline: float = deadline) -> bool:
-                return not future.cancelled() and time.monotonic() < deadline
+    def _try(self, jobs: list[Job]) -> None:
+        """The thread outlives whatever a question does, and so do the others with it."""
+        try:
+            self._answer(jobs)
+        except BaseException as error:
+            if len(jobs) > 1 and not isinstance(error, Stopped):
+                for job in jobs:
+                    self._try([job])
+            else:
+                for job in jobs:
+                    job.end(error)
 
-            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
-                try:
-                    if not wanted():
-                        raise Stopped
-                    reply = ask(self.trained, question, context, self.threshold, wanted)
-                except BaseException as error:  # the thread outlives whatever one question does
-                    future.set_exception(error)
+    def _take(self) -> list[Job]:
+        """The first that is waited for, and those behind it that fit; waits while there is none."""
+        jobs: list[Job] = []
+        size = 0
+        with self.changed:
+            while self.changed.wait_for(lambda: self.queue or jobs) and self.queue:
+                length = len(self.queue[0].question) + len(self.queue[0].context)
+                if jobs and size + length > self.most:
+                    break
+                job = self.queue.popleft()
+                if job.wanted():
+                    jobs.append(job)
+                    size += length
                 else:
-                    future.set_result(reply)
+                    job.end(Stopped())
+        return jobs
+
+    def _answer(self, jobs: list[Job]) -> None:
+        """Reply to all. Raises Stopped when nobody waits any more, and what a question causes."""
+
+        def go_on(tokens: int) -> bool:
+            self.meters.row_tokens.observe(tokens)
+            return any(job.wanted() for job in jobs)
+
+        asked = [(job.question, job.context) for job in jobs]
+        answered = answer_together(self.trained, asked, self.threshold, go_on)
+        questions = [job.question for job in jobs]
+        for job, reply in zip(jobs, replies(questions, answered, self.threshold), strict=True):
+            job.end(reply)
 
 
-def make_app(trained: Trained, threshold: float, limits: Limits = LIMITS) -> FastAPI:
-    """The application: `/`, the page; `/answer`; `/openapi.json`, which documents it."""
+def make_app(
+    trained: Trained, threshold: float, limits: Limits = LIMITS, access: Access = LOCAL
+) -> FastAPI:
+    """The application: `/`, the page; `/answer` and `/answers`; `/health` and `/metrics`;
+    `/openapi.json`, which documents them."""
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
-    worker = Worker(trained, threshold, limits.waiting)
+    worker = app.state.worker = Worker(trained, threshold, limits.waiting)
     web.handle_errors(app)
     web.show_page(app, PAGE)
+    show_meters(app, worker.meters, {"model": trained.model.config.model_type})
+    responses = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), web.PROBLEM)
 
-    @app.post(
-        "/answer",
-        response_model=Reply,
-        responses=dict.fromkeys((400, 408, 413, 422, 503, 504), web.PROBLEM),
-    )
+    @app.post("/answer", response_model=Reply, responses=responses)
     async def answer(asked: Ask) -> Any:
         """Find the answer to a question in a text, or say that the text has none."""
-        question = asked.question.strip()
-        try:
-            check_text("request", question, asked.context, limits.context)
-            future = worker.submit(question, asked.context, time.monotonic() + limits.seconds)
-            return await asyncio.wait_for(asyncio.wrap_future(future), limits.seconds)
-        except UserError as error:
-            return problem(422, str(error))
-        except Full:
-            again = {"Retry-After": "1"}
-            return problem(503, "too many questions at once; ask again soon", **again)
-        except (asyncio.TimeoutError, Stopped):
-            return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
+        found = await respond(worker, [asked], limits)
+        return found[0] if isinstance(found, list) else found
+
+    @app.post("/answers", response_model=list[Reply], responses=responses)
+    async def answers(asked: Annotated[list[Ask], Field(min_length=1)]) -> Any:
+        """Answer a list of questions, in order: all of them, or none."""
+        return await respond(worker, asked, limits)
 
     app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.seconds)
+    app.add_middleware(Guard, access=access)
+    paths = frozenset(route.path for route in app.routes)
+    app.add_middleware(Counted, meters=worker.meters, paths=paths)
     return app
 
 
-def serve(trained: Trained, threshold: float, host: str, port: int) -> None:
+async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
+    """A reply for each question, or the problem of the first that has one."""
+    deadline = time.monotonic() + limits.seconds
+    jobs = [Job(each.question.strip(), each.context, deadline) for each in asked]
+    try:
+        for job in jobs:
+            check_text("request", job.question, job.context, limits.context)
+        worker.submit(*jobs)
+        waits = asyncio.gather(*(asyncio.wrap_future(job.reply) for job in jobs))
+        return await asyncio.wait_for(waits, limits.seconds)
+    except UserError as error:
+        return problem(422, str(error))
+    except Full:
+        again = {"Retry-After": "1"}
+        return problem(503, "too many questions at once; ask again soon", **again)
+    except (asyncio.TimeoutError, Stopped):
+        return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
+    finally:
+        for job in jobs:
+            job.reply.cancel()
+
+
+def serve(trained: Trained, threshold: float, host: str, port: int, access: Access) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
-    web.run(make_app(trained, threshold), host, port)
+    app = make_app(trained, threshold, access=access)
+    web.run(app, host, port, access.token is not None)

@@ -112,10 +112,12 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(app: FastAPI, host: str, port: int, on_exit: Callable[[], None] = lambda: None) -> None:
+def run(
+    app: FastAPI, host: str, port: int, token: bool, on_exit: Callable[[], None] = lambda: None
+) -> None:
     """Serve until interrupted; requests get 3 s then.
 
-    Args: on_exit: called in the signal's handler.
+    Args: token: whether clients need one, to say so. on_exit: called in the signal's handler.
     Raises UserError for an address that the system does not give.
     """
     try:
@@ -128,7 +130,9 @@ def run(app: FastAPI, host: str, port: int, on_exit: Callable[[], None] = lambda
         ) from None
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}"
-    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it", flush=True)
+    here = token or host in ("localhost", "127.0.0.1", "::1")
+    word = "" if here else "; without --token whoever reaches it may ask"
+    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
     timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
     config = uvicorn.Config(app, log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end

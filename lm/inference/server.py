@@ -24,6 +24,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
 from detalbert.inference import web
+from detalbert.inference.guard import LOCAL, Access, Guard
+from detalbert.inference.meters import Counted, Meters, show_meters
 from detalbert.inference.web import problem
 from detalbert.settings.sections import parse_section
 from lm.inference.complete import Sampling, Step, complete
@@ -168,20 +170,26 @@ async def first_step(job: Job, request: Request) -> Step | BaseException | None:
 
 
 def make_app(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limits: Limits = LIMITS
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    limits: Limits = LIMITS,
+    access: Access = LOCAL,
 ) -> FastAPI:
-    """The application: `/`, the page; `/completions`; `/openapi.json`, which documents it."""
+    """The application: `/`, the page; `/completions`; `/health` and `/metrics`; `/openapi.json`,
+    which documents them."""
     app = FastAPI(title="Text completion", version="1", description=__doc__)
     worker = app.state.worker = Worker(model, tokenizer, limits)
     web.handle_errors(app)
     web.show_page(app, PAGE)
+    meters = Meters(lambda: max(0, len(worker.jobs) - limits.places))
+    show_meters(app, meters, {"model": model.config.model_type})
 
     @app.post(
         "/completions",
         response_class=StreamingResponse,
         responses={
             200: {"description": "lines of JSON as the text comes: text; ended, in the last"},
-            **dict.fromkeys((400, 408, 413, 422, 503, 504), web.PROBLEM),
+            **dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), web.PROBLEM),
         },
     )
     async def completions(asked: Asked, request: Request) -> Any:
@@ -190,6 +198,9 @@ def make_app(
         return await respond(worker, asked, request)
 
     app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.arrival)
+    app.add_middleware(Guard, access=access)
+    paths = frozenset(route.path for route in app.routes)
+    app.add_middleware(Counted, meters=meters, paths=paths)
     return app
 
 
@@ -234,7 +245,13 @@ def check(asked: Asked, limits: Limits) -> Sampling:
     return parse_section(Sampling, "request", values)
 
 
-def serve(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, host: str, port: int) -> None:
+def serve(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    host: str,
+    port: int,
+    access: Access,
+) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
-    app = make_app(model, tokenizer)
-    web.run(app, host, port, app.state.worker.end)
+    app = make_app(model, tokenizer, access=access)
+    web.run(app, host, port, access.token is not None, app.state.worker.end)

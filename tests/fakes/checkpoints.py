@@ -4,6 +4,7 @@ Answers are made of the bindings' own types, so that the real client reads what 
 """
 
 import io
+import json
 import re
 import tarfile
 from pathlib import Path
@@ -38,6 +39,7 @@ class CheckpointMaster(FakeServer):
         self.stored = stored
         self.storage = storage
         self.calls: list[str] = []
+        self.models: dict[str, list[dict[str, Any]]] = {}  # what the registry was sent
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, Any]:
@@ -45,7 +47,11 @@ class CheckpointMaster(FakeServer):
         missing = {"error": {"error": "no such thing"}}
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, missing
-        answer = self._find(request.path, request.query)
+        registry = re.fullmatch(r"/api/v1/models(/([^/]+))?(/versions)?(/(\d+))?", request.path)
+        if registry:
+            answer = self._registry(request, registry[2], bool(registry[3]), registry[5])
+        else:
+            answer = self._find(request.path, request.query)
         if answer is None:
             return 404, missing
         return 200, answer if isinstance(answer, bytes) else answer.to_json(True)
@@ -71,6 +77,50 @@ class CheckpointMaster(FakeServer):
             return bindings.v1GetCheckpointResponse(checkpoint=self._describe(item))
         return _archive(item.folder)
 
+    def _registry(self, request: Request, name: str, versions: bool, number: str | None) -> Any:
+        """As a real 0.38.1 answered: golden/determined-api.json, `registry`."""
+        sent = json.loads(request.body) if request.method == "POST" else {}
+        if sent and not versions:
+            self.models[sent["name"]] = []
+            return bindings.v1PostModelResponse(model=self._model(sent["name"]))
+        if name not in self.models:
+            return None
+        if sent:
+            self.models[name].append(sent)
+            made = self._version(name, len(self.models[name]))
+            return bindings.v1PostModelVersionResponse(modelVersion=made)
+        if not versions:
+            return bindings.v1GetModelResponse(model=self._model(name))
+        count = len(self.models[name])
+        if number is not None:
+            if int(number) > count:
+                return None
+            found = self._version(name, int(number))
+            return bindings.v1GetModelVersionResponse(modelVersion=found)
+        listed = [self._version(name, n) for n in range(count, 0, -1)]
+        listed = listed[: int(request.query.get("limit", count))]
+        page = bindings.v1Pagination(offset=0, total=count)
+        page.startIndex, page.endIndex = 0, len(listed)
+        return bindings.v1GetModelVersionsResponse(
+            model=self._model(name), modelVersions=listed, pagination=page
+        )
+
+    def _model(self, name: str) -> bindings.v1Model:
+        return bindings.v1Model(
+            archived=False, creationTime=_TIME.format(1), id=1, lastUpdatedTime=_TIME.format(1),
+            metadata={}, name=name, numVersions=len(self.models[name]), username="me",
+            workspaceId=1, labels=[], notes="", description="", userId=2,
+        )  # fmt: skip
+
+    def _version(self, name: str, number: int) -> bindings.v1ModelVersion:
+        sent = self.models[name][number - 1]
+        held = next(item for item in self.stored if item.uuid == sent["checkpointUuid"])
+        return bindings.v1ModelVersion(
+            checkpoint=self._describe(held), id=number, model=self._model(name), username="me",
+            creationTime=_TIME.format(2), lastUpdatedTime=_TIME.format(2), version=number,
+            metadata=sent.get("metadata") or {}, notes=sent.get("notes") or "", name="",
+        )  # fmt: skip
+
     def _sorted(self, query: dict[str, str]) -> list[Stored]:
         if query.get("sortByAttr") == "SORT_BY_END_TIME":
             down = query["orderBy"] == "ORDER_BY_DESC"
@@ -90,7 +140,9 @@ class CheckpointMaster(FakeServer):
                 experimentId=3,
                 experimentConfig={"checkpoint_storage": self.storage},
                 hparams={},
-                validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
+                validationMetrics=bindings.v1Metrics(
+                    avgMetrics={"f1": item.f1, "best_f1_thresh": -0.5}
+                ),
             ),
         )
 

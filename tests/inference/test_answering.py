@@ -156,7 +156,7 @@ def test_who_waits_no_longer_is_not_answered(model: Trained) -> None:
     asked = iter([True, False])
     context = "The Kalonda carried tar. " * 2000
     with pytest.raises(answering.Stopped):
-        answering.answer_one(model, "Who?", context, 0.0, lambda: next(asked))
+        answering.answer_together(model, [("Who?", context)], 0.0, lambda tokens: next(asked))
 
 
 def test_an_empty_file_of_questions_gives_nothing(model: Trained) -> None:

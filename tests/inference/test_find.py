@@ -10,7 +10,7 @@ import pytest
 
 import predict
 from detalbert.errors import Unavailable, UserError
-from detalbert.inference import find
+from detalbert.inference import find, register
 from detalbert.inference.model import choose_threshold, load_model
 from tests.conftest import LocalRun
 from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
@@ -129,3 +129,51 @@ def test_what_is_a_reference() -> None:
     assert all(map(find.is_reference, [*REFERENCES, "trial:7:newest"]))
     no = ("trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local")
     assert not any(map(find.is_reference, no))
+
+
+@pytest.mark.parametrize("master", ["shared_fs"], indirect=True)
+def test_the_registry_has_the_best_checkpoint_with_its_scores(
+    master: CheckpointMaster, capsys: pytest.CaptureFixture
+) -> None:
+    assert register.main(["experiment:3", "--as", "squad-albert"]) == 0
+    said = capsys.readouterr().out
+    assert said == (
+        "squad-albert version 1: steps 1, f1 90, best_f1_thresh -0.5\n"
+        "python predict.py --model model:squad-albert:1\n"
+    )
+    (sent,) = master.models["squad-albert"]
+    assert sent["checkpointUuid"] == BEST and sent["modelName"] == "squad-albert"
+    assert sent["metadata"] == {"steps": 1, "f1": 90.0, "best_f1_thresh": -0.5}
+    assert "| f1 | 90 |" in sent["notes"]
+    assert register.main(["experiment:3", "--as", "squad-albert"]) == 0  # again: nothing is added
+    assert "as version 1" in capsys.readouterr().out and len(master.models["squad-albert"]) == 1
+    assert register.main([LATEST, "--as", "squad-albert"]) == 0
+    assert "version 2" in capsys.readouterr().out
+    wanted = {"model:squad-albert": LATEST, "model:squad-albert:1": BEST}
+    for name, uuid in {**wanted, "model:squad-albert:2": LATEST}.items():
+        folder = find.fetch(name)
+        assert folder.name == uuid and (folder / "state_dict.pth").is_file()
+
+
+@pytest.mark.parametrize("master", ["shared_fs"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["squad", "--as", "a"], "squad: give experiment:ID, trial:ID or a UUID"),
+        (["model:squad", "--as", "a"], "give experiment:ID"),
+        (["experiment:3", "--as", "a:b"], "a name without ':' and '/'"),
+        (["experiment:4", "--as", "a"], "experiment:4: the master knows no such thing"),
+        (["experiment:3:first", "--as", "a"], "give experiment:ID, :best or :latest"),
+    ],
+)
+def test_what_cannot_be_registered_is_one_line(
+    master: CheckpointMaster, words: list[str], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert register.main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and master.models == {}
+    with pytest.raises(UserError, match="the master knows no such thing"):
+        find.fetch("model:none")
+    master.models["empty"] = []
+    with pytest.raises(UserError, match="it has no version yet"):
+        find.fetch("model:empty")

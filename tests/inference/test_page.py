@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from detalbert.inference.guard import Access
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
@@ -113,3 +114,17 @@ def test_a_limit_is_said_and_the_next_question_is_answered(page: Page, questions
     assert not page.find("#result").is_displayed()
     page.ask(answerable.question, answerable.context)
     assert page.text("#error") == "" and page.find("#result").is_displayed()
+
+
+def test_the_page_asks_for_the_token(browser: Any, questions: Any, model: Trained) -> None:
+    (answerable, _), threshold = questions
+    with serving_here(model, threshold, access=Access(token="secret")) as port:
+        browser.get(f"http://127.0.0.1:{port}/")
+        page = Page(browser)
+        assert not page.find("#token").is_displayed()
+        page.ask(answerable.question, answerable.context)
+        assert "the token is missing or wrong" in page.text("#error")
+        page.find("#token").send_keys("secret")
+        page.ask(answerable.question, answerable.context)
+        assert page.text("#error") == "" and page.find("#result").is_displayed()
+        browser.get_log("browser")  # the 401 is there, and is not the next test's

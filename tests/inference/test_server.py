@@ -18,6 +18,8 @@ import uvicorn
 
 import predict
 from detalbert.inference import server
+from detalbert.inference.answering import answer_together
+from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from tests.conftest import ROOT, LocalRun
@@ -48,9 +50,10 @@ def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
 
 
 @contextlib.contextmanager
-def serving_here(model: Trained, threshold: float = 0.0, **limits: float) -> Iterator[int]:
+def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Iterator[int]:
     """The application on a port of this process, with limits of its own."""
-    app = server.make_app(model, threshold, server.Limits(**limits))
+    access = limits.pop("access", LOCAL)
+    app = server.make_app(model, threshold, server.Limits(**limits), access)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     web = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
@@ -164,20 +167,19 @@ def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
 ) -> None:
     release, began, answered = threading.Event(), threading.Event(), []
 
-    def slow(*arguments: Any) -> Any:
+    def slow(trained: Trained, asked: Any, *more: Any) -> Any:
         began.set()
         release.wait(60)
-        answered.append(arguments[1])
-        return ask(*arguments)
+        answered.append([question for question, _ in asked])
+        return answer_together(trained, asked, *more)
 
     submit, queued = server.Worker.submit, threading.Semaphore(0)
 
-    def submit_and_tell(*arguments: Any) -> Any:
-        future = submit(*arguments)
+    def submit_and_tell(*arguments: Any) -> None:
+        submit(*arguments)
         queued.release()
-        return future
 
-    monkeypatch.setattr(server, "ask", slow)
+    monkeypatch.setattr(server, "answer_together", slow)
     monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
     with serving_here(model, waiting=1, seconds=10.0) as port, ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(send, port, {**ASKED, "question": "first"})]
@@ -192,13 +194,13 @@ def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
         release.set()
         statuses = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
         assert set(statuses) <= {503}  # until the thread is through with the first
-        assert answered == ["first", "third"]  # nobody waited for the second any more
+        assert answered == [["first"], ["third"]]  # nobody waited for the second any more
 
 
 def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
     with serving_here(model, seconds=10.0) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            head = "POST /answer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
             assert b" 408 " in client.recv(1000)
         assert send(port, ASKED)[0] == 200
@@ -207,11 +209,11 @@ def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
 def test_a_failure_of_the_model_ends_one_request(
     model: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(server, "answer_together", lambda *_: 1 / 0)
     with serving_here(model) as port:
         status, _, reply = send(port, ASKED)
         assert status == 500 and "the server's log says how" in reply["error"]
-        monkeypatch.setattr(server, "ask", ask)
+        monkeypatch.setattr(server, "answer_together", answer_together)
         assert send(port, ASKED)[0] == 200
 
 

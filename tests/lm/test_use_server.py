@@ -16,6 +16,7 @@ import uvicorn
 from transformers import AutoModelForCausalLM
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.inference.guard import LOCAL, Access
 from lm.inference import server
 from lm.inference.complete import Sampling, complete
 from tests.fakes.browser import chromium
@@ -34,8 +35,8 @@ def model() -> Model:
 
 
 @contextlib.contextmanager
-def serving(model: Model, **limits: float) -> Iterator[int]:
-    app = server.make_app(*model, server.Limits(**limits))
+def serving(model: Model, access: Access = LOCAL, **limits: float) -> Iterator[int]:
+    app = server.make_app(*model, server.Limits(**limits), access)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     web = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
@@ -180,6 +181,23 @@ def test_bad_requests_get_one_line(port: int, asked: dict[str, Any], said: str) 
     status, error, _ = send(port, **asked)
     assert status == 422 and said in error and "\n" not in error
     assert send(port, prompt="", max_new_tokens=2)[0] == 200
+
+
+def test_whom_it_answers_and_what_it_counts(model: Model) -> None:
+    with serving(model, Access(token="secret")) as port:
+
+        def get(path: str, **headers: str) -> tuple[int, str]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("GET", path, headers=headers)
+                response = connection.getresponse()
+                return response.status, response.read().decode()
+
+        assert send(port, prompt="a", max_new_tokens=2)[0] == 401
+        assert get("/health") == (200, '{"status":"ok","model":"llama"}')
+        assert get("/health", Host="evil.example")[0] == 421
+        status, text = get("/metrics", Authorization="Bearer secret")
+        assert status == 200 and 'requests_total{path="/completions",status="401"} 1.0' in text
 
 
 def test_a_failure_of_the_model_ends_one_request(

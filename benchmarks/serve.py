@@ -1,0 +1,115 @@
+"""What answering together gives a server: 32 clients, and one, over loopback.
+
+    python -m benchmarks serve          # minutes on two cores
+
+The embedded model (its span head random, which costs the same) behind `predict.py --serve`, twice:
+as it is, and with questions answered one at a time (`peer`). Each server is a process; this one has
+the clients, each with a connection that stays open. Turns alternate; answers must be equal.
+"""
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import Different, Options, interleave, rates, ratio_of, spread_of
+from benchmarks.predict import write_model, write_questions
+from detalbert.squad.question_stream import read_questions
+
+QUESTIONS = 960  # of a turn with CLIENTS
+CLIENTS = 32
+ALONE = 200  # questions of the one client
+_HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def run_server(model: str, together: bool, port: Any) -> None:
+    """In a process of its own: serve until it is killed; `port` (a queue) gets the port."""
+    import uvicorn
+
+    from detalbert.inference import server
+    from detalbert.inference.model import load_model
+
+    app = server.make_app(load_model(model), 0.0, server.Limits(seconds=300.0))
+    if not together:
+        app.state.worker.most = 0  # characters that a batch may have
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port.put(listener.getsockname()[1])
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def serving(model: Path, together: bool) -> Iterator[int]:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=run_server, args=(str(model), together, queue), daemon=True)
+    process.start()
+    try:
+        yield queue.get(timeout=300)
+    finally:
+        process.kill()
+        process.join()
+
+
+def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
+    """The answers in order, and the seconds of each request; client i asks every i-th question."""
+    answers, seconds = [""] * len(bodies), [0.0] * len(bodies)
+
+    async def client(first: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(first, len(bodies), clients):
+            began = time.perf_counter()
+            body = bodies[number]
+            writer.write(f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            reply = json.loads(await reader.readexactly(length))
+            seconds[number] = time.perf_counter() - began
+            answers[number] = reply["answer"]
+        writer.close()
+
+    async def everybody() -> None:
+        await asyncio.gather(*(client(first) for first in range(clients)))
+
+    asyncio.run(everybody())
+    return answers, seconds
+
+
+def serve(options: Options) -> dict[str, Any]:
+    """Questions a second of CLIENTS, seconds of one client's, and what it was measured on."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = write_model(folder / "model")
+        examples = list(read_questions(write_questions(folder / "some.json", QUESTIONS)))
+        bodies = [json.dumps({"question": e.question, "context": e.context}).encode()
+                  for e in examples[:QUESTIONS]]  # fmt: skip
+        ports = {"ours": stack.enter_context(serving(model, True)),
+                 "peer": stack.enter_context(serving(model, False))}  # fmt: skip
+        given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
+        if given["ours"] != given["peer"]:
+            raise Different("serve: questions answered together have other answers than alone")
+        many = {side: partial(ask_all, port, bodies, CLIENTS) for side, port in ports.items()}
+        seconds = interleave(many, options.repeats, warm_up=0)
+        alone: dict[str, list[float]] = {side: [] for side in ports}
+        for _ in range(options.repeats):
+            for side, port in ports.items():
+                alone[side].append(float(np.median(ask_all(port, bodies[:ALONE], 1)[1])))
+    results = rates(seconds, questions=len(bodies))
+    return {
+        "results": results,
+        "ratio": {"questions_per_second": ratio_of(results, "questions_per_second")},
+        "median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()},
+        "settings": {
+            "clients": CLIENTS,
+            "questions": len(bodies),
+            "alone": min(ALONE, len(bodies)),
+        },
+    }

@@ -1,0 +1,66 @@
+"""Who may ask a server: requests for names that it serves under, with its token where it has one.
+
+A page elsewhere can have its own name point to this machine (DNS rebinding), and so reach a server
+that trusts its network; its requests then carry that name.
+"""
+
+import hmac
+from dataclasses import dataclass
+from typing import Any
+
+from detalbert.inference.web import problem
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, and asks for it
+
+
+@dataclass(frozen=True)
+class Access:
+    """Names of the Host header that are served, and the bearer token that is asked for, if any."""
+
+    names: tuple[str, ...] = LOOPBACK
+    token: str | None = None
+
+    @classmethod
+    def of(cls, host: str, names: list[str], token: str | None) -> "Access":
+        """For a server on `host`: loopback's names, its own and `names`."""
+        own = f"[{host}]" if ":" in host else host
+        return cls((*LOOPBACK, own.lower(), *(name.lower() for name in names)), token)
+
+
+LOCAL = Access()
+
+
+class Guard:
+    """Refuses a request before its body is read: 421 for another Host, 401 without the token."""
+
+    def __init__(self, app: Any, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        refused = self._refuse(scope) if scope["type"] == "http" else None
+        await (refused or self.app)(scope, receive, send)
+
+    def _refuse(self, scope: dict[str, Any]) -> Any:
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
+        hosts = headers.get(b"host", [])
+        name = host_name(hosts[0]) if len(hosts) == 1 else ""
+        if name not in self.access.names:
+            return problem(421, f"not served under {name[:80]!r}; see --host-name")
+        if self.access.token is None or scope["path"] in OPEN:
+            return None
+        wanted, given = f"Bearer {self.access.token}", headers.get(b"authorization", [""])[0]
+        if hmac.compare_digest(wanted.encode(), given.encode("latin-1")):
+            return None
+        challenge = {"WWW-Authenticate": "Bearer"}
+        return problem(
+            401, "the token is missing or wrong: Authorization: Bearer TOKEN", **challenge
+        )
+
+
+def host_name(host: str) -> str:
+    """A Host header without its port, in lower case: "[::1]:8000" is "[::1]"."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.strip().lower()

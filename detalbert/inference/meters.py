@@ -1,0 +1,70 @@
+"""What a server counts, as Prometheus reads it: requests, latency, queue, tokens of a row."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
+
+
+class Meters:
+    """Of one server. Args: waiting: how many requests wait now."""
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        kept: dict[str, Any] = {"registry": self.registry}
+        labels = ["path", "status"]
+        self.requests = Counter("requests", "Requests by path and status", labels, **kept)
+        self.seconds = Histogram(
+            "request_seconds", "From a request's first byte to its answer's last", ["path"],
+            buckets=SECONDS, **kept,
+        )  # fmt: skip
+        queue = Gauge("waiting", "Requests that wait for the model", **kept)
+        queue.set_function(waiting)
+        self.row_tokens = Histogram(
+            "row_tokens", "Real tokens of a packed row", buckets=TOKENS, **kept
+        )
+
+
+class Counted:
+    """Counts the requests of an application. Args: paths: that have a count of their own."""
+
+    def __init__(self, app: Any, meters: Meters, paths: frozenset[str]) -> None:
+        self.app, self.meters, self.paths = app, meters, paths
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        began, status = time.monotonic(), ["none"]  # the client left before it had one
+
+        async def tell(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = str(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, tell)
+        finally:
+            self.meters.requests.labels(path, status[0]).inc()
+            self.meters.seconds.labels(path).observe(time.monotonic() - began)
+
+
+def show_meters(app: FastAPI, meters: Meters, facts: dict[str, Any]) -> None:
+    """Have `/metrics` show the counts, and `/health` say that the server runs, with `facts`."""
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(generate_latest(meters.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """200 as long as requests are answered."""
+        return {"status": "ok", **facts}

@@ -1,0 +1,88 @@
+"""Puts a checkpoint of a cluster into Determined's model registry, with its scores.
+
+  python -m detalbert.inference.register experiment:3 --as squad-albert
+  python predict.py --model model:squad-albert            # the newest version; model:squad-albert:1
+
+The model is made where there is none of that name. A checkpoint that it has already stays as it is.
+Exit status 0, or 2 with one line that says what is wrong.
+"""
+
+import argparse
+import sys
+from typing import Any
+
+from detalbert.errors import UserError
+from detalbert.inference.find import find_checkpoint, is_reference, told
+
+THRESHOLDS = ("null_score_diff_threshold", "best_f1_thresh", "best_exact_thresh")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Register; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="detalbert.inference.register",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
+    parser.add_argument("--as", dest="name", required=True, help="of the model in the registry")
+    args = parser.parse_args(argv)
+    try:
+        if not is_reference(args.checkpoint) or args.checkpoint.startswith("model:"):
+            raise UserError(f"{args.checkpoint}: give experiment:ID, trial:ID or a UUID")
+        if not args.name or set(args.name) & set(":/"):
+            raise UserError(f"--as {args.name}: a name without ':' and '/'")
+        with told(args.checkpoint):
+            print(register(find_checkpoint(args.checkpoint), args.name))
+    except UserError as error:
+        print(f"register: {error.kind}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def register(checkpoint: Any, name: str) -> str:
+    """Add the client's `checkpoint` to model `name`; what to tell the user."""
+    from determined.common.api import bindings, errors
+    from determined.experimental import client
+
+    master = client.Determined()
+    try:
+        model = master.get_model(name)
+    except errors.NotFoundException:
+        model = master.create_model(name)
+    facts = describe(checkpoint)
+    shown = ", ".join(f"{key} {_shown(value)}" for key, value in facts.items())
+    for version in model.list_versions():
+        if version.checkpoint.uuid == checkpoint.uuid:
+            return (
+                f"{name} has this checkpoint already, as version {version.model_version}: {shown}"
+            )
+    rows = [f"| {key} | {_shown(value)} |" for key, value in facts.items()]
+    notes = "\n".join(["| | |", "| --- | --- |", *rows])
+    # Model.register_version of 0.38.1 takes neither notes nor metadata; what it calls does.
+    body = bindings.v1PostModelVersionRequest(
+        checkpointUuid=checkpoint.uuid, modelName=name, notes=notes, metadata=facts
+    )
+    made = bindings.post_PostModelVersion(master._session, body=body, modelName=name)
+    number = made.modelVersion.version
+    return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
+
+
+def describe(checkpoint: Any) -> dict[str, Any]:
+    """Steps, scores of its validation and thresholds, as far as the master knows them."""
+    training = checkpoint.training
+    if training is None:
+        return {}
+    scores = (training.validation_metrics or {}).get("avgMetrics") or {}
+    known = {**(training.hparams or {}), **scores}
+    facts = {"steps": (checkpoint.metadata or {}).get("steps_completed"), **scores}
+    facts |= {name: known[name] for name in THRESHOLDS if name in known}
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
