@@ -42,6 +42,7 @@ def run_server(model: str, together: bool, port: Any) -> None:
     if not together:
         app.state.worker.most = 0  # characters that a batch may have
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     port.put(listener.getsockname()[1])
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 

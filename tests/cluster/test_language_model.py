@@ -60,14 +60,3 @@ def test_every_process_saves_its_part_and_a_preempted_trial_goes_on_to_the_same_
     said = [line for line in done.stderr.splitlines() if "train.py: error: " in line]
     assert done.returncode and said and master.checkpoints == []
     assert all("__1_0.distcp is not as it was written; go on from" in line for line in said)
-
-
-@pytest.mark.parametrize("trial", [SHARDED], indirect=True)
-def test_a_layout_that_does_not_fit_the_slots_is_one_line(trial: Trial) -> None:
-    trial.config["hyperparameters"]["layout"] = {"tensor": 4}
-    trial.config["resources"] = {"slots_per_trial": 2}
-    with trial.master(slots=(2,)) as master:
-        done = trial.run(master)
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
-    assert done.returncode and any("layout: replicate 1 x shard 1 x tensor 4" in x for x in lines)
-    assert master.metrics == []
