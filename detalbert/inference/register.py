@@ -8,13 +8,15 @@ Exit status 0, or 2 with one line that says what is wrong.
 """
 
 import argparse
+import json
 import sys
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.inference.find import find_checkpoint, is_reference, told
+from detalbert.inference.find import fetch, find_checkpoint, is_reference, told
+from detalbert.training.folder import SCORES
 
-THRESHOLDS = ("null_score_diff_threshold", "best_f1_thresh", "best_exact_thresh")
+THRESHOLD = "null_score_diff_threshold"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,14 +71,16 @@ def register(checkpoint: Any, name: str) -> str:
 
 
 def describe(checkpoint: Any) -> dict[str, Any]:
-    """Steps, scores of its validation and thresholds, as far as the master knows them."""
+    """Steps, and the scores of its validation; of one that answers questions also the thresholds,
+    which its files have and the master has not: they are fetched, as predict.py does."""
+    facts = {"steps": (checkpoint.metadata or {}).get("steps_completed")}
     training = checkpoint.training
-    if training is None:
-        return {}
-    scores = (training.validation_metrics or {}).get("avgMetrics") or {}
-    known = {**(training.hparams or {}), **scores}
-    facts = {"steps": (checkpoint.metadata or {}).get("steps_completed"), **scores}
-    facts |= {name: known[name] for name in THRESHOLDS if name in known}
+    facts |= ((training and training.validation_metrics) or {}).get("avgMetrics") or {}
+    folder = fetch(checkpoint.uuid)
+    for name, key in ((SCORES, None), ("load_data.json", "hparams")):
+        if (folder / name).is_file():
+            found = json.loads((folder / name).read_text(encoding="utf-8"))
+            facts |= found if key is None else {THRESHOLD: found[key].get(THRESHOLD)}
     return {key: value for key, value in facts.items() if value is not None}
 
 

@@ -140,9 +140,7 @@ class CheckpointMaster(FakeServer):
                 experimentId=3,
                 experimentConfig={"checkpoint_storage": self.storage},
                 hparams={},
-                validationMetrics=bindings.v1Metrics(
-                    avgMetrics={"f1": item.f1, "best_f1_thresh": -0.5}
-                ),
+                validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
             ),
         )
 

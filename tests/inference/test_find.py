@@ -136,15 +136,14 @@ def test_the_registry_has_the_best_checkpoint_with_its_scores(
     master: CheckpointMaster, capsys: pytest.CaptureFixture
 ) -> None:
     assert register.main(["experiment:3", "--as", "squad-albert"]) == 0
-    said = capsys.readouterr().out
-    assert said == (
-        "squad-albert version 1: steps 1, f1 90, best_f1_thresh -0.5\n"
-        "python predict.py --model model:squad-albert:1\n"
-    )
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("squad-albert version 1: steps 1, f1 ")
+    assert last == "python predict.py --model model:squad-albert:1"
     (sent,) = master.models["squad-albert"]
     assert sent["checkpointUuid"] == BEST and sent["modelName"] == "squad-albert"
-    assert sent["metadata"] == {"steps": 1, "f1": 90.0, "best_f1_thresh": -0.5}
-    assert "| f1 | 90 |" in sent["notes"]
+    kept = json.loads((find.CACHE / BEST / "scores.json").read_text())
+    assert sent["metadata"] == {**kept, "steps": 1, "null_score_diff_threshold": 0.0}
+    assert f"| best_f1_thresh | {kept['best_f1_thresh']:.6g} |" in sent["notes"]
     assert register.main(["experiment:3", "--as", "squad-albert"]) == 0  # again: nothing is added
     assert "as version 1" in capsys.readouterr().out and len(master.models["squad-albert"]) == 1
     assert register.main([LATEST, "--as", "squad-albert"]) == 0
