@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import uvicorn
 
 import predict
 from detalbert.inference import server
@@ -23,6 +22,7 @@ from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from tests.conftest import ROOT, LocalRun
+from tests.fakes.serving import serving
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
@@ -54,15 +54,8 @@ def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Itera
     """The application on a port of this process, with limits of its own."""
     access = limits.pop("access", LOCAL)
     app = server.make_app(model, threshold, server.Limits(**limits), access)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    web = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-    thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        web.should_exit = True
-        thread.join(30)
+    with serving(app) as port:
+        yield port
 
 
 def start(*words: Any) -> tuple[subprocess.Popen, int]:

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import uvicorn
 from transformers import AutoModelForCausalLM
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
@@ -21,6 +19,7 @@ from lm.inference import server
 from lm.inference.complete import Sampling, complete
 from tests.fakes.browser import chromium
 from tests.fakes.runs import wait_for
+from tests.fakes.serving import serving as serve
 from tests.lm.ranks import tiny
 
 Model = tuple[Any, Any]
@@ -34,18 +33,10 @@ def model() -> Model:
     return llama, train_byte_bpe(["the ship sank", "the crew swam to the shore"] * 5, 300)
 
 
-@contextlib.contextmanager
-def serving(model: Model, access: Access = LOCAL, **limits: float) -> Iterator[int]:
-    app = server.make_app(*model, server.Limits(**limits), access)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    web = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-    thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        web.should_exit = True
-        thread.join(30)
+def serving(
+    model: Model, access: Access = LOCAL, **limits: float
+) -> contextlib.AbstractContextManager[int]:
+    return serve(server.make_app(*model, server.Limits(**limits), access))
 
 
 @pytest.fixture(scope="module")
