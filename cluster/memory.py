@@ -27,7 +27,7 @@ from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.planner import Planned
 from cluster.prices import load_prices
 from cluster.schema import mapping
-from detalbert.engine.memory import OVERHEAD
+from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 from detalbert.errors import UserError
 from workloads import choose
 
@@ -125,7 +125,7 @@ def lines(planned: Planned) -> Iterator[Line]:
     how = f"{planned.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
     yield Line("activations", _gib(activations), how=how)
     if memory.head:
-        yield Line("logits", _gib(memory.head), how="of 1,024 tokens at a time")
+        yield Line("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time")
     yield Line("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation")
     gpu = planned.pool.gpu
     yield Line(
@@ -162,7 +162,8 @@ def _times(planned: Planned) -> Iterator[Line]:
     step, disk, upload = planned.leaving()
     how = f"{planned.stored / 1e9:.1f} GB a machine to {place}, {pace / 1e6:.0f} MB/s"
     yield Line("checkpoint, disk", f"{disk:.0f} s", how=how)
-    yield Line("checkpoint, upload", f"{upload:.0f} s", how="0.25 GB/s for each process, assumed")
+    how = f"{traffic.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
+    yield Line("checkpoint, upload", f"{upload:.0f} s", how=how)
     how = f"of {traffic.NOTICE} s: the step, the disk, the upload"
     yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
 

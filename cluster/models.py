@@ -10,7 +10,7 @@ import torch
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
 from cluster.schema import mapping
-from detalbert.engine.memory import Sizes
+from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.sizes import encoder_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
@@ -44,7 +44,8 @@ class Model(NamedTuple):
 def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Model | None:
     """The experiment's model: `model` is an `albert-*-v2` hub name or a folder under `root`.
 
-    None for any other hub name, and for keys that make no model, of which the workload says why.
+    None for any other hub name, for a family whose layers are not known (memory.KEPT), and for keys
+    that make no model, of which the workload says why.
     Raises UserError for a language model whose sizes do not fit its windows.
     """
     kind = type(hparams)
@@ -55,7 +56,7 @@ def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Mode
     if found is None:
         return None
     sizes = _sizes(kind, type(found), found.to_json_string(use_diff=False))
-    return sizes and Model(found, sizes)
+    return Model(found, sizes) if sizes is not None and sizes.family in KEPT else None
 
 
 @functools.lru_cache(maxsize=64)

@@ -46,10 +46,8 @@ def tensor_seconds(pool: Pool, tensor: int, layers: int, hidden: int, half: bool
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
     """Whether the containers reach EFA interfaces: machines of your own have them, and the
     experiment asks for their devices."""
-    resources = mapping(config.get("resources"))
-    asked = [str(device.get("host_path")) for device in mappings(resources.get("devices"))]
-    asked += [str(device) for device in resources.get("devices") or []]
-    return pool.own and any(INFINIBAND in device for device in asked)
+    devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
+    return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
 
 
 def network_rate(pool: Pool, efa: bool) -> float | None:

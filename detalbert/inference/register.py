@@ -47,12 +47,12 @@ def register(checkpoint: Any, name: str) -> str:
     from determined.common.api import bindings, errors
     from determined.experimental import client
 
+    facts = describe(checkpoint)  # first: what cannot be read leaves no empty model
     master = client.Determined()
     try:
         model = master.get_model(name)
     except errors.NotFoundException:
         model = master.create_model(name)
-    facts = describe(checkpoint)
     shown = ", ".join(f"{key} {_shown(value)}" for key, value in facts.items())
     for version in model.list_versions():
         if version.checkpoint.uuid == checkpoint.uuid:

@@ -94,12 +94,6 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: pathlib.Path) -> None:
     assert len(found) == 1 and words in found[0].problem, found
 
 
-def folder_config(tmp_path: pathlib.Path, **data: Any) -> dict[str, Any]:
-    config = experiment("lm_local.yaml")
-    config["data"] = {"shuffle_shards": 2, **data}
-    return config
-
-
 def test_shards_and_tokenizers_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
     """Shards of another tokenizer, or too short for a window; no end of text; the right ones."""
     text = write_lines(tmp_path / "a.jsonl", contexts(400))
@@ -109,7 +103,7 @@ def test_shards_and_tokenizers_that_do_not_go_together(tmp_path: pathlib.Path) -
 
     def said(**changes: Any) -> list[str]:
         data = {"shards": str(shards), "tokenizer": right} | changes.pop("data", {})
-        config = folder_config(tmp_path, **data)
+        config = experiment("lm_local.yaml") | {"data": {"shuffle_shards": 2, **data}}
         for name, value in {"layout": "auto", **changes}.items():
             put(config, f"hyperparameters.{name}", value)
         return [f"{f.key}: {f.problem}" for f in findings(tmp_path, config)]
