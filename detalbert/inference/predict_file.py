@@ -109,10 +109,22 @@ class _JsonMapping:
 
     def add(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            key = json.dumps(name, ensure_ascii=False)
-            text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
-            self.file.write(f"{self.before}{key}: {text}")
+            text = _indented(value) if isinstance(value, list) else _encode(value)
+            self.file.write(f"{self.before}{_encode(name)}: {text}")
             self.before = ",\n "
+
+
+# Without `indent` the encoder is the one in C, ten times as fast.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",\n   ", ": ")).encode
+
+
+def _indented(entries: list[dict[str, Any]]) -> str:
+    """`entries`, one or more flat mappings, as `write_json` would put them into a mapping.
+
+    In JSON a text has no line break of its own, so `},` before one ends an entry.
+    """
+    body = _encode(entries)[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
+    return f"[\n  {{\n   {body}\n  }}\n ]"
 
 
 def table(metrics: dict[str, float]) -> str:

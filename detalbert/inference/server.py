@@ -16,6 +16,7 @@ from threading import Condition, Thread
 from typing import Annotated, Any
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from detalbert.engine.token_budget import ON_A_CPU
@@ -183,12 +184,14 @@ def make_app(
     async def answer(asked: Ask) -> Any:
         """Find the answer to a question in a text, or say that the text has none."""
         found = await respond(worker, [asked], limits)
-        return found[0] if isinstance(found, list) else found
+        # As it is: the framework would check each entry against `Reply` first.
+        return JSONResponse(found[0]) if isinstance(found, list) else found
 
     @app.post("/answers", response_model=list[Reply], responses=responses)
     async def answers(asked: Annotated[list[Ask], Field(min_length=1)]) -> Any:
         """Answer a list of questions, in order: all of them, or none."""
-        return await respond(worker, asked, limits)
+        found = await respond(worker, asked, limits)
+        return JSONResponse(found) if isinstance(found, list) else found
 
     app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.seconds)
     app.add_middleware(Guard, access=access)

@@ -122,19 +122,38 @@ def n_best_list(
         return {}
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
+    null = np.minimum.reduceat(pool.null_scores, first)  # [questions]
+    # "No answer" stands behind all spans, as one more of its question, characters 0 to 0.
+    begin, end = (np.append(c.ravel(), np.zeros_like(question)) for c in (pool.begin, pool.end))
+    scores = np.append(pool.scores.ravel(), null)  # [entries]: n * K spans, then the questions
+    place = np.arange(len(question))
+    owner = np.repeat(np.searchsorted(question, pool.question), pool.scores.shape[1])  # [n * K]
+    owner = np.append(owner, place)  # [entries], the question's place
+    order = np.lexsort((-scores, owner))  # stable: the earlier of equals first
+    rank = np.arange(len(order)) - np.searchsorted(owner[order], place)[owner[order]]
+    listed = (rank < n_best_size) & (scores[order] > -np.inf) | (order >= pool.scores.size)
+    order = order[listed]  # [listed]
+    counts = np.bincount(owner[order])  # [questions]
+    stops = np.cumsum(counts)
+    scores = scores[order]
+    weights = np.exp(scores - np.repeat(scores[stops - counts], counts))  # [listed], best first
+    share = weights / np.repeat(_sums(weights, counts), counts)
+    flat = [column.tolist() for column in (begin[order], end[order], scores, share)]
     result = {}
-    for e, rows in zip(question, np.split(np.arange(len(pool.question)), first[1:]), strict=True):
-        null = pool.null_scores[rows].min()
-        scores = np.append(pool.scores[rows].ravel(), null)  # [spans + 1]
-        begin, end = (np.append(c[rows].ravel(), 0) for c in (pool.begin, pool.end))
-        order = np.argsort(-scores, kind="stable")[:n_best_size]
-        order = order[scores[order] > -np.inf]
-        if len(scores) - 1 not in order:
-            order = np.append(order, len(scores) - 1)
-        weight = np.exp(scores[order] - scores[order].max())
-        columns = (begin[order], end[order], scores[order], weight / weight.sum())
+    for e, a, z in zip(question.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True):
+        context = examples[e].context
         result[examples[e].id] = [
-            {"text": examples[e].context[b:t], "start": b, "end": t, "score": s, "probability": p}
-            for b, t, s, p in zip(*(column.tolist() for column in columns), strict=True)
+            {"text": context[b:t], "start": b, "end": t, "score": s, "probability": p}
+            for b, t, s, p in zip(*(column[a:z] for column in flat), strict=True)
         ]
     return result
+
+
+def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sum of every group of neighbours, in the order in which NumPy adds up one alone."""
+    starts = np.cumsum(counts) - counts  # [groups]
+    sums = np.empty(len(counts), values.dtype)
+    for size in np.unique(counts):
+        same = np.flatnonzero(counts == size)
+        sums[same] = values[starts[same, None] + np.arange(size)].sum(axis=1)
+    return sums

@@ -79,6 +79,7 @@ def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
     status, _, reply = send(port, ASKED)
     expected = ask(model, ASKED["question"], TEXT, 0.0)
     assert status == 200 and reply == json.loads(json.dumps(expected))
+    assert server.Reply(**reply).model_dump() == reply  # as the endpoint's description says
 
 
 def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
