@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import (
     allreduce,
     checkpoint,
+    finetune,
     lm,
     loader,
     parity,
@@ -37,6 +38,7 @@ STAGES: dict[str, Callable[[Options], dict[str, Any]]] = {
     "scaling": scaling.scaling,
     "threads": threads.threads,
     "predict": predict.predict,
+    "finetune": finetune.finetune,
     "serve": serve.serve,
     "shards": sharding.shards,
     "pretrain": pretraining.pretrain,
@@ -81,6 +83,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer", default=str(real if real.is_dir() else embedded))
     parser.add_argument("--repeats", type=int, default=Options.repeats)
     parser.add_argument("--text", type=Path, help="pretraining's, a document a line")
+    parser.add_argument("--model", type=Path, help="of finetune: a model's folder")
     parser.add_argument("--examples", type=int, help="at most so many questions, or documents")
     parser.add_argument("--windows", type=int, default=Options.windows, help="of a step")
     parser.add_argument("--steps", type=int, default=Options.steps, help="of parity")

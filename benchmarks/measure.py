@@ -40,6 +40,7 @@ class Options:
     shape: str = "auto"  # of the model: a key of `shapes.SHAPES`; auto: small on a CPU
     sizes: str = "1e6,11.7e6,58.7e6"  # numbers in the gradients of `allreduce`
     text: Path | None = None  # a document a line, for pretraining; default: botocore's
+    model: Path | None = None  # a folder, of `finetune`; default: the embedded model
 
 
 def now(device: torch.device | None = None) -> float:

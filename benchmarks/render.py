@@ -19,6 +19,8 @@ SHOWN = {
     "allreduce": ("bytes_per_second", "MB/s of fp32 gradients", 1e6),
     "shards": ("megabytes_per_second", "MB/s of text", 1),
     "lm": ("tokens_per_second", "tokens/s, two processes", 1),
+    "finetune": ("questions_per_second", "questions/s, files to scores", 1),
+    "serve": ("questions_per_second", "questions/s, 32 clients", 1),
     "checkpoint": ("checkpoints_per_second", "checkpoints a second that training waits", 1),
 }
 ORDER = [*SHOWN, "scaling", "threads", "predict", "pretrain"]  # the last four have a note, no row

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -92,7 +93,8 @@ class Training(NamedTuple):
         data = workload.load(config["data"], hparams)
         windows = data.summary().windows
         steps, _ = plan_steps(hparams, windows)
-        epoch = max(1, windows // hparams.global_batch_size)
+        # Rounded up, as the steps are: else the last validation would be followed by one more.
+        epoch = math.ceil(windows / hparams.global_batch_size)
         hparams = dataclasses.replace(
             hparams,
             max_steps=steps,
