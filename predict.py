@@ -6,6 +6,7 @@
   python predict.py --model runs/lm --perplexity book.txt
   python predict.py --model trial:7 --export exported        # a Hugging Face model folder
   python predict.py --model exported --serve                 # a page on this machine
+  det experiment create configs/predict.yaml .               # --data, on all slots of a cluster
 
 MODEL is a checkpoint folder, a run's output directory (its best checkpoint), an exported folder, or
 on a Determined cluster a checkpoint's UUID, trial:ID or experiment:ID (add :latest for the newest).
@@ -31,11 +32,9 @@ from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, table
-from detalbert.inference.reply import ask, describe
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
-from lm.inference.load import is_language_model
 
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
 # What only a model that answers questions takes, and only a language model.
@@ -124,6 +123,13 @@ def run(args: argparse.Namespace) -> None:
     if len(given) != 1:
         choices = ", ".join(f"--{mode}" for mode in MODES)
         raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
+    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
+        from detalbert.inference.shares import answer_on_all_slots
+
+        answer_on_all_slots(args.model, args.data, args.threshold, args.threads)
+        return
+    from lm.inference.load import is_language_model  # a trial does without
+
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
@@ -179,6 +185,8 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     elif args.interactive:
         converse(args, model, context, threshold)
     else:
+        from detalbert.inference.reply import ask
+
         show(args, ask(model, args.question, context, threshold), context)
 
 
@@ -228,6 +236,8 @@ def read_context(args: argparse.Namespace) -> str:
 
 def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
     """Questions from standard input, one a line, until it ends."""
+    from detalbert.inference.reply import ask
+
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     terminal = sys.stdin.isatty()
     while True:
@@ -249,6 +259,8 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
     if args.json:
         print(json.dumps(reply, ensure_ascii=False), flush=True)
         return
+    from detalbert.inference.reply import describe
+
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(describe(reply, context, marks), flush=True)
 

@@ -207,8 +207,13 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     if not entrypoint.strip():
         problem = "empty: the trial completes and trains nothing; name train.py"
         yield Finding(file, "entrypoint", problem)
+    answers = runs(config, "predict.py")
+    if answers:
+        for flag in ("--model", "--data"):
+            if flag not in entrypoint:
+                yield Finding(file, "entrypoint", f"predict.py without {flag}; say which")
     slots = schema.mapping(config.get("resources")).get("slots_per_trial", 1)
-    alone = runs_train_py(config) and "determined.launch" not in entrypoint
+    alone = (answers or runs(config, "train.py")) and "determined.launch" not in entrypoint
     if alone and isinstance(slots, int) and slots > 1:
         problem = f"{slots} slots need a launcher: python3 -m determined.launch.torch_distributed"
         yield Finding(file, "entrypoint", f"{problem} before the rest")
@@ -219,11 +224,11 @@ def is_ours(config: dict[str, Any]) -> bool:
     data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
     ours = {"train", "text", "documents", "shards"}
     told = ours & set(data) or {"model", "model_config"} & set(hparams)
-    return runs_train_py(config) and bool(told)
+    return runs(config, "train.py") and bool(told)
 
 
-def runs_train_py(config: dict[str, Any]) -> bool:
-    """Whether the entrypoint runs a train.py."""
+def runs(config: dict[str, Any], script: str) -> bool:
+    """Whether the entrypoint runs a file of this name."""
     entrypoint = config.get("entrypoint")
     words = entrypoint if isinstance(entrypoint, list) else str(entrypoint).split()
-    return any(str(word).rsplit("/", 1)[-1] == "train.py" for word in words)
+    return any(str(word).rsplit("/", 1)[-1] == script for word in words)

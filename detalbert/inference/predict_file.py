@@ -32,7 +32,14 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
         folder: gets predictions.json, null_odds.json, nbest.json and, where the file has
             answers, metrics.json, all whole or, after an error, none of them.
     """
-    questions, total = _open(data)
+    questions, total = open_questions(data)
+    return write_answers(answer(trained, questions, threshold), total, folder, threshold)
+
+
+def write_answers(
+    chunks: Iterable[Answered], total: int, folder: Path, threshold: float
+) -> dict[str, float]:
+    """The files of `predict` from the answers to all questions, in order; returns the scores."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -40,7 +47,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
             writers = [stack.enter_context(_JsonMapping.at(folder / name)) for name in names]
             bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
             stack.enter_context(bar)
-            metrics = _answer_all(answer(trained, questions, threshold), writers, threshold, bar)
+            metrics = _write_all(chunks, writers, threshold, bar)
         if metrics:
             write_json(folder / METRICS, metrics)
         else:
@@ -53,7 +60,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
     return metrics
 
 
-def _open(data: str) -> tuple[Iterable[Example], int]:
+def open_questions(data: str) -> tuple[Iterable[Example], int]:
     """The questions and their number. A file is read through first, so that a fault in its last
     line is said before the model runs."""
     path = Path(data)
@@ -64,14 +71,14 @@ def _open(data: str) -> tuple[Iterable[Example], int]:
     try:
         source = sources.open_source(data, "validation", Path(".cache"))
         if source.path is not None:
-            return _open(str(source.path))
+            return open_questions(str(source.path))
         examples, _ = sources.read_examples(source)
     except UserError as error:
         raise type(error)(str(error).replace("data.validation", "--data")) from None
     return examples, len(examples)
 
 
-def _answer_all(
+def _write_all(
     chunks: Iterable[Answered], writers: list["_JsonMapping"], threshold: float, bar: tqdm
 ) -> dict[str, float]:
     tally, losses = Tally(), []

@@ -83,7 +83,7 @@ class LocalController(pytorch._PyTorchTrialController):
 
 
 def copy_modules(path: Path, on_cluster: bool) -> None:
-    code, ignored = path / "code", shutil.ignore_patterns("__py*", "*.gz")
+    code, ignored = path / "code", shutil.ignore_patterns("__py*", "*.xz")
     for package in ("detalbert", "embedded", "lm", "pretrain"):
         shutil.copytree(HERE / package, code / package, ignore=ignored)
     for module in HERE.glob("*.py"):

@@ -133,7 +133,7 @@ def test_the_validator_of_these_tests_refuses(section: str, change: Any, validat
         validate(config)
 
 
-@pytest.mark.parametrize("path", **ids)
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "predict.yaml"])
 def test_loads_into_the_dataclasses(path: pathlib.Path) -> None:
     config = yaml.safe_load(path.read_text())
     check_sections(config)

@@ -27,16 +27,19 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     left = {line[1:] for line in lines if line.startswith("/")}
     needed = {path.name for path in ROOT.glob("*.py")} - left
     assert {"train.py", "model_def.py", "data.py", "workloads.py"} <= needed <= paths
-    assert "predict.py" in left and not left & paths
+    assert "lm/inference/" in left and not left & paths
     assert all((ROOT / name).exists() for name in left if name.endswith(".py") and "*" not in name)
     package = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("detalbert/**/*.py")}
-    inference = {path for path in package if path.startswith("detalbert/inference/")}
-    assert inference and {path for path in paths if path.startswith("detalbert/")} & package == (
-        package - inference
-    )
-    assert {"requirements.txt", "startup-hook.sh", "pretrain/trial.py", "lm/trial.py"} <= paths
-    assert not [path for path in paths if path.startswith(("detalbert/inference", "embedded/c"))]
-    model = ("config.json", "model.safetensors.gz", "tokenizer.json", "tokenizer_config.json")
+    assert {path for path in paths if path.startswith("detalbert/")} & package == package - left
+    assert {
+        "predict.py",
+        "requirements.txt",
+        "startup-hook.sh",
+        "pretrain/trial.py",
+        "lm/trial.py",
+    } <= paths
+    assert not [path for path in paths if path.startswith(("lm/inference", "embedded/c"))]
+    model = ("config.json", "model.safetensors.xz", "tokenizer.json.xz", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
     out = ("tests", "cluster", "runs", ".cache", ".git", ".venv", "docs", "reports", "data")
     out += ("benchmarks", "configs")

@@ -1,10 +1,11 @@
 """The embedded model: what it promises, and that its command works."""
 
-import gzip
+import lzma
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
@@ -23,9 +24,9 @@ def test_folder_is_small_and_holds_the_encoder_alone() -> None:
         assert not [key for key in list(weights.keys()) if "qa_outputs" in key]
 
 
-def test_what_is_uploaded_is_the_same_weights() -> None:
-    weights = FOLDER / "model.safetensors"
-    assert gzip.decompress(Path(f"{weights}.gz").read_bytes()) == weights.read_bytes()
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_what_is_uploaded_is_the_same(name: str) -> None:
+    assert lzma.decompress((FOLDER / f"{name}.xz").read_bytes()) == (FOLDER / name).read_bytes()
 
 
 def test_weights_load_with_nothing_missing_but_the_head() -> None:

@@ -25,8 +25,8 @@ class FakeMaster(FakeServer):
     Args:
         context: the experiment's files as a gzipped tar archive, as the master keeps them.
         slots: of each container of the allocation, all of them on loopback.
-        preempt_at: (state, n): preempt when the trial enters this state for the n-th time, and
-            let it go on only after it was told.
+        preempt_at: (state, n): preempt when the trial enters this state for the n-th time, or
+            reports "progress" that often, and let it go on only after it was told.
         dropped_at: the search drops the trial at the validation of this step. The next time that
             the trial asks for its state it still reads RUNNING, as on a real master.
     """
@@ -145,11 +145,14 @@ class FakeMaster(FakeServer):
         self.states.append(body["state"])
         if body["state"] == "training":
             self.on_training()
-        if self.preempt_at == (body["state"], self.states.count(body["state"])):
+        self._preempt_at(body["state"], self.states.count(body["state"]))
+        return 200, {}
+
+    def _preempt_at(self, what: str, times: int) -> None:
+        if self.preempt_at == (what, times):
             self.preempt.set()
             self.told.wait(60)
             time.sleep(3)  # for the trial's watcher thread to read what it was told
-        return 200, {}
 
     def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:
         report = bindings.v1ReportTrialMetricsRequest.from_json(body)
@@ -159,6 +162,7 @@ class FakeMaster(FakeServer):
 
     def take_progress(self, trial: str, body: Any, **_: Any) -> Answer:
         self.progress.append(body["progress"])
+        self._preempt_at("progress", len(self.progress))
         return 200, {}
 
     def send_metadata(self, run: str, **_: Any) -> Answer:

@@ -1,0 +1,234 @@
+"""A file of questions answered on all slots of a Determined trial: `configs/predict.yaml`.
+
+A part is CHUNK questions, which `answer` runs together, so its bits do not depend on who answers
+it. The parts that are left are dealt to the slots in turn. Every few minutes, and when the master
+preempts, all slots put what they have answered so far into one checkpoint; a restart, on any number
+of slots, answers the rest. At the end the chief joins the parts as one process writes them.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import determined
+import numpy as np
+import torch
+from determined import core
+from determined.core import DownloadMode
+
+from detalbert.atomic import write_json
+from detalbert.engine.batches import CHUNK
+from detalbert.engine.threads import set_threads
+from detalbert.errors import UserError
+from detalbert.inference.answering import Answered, answer
+from detalbert.inference.find import find
+from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference.predict_file import open_questions, table, write_answers
+from detalbert.squad.windows import Example
+from detalbert.training.checkpoints import describe_files, find_fault, write_manifest
+from detalbert.training.uploads import UploadedParts
+
+PERIOD = 300.0  # seconds between checkpoints
+ASKED = "asked.json"  # in a checkpoint: what its parts are answers to
+PREDICTIONS = "predictions.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What must not change between a trial's allocations. Args: model: a folder's name."""
+
+    model: str
+    questions: str  # SHA-256 of the file, or what --data says
+    total: int
+    threshold: float
+    chunk: int = CHUNK
+
+    @property
+    def parts(self) -> int:
+        return -(-self.total // self.chunk)
+
+
+def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: int | str) -> None:
+    """This slot's part of `predict.py --model NAME --data DATA` in a trial.
+
+    Every process of the trial calls it. Args: wanted: `--threshold`; threads: `--threads`.
+    Raises UserError as `load_model` and `predict` do, and for answers to other questions.
+    """
+    info = determined.get_cluster_info()
+    launched = "RANK" in os.environ
+    distributed = core.DistributedContext.from_torch_distributed() if launched else None
+    mode = core.PreemptMode.WorkersAskMaster  # a slot asks after each part, in its own time
+    with core.init(distributed=distributed, preempt_mode=mode) as context:
+        slot = context.distributed.local_rank
+        set_threads(threads, context.distributed)
+        on_gpu = torch.cuda.is_available()
+        device = torch.device("cuda", slot) if on_gpu else torch.device("cpu")
+        folder = _find_together(name, context.distributed)
+        trained = load_model(str(folder), device)
+        threshold = choose_threshold(trained, wanted)
+        path = Path(data)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else data
+        asked = Asked(folder.name, digest, open_questions(data)[1], threshold)
+        with tempfile.TemporaryDirectory() as own:
+            job = _Job(context, asked, data, Path(own))
+            if job.restore(info.latest_checkpoint):
+                mine = job.deal()
+                job.run(zip(mine, answer(trained, job.questions(mine), threshold), strict=True))
+
+
+def _find_together(name: str, distributed: core.DistributedContext) -> Path:
+    """As `find`, where one process of each machine fetches what is remote."""
+    found: tuple[str | None, UserError | None] = None, None
+    if distributed.local_rank == 0:
+        try:
+            found = str(find(name)), None
+        except UserError as error:
+            found = None, error
+    everywhere = distributed.allgather(found)
+    if faults := [fault for _, fault in everywhere if fault]:
+        raise faults[0]
+    folders = [folder for folder, _ in everywhere if folder]
+    if len(set(folders)) > 1:  # the registry got a version in between
+        raise UserError(f"--model {name}: it became another one; say which version")
+    return Path(folders[0])
+
+
+class _Job:
+    """What this slot has of the parts, in the folder `own`."""
+
+    def __init__(self, context: core.Context, asked: Asked, data: str, own: Path) -> None:
+        self.context, self.asked, self.data, self.own = context, asked, data, own
+        self.distributed = context.distributed
+        self.chief = self.distributed.rank == 0
+        self.left = list(range(asked.parts))  # not answered by anybody when this allocation began
+        self.stored: str | None = None  # the newest checkpoint
+
+    def restore(self, checkpoint: str | None) -> bool:
+        """Take over this slot's share of the parts in `checkpoint`; False where all is done."""
+        if checkpoint is None:
+            return True
+        with self.context.checkpoint.restore_path(checkpoint) as path:
+            if (path / PREDICTIONS).is_file():
+                self.say(f"everything is answered already, in checkpoint {checkpoint}")
+                return False
+            if fault := find_fault(path):
+                raise UserError(f"checkpoint {checkpoint}: {fault}; start the experiment anew")
+            self._compare(json.loads((path / ASKED).read_text()))
+            there = sorted(part.name for part in path.glob("part-*.json"))
+            for part in there[self.distributed.rank :: self.distributed.size]:
+                shutil.copy(path / part, self.own)
+        self.left = sorted(set(self.left) - {int(part[5:11]) for part in there})
+        self.stored = checkpoint
+        self.say(f"{len(there)} of {self.asked.parts} parts are answered already")
+        return True
+
+    def _compare(self, before: dict[str, Any]) -> None:
+        now = dataclasses.asdict(self.asked)
+        for key, value in before.items():
+            if now.get(key) != value:
+                raise UserError(
+                    f"{key}: the answers so far are for {value}, and this is {now.get(key)}; "
+                    "start a new experiment"
+                )
+
+    def deal(self) -> list[int]:
+        """The parts that are this slot's to answer."""
+        return self.left[self.distributed.rank :: self.distributed.size]
+
+    def questions(self, parts: list[int]) -> Iterator[Example]:
+        """The questions of some parts, in order."""
+        wanted = set(parts)
+        for number, example in enumerate(open_questions(self.data)[0]):
+            if number // self.asked.chunk in wanted:
+                yield example
+
+    def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
+        """Answer and store until all is answered, or the master wants the slots."""
+        while True:
+            ended, stopped = self._answer(answers)
+            everywhere = self.distributed.allgather((ended, stopped))
+            self._store()
+            if all(slot_ended for slot_ended, _ in everywhere):
+                break
+            if any(slot_stopped for _, slot_stopped in everywhere):
+                if self.chief:
+                    self.context.preempt.acknowledge_preemption_signal()
+                return
+        if self.chief:
+            self._join()
+
+    def _answer(self, answers: Iterator[tuple[int, Answered]]) -> tuple[bool, bool]:
+        """Parts for some minutes; whether there are no more, and whether the master preempts."""
+        until = time.monotonic() + PERIOD
+        stopped = self.context.preempt.should_preempt(auto_ack=False)
+        while not stopped and time.monotonic() < until:
+            found = next(answers, None)
+            if found is None:
+                return True, False
+            number, answered = found
+            values = {**answered._asdict(), "losses": answered.losses.tolist()}
+            del values["examples"]
+            write_json(self.own / _name(number), values)
+            if self.chief:
+                mine = len(list(self.own.iterdir())) * self.distributed.size
+                self.context.train.report_progress(min(1.0, mine / self.asked.parts))
+            stopped = self.context.preempt.should_preempt(auto_ack=False)
+        return False, stopped
+
+    def _store(self) -> None:
+        """All slots: every part so far into one checkpoint, and the chief says so."""
+        done = sum(self.distributed.allgather(len(list(self.own.iterdir()))))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for part in self.own.iterdir():
+                os.link(part, folder / part.name)
+            if self.chief:
+                write_json(folder / ASKED, dataclasses.asdict(self.asked))
+            everywhere = self.distributed.allgather(describe_files(folder))
+            if self.chief:
+                files = {name: facts for found in everywhere for name, facts in found.items()}
+                write_manifest(folder, {"parts": done}, files)
+            stored = UploadedParts(self.context.checkpoint, lambda path: set())
+            facts = {"steps_completed": done}
+            self.stored = stored.upload(folder, facts, shard=True, selector=lambda path: True)
+        self.say(f"{done} of {self.asked.parts} parts are answered: checkpoint {self.stored}")
+
+    def _join(self) -> None:
+        """The files of one process from the parts of all, in the last checkpoint."""
+        checkpoint, steps = self.context.checkpoint, self.asked.parts + 1
+        with tempfile.TemporaryDirectory() as name:
+            parts, out = Path(name) / "parts", Path(name) / "out"
+            checkpoint.download(self.stored, parts, download_mode=DownloadMode.NoSharedDownload)
+            if fault := find_fault(parts):
+                raise UserError(f"checkpoint {self.stored}: {fault}; start the experiment anew")
+            chunks = self._read(parts)
+            metrics = write_answers(chunks, self.asked.total, out, self.asked.threshold)
+            stored = checkpoint.upload(out, {"steps_completed": steps})
+        if metrics:
+            self.context.train.report_validation_metrics(steps, metrics)
+            self.say(table(metrics))
+        self.say(f"predictions are in checkpoint {stored}: det checkpoint download {stored}")
+
+    def _read(self, parts: Path) -> Iterator[Answered]:
+        questions = iter(open_questions(self.data)[0])
+        for number in range(self.asked.parts):
+            values = json.loads((parts / _name(number)).read_text())
+            losses = np.array(values.pop("losses"), np.float32)
+            examples = list(itertools.islice(questions, self.asked.chunk))
+            yield Answered(examples, losses=losses, **values)
+
+    def say(self, text: str) -> None:
+        if self.chief:
+            print(text, flush=True)
+
+
+def _name(part: int) -> str:
+    return f"part-{part:06d}.json"

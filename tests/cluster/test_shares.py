@@ -1,0 +1,119 @@
+"""A file of questions answered by the slots of a trial, which is cut and goes on."""
+
+import dataclasses
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from determined import core
+
+import predict
+from benchmarks.predict import write_model
+from cluster.expconf import check_experiment
+from detalbert.engine.batches import CHUNK
+from detalbert.errors import UserError
+from detalbert.inference.shares import Asked, _Job
+from detalbert.training.checkpoints import write_manifest
+from tests.cluster.conftest import finished, steps_of
+from tests.cluster.container import Trial
+from tests.cluster.test_configs import load
+
+PARTS = 13
+RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short ones, the last part a short one too; some have no answer."""
+    path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    rows: list[dict[str, Any]] = []
+    for n in range((PARTS - 1) * CHUNK + 100):
+        answers = {"text": [f"ship {n}"], "answer_start": [4]} if n % 3 else {"text": []}
+        context = f"The ship {n} carried {n % 7} tons of tar."
+        row = {"id": str(n), "question": f"What carried {n % 5} tons?", "context": context}
+        rows.append({**row, "answers": {"answer_start": [], **answers}})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def parts_of(trial: Trial, checkpoint: Any) -> dict[str, bytes]:
+    folder = trial.storage / checkpoint.uuid
+    return {path.name: path.read_bytes() for path in folder.glob("part-*.json")}
+
+
+def test_three_slots_cut_twice_write_what_one_process_writes(
+    trial: Trial, model: Path, questions: Path, tmp_path: Path
+) -> None:
+    arguments = ["--model", str(model), "--data", str(questions), "--threads", "1"]
+    assert predict.main([*arguments, "--output-dir", str(tmp_path / "alone")]) == 0
+    trial.config = {
+        **load("predict.yaml"),
+        "checkpoint_storage": trial.config["checkpoint_storage"],
+    }
+    trial.config |= {"entrypoint": f"{RUN} {' '.join(arguments)}", "hyperparameters": {}}
+    checkpoint, steps, seen = None, 0, {}
+    for cut in (True, True, False):
+        at = ("progress", 1) if cut else None
+        with trial.master(slots=(3,), preempt_at=at) as master:
+            done = trial.run(master, checkpoint=checkpoint, steps=steps)
+            finished(done, master)
+            assert master.acknowledged == int(cut)
+        *stored, newest = master.checkpoints
+        if cut:
+            checkpoint, (steps,) = newest.uuid, steps_of([newest])
+            parts = parts_of(trial, newest)
+            assert stored == [] and len(seen) < len(parts) == steps < PARTS
+            assert {name: parts[name] for name in seen} == seen
+            seen = parts
+    assert f"{len(seen)} of {PARTS} parts are answered already" in done.stdout
+    assert steps_of(master.checkpoints) == [PARTS, PARTS + 1]
+    for file in (tmp_path / "alone").iterdir():
+        assert (trial.storage / newest.uuid / file.name).read_bytes() == file.read_bytes()
+    (validation,) = master.reports("validation")
+    assert validation["steps"] == PARTS + 1 and master.progress[-1] == 1.0
+    assert validation["metrics"] == json.loads((tmp_path / "alone" / "metrics.json").read_text())
+    assert f"det checkpoint download {newest.uuid}" in done.stdout
+
+
+def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path: Path) -> None:
+    asked, stored = Asked("uuid", "digest", 3 * CHUNK, 0.0), tmp_path / "storage" / "one"
+    stored.mkdir(parents=True)
+    (stored / "asked.json").write_text(json.dumps(dataclasses.asdict(asked)))
+    (stored / "part-000001.json").write_text("{}")
+    write_manifest(stored, {"parts": 1})
+
+    def job(asked: Asked = asked) -> _Job:
+        own = tmp_path / uuid.uuid4().hex
+        own.mkdir()
+        return _Job(context, asked, "questions.json", own)
+
+    with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
+        again = job()
+        assert again.restore("one") and again.deal() == [0, 2]
+        assert [path.name for path in again.own.iterdir()] == ["part-000001.json"]
+        for change in ({"questions": "other"}, {"model": "other"}, {"threshold": 1.0}):
+            with pytest.raises(UserError, match=f"{next(iter(change))}: the answers so far are"):
+                job(dataclasses.replace(asked, **change)).restore("one")
+        (stored / "part-000001.json").write_text("[]")
+        with pytest.raises(UserError, match="part-000001.json is not as it was written"):
+            job().restore("one")
+        (stored / "predictions.json").write_text("{}")
+        assert not job().restore("one")
+
+
+def test_the_check_wants_a_model_and_a_file() -> None:
+    config = load("predict.yaml")
+    assert list(check_experiment("f", config)) == []
+    for flag in ("--model", "--data"):
+        lacking = config["entrypoint"].replace(flag, "--json")
+        (found,) = check_experiment("f", {**config, "entrypoint": lacking})
+        assert found.key == "entrypoint" and flag in found.problem
+    (found,) = check_experiment("f", {**config, "entrypoint": "python3 predict.py --model --data"})
+    assert "8 slots need a launcher" in found.problem
