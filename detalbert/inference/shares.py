@@ -110,6 +110,7 @@ class _Job:
         self.chief = self.distributed.rank == 0
         self.left = list(range(asked.parts))  # not answered by anybody when this allocation began
         self.stored: str | None = None  # the newest checkpoint
+        self.stored_parts = 0  # in it
 
     def restore(self, checkpoint: str | None) -> bool:
         """Take over this slot's share of the parts in `checkpoint`; False where all is done."""
@@ -126,7 +127,7 @@ class _Job:
             for part in there[self.distributed.rank :: self.distributed.size]:
                 shutil.copy(path / part, self.own)
         self.left = sorted(set(self.left) - {int(part[5:11]) for part in there})
-        self.stored = checkpoint
+        self.stored, self.stored_parts = checkpoint, len(there)
         self.say(f"{len(there)} of {self.asked.parts} parts are answered already")
         return True
 
@@ -186,6 +187,8 @@ class _Job:
     def _store(self) -> None:
         """All slots: every part so far into one checkpoint, and the chief says so."""
         done = sum(self.distributed.allgather(len(list(self.own.iterdir()))))
+        if done == self.stored_parts:
+            return
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for part in self.own.iterdir():
@@ -199,6 +202,7 @@ class _Job:
             stored = UploadedParts(self.context.checkpoint, lambda path: set())
             facts = {"steps_completed": done}
             self.stored = stored.upload(folder, facts, shard=True, selector=lambda path: True)
+            self.stored_parts = done
         self.say(f"{done} of {self.asked.parts} parts are answered: checkpoint {self.stored}")
 
     def _join(self) -> None:
