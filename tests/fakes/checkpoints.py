@@ -26,6 +26,10 @@ class Stored(NamedTuple):
     f1: float
     ended: int  # seconds
     state: str = "COMPLETED"
+    steps: int = 1
+    scores: dict[str, float] | None = None  # of the validation after them; default: f1
+    config: dict[str, Any] = {}  # of the experiment, beside its storage
+    trial: int = 7
 
 
 class CheckpointMaster(FakeServer):
@@ -131,16 +135,18 @@ class CheckpointMaster(FakeServer):
     def _describe(self, item: Stored) -> bindings.v1Checkpoint:
         return bindings.v1Checkpoint(
             uuid=item.uuid,
-            metadata={"steps_completed": 1},
+            metadata={"steps_completed": item.steps},
             resources={},
             state=getattr(bindings.checkpointv1State, item.state),
             reportTime=_TIME.format(item.ended),
             training=bindings.v1CheckpointTrainingMetadata(
-                trialId=7,
+                trialId=item.trial,
                 experimentId=3,
-                experimentConfig={"checkpoint_storage": self.storage},
+                experimentConfig={**item.config, "checkpoint_storage": self.storage},
                 hparams={},
-                validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
+                validationMetrics=bindings.v1Metrics(
+                    avgMetrics={"f1": item.f1} if item.scores is None else item.scores
+                ),
             ),
         )
 
