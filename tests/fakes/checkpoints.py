@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from determined.common.api import bindings
 
 from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
@@ -45,6 +46,15 @@ class CheckpointMaster(FakeServer):
         self.calls: list[str] = []
         self.models: dict[str, list[dict[str, Any]]] = {}  # what the registry was sent
         super().__init__()
+
+    def log_in(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        """Have this process work in `folder`, and the client there talk to this master."""
+        values = {"MASTER": self.url, "USER": "me", "USER_TOKEN": TOKEN}
+        values["DEBUG_CONFIG_PATH"] = str(folder / "config")
+        for name, value in values.items():
+            monkeypatch.setenv(f"DET_{name}", value)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.chdir(folder)
 
     def respond(self, request: Request) -> tuple[int, Any]:
         self.calls.append(request.path)

@@ -17,7 +17,7 @@ from detalbert.training.folder import claim_folder
 from pretrain import score
 from tests import chaos
 from tests.conftest import TINY, TINY_PRETRAINING, configured
-from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
+from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.runs import run, wait_for
 
 
@@ -131,7 +131,7 @@ def test_a_signal_ends_the_fine_tuning_too(pretrained: Path, recipe: Path, tmp_p
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop_when_it_runs, daemon=True).start()
-    assert scored(pretrained, recipe, out, "--set", "hyperparameters.max_steps=1000000") == 0
+    assert scored(pretrained, recipe, out, "--set", "hyperparameters.max_steps=2000") == 0
     assert rows_in(out) == [] and not (out / "step-00000008").exists()
     with claim_folder(out / "step-00000004"):  # no process holds it
         pass
@@ -187,12 +187,7 @@ def master(
         )
     storage = {"type": "directory", "container_path": str(tmp_path)}
     with CheckpointMaster(stored, storage) as master:
-        values = {"MASTER": master.url, "USER": "me", "USER_TOKEN": TOKEN}
-        for name, value in values.items():
-            monkeypatch.setenv(f"DET_{name}", value)
-        monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.chdir(tmp_path)
+        master.log_in(monkeypatch, tmp_path)
         yield master
 
 
@@ -204,7 +199,8 @@ def test_an_experiment_of_a_cluster(
     capsys: Any,
 ) -> None:
     monkeypatch.setattr(score.Child, "train", lambda self, *words: train.main(list(words)))
-    assert scored("experiment:3", recipe, tmp_path / "out") == 0
+    short = "--set", "hyperparameters.max_steps=1"
+    assert scored("experiment:3", recipe, tmp_path / "out", *short) == 0
     first, last = rows_in(tmp_path / "out")
     assert (first["steps"], last["steps"]) == (8, 12)
     assert first["checkpoint"][0] == "b" and "mlm_accuracy" not in first
