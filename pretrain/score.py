@@ -159,7 +159,7 @@ class Child:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator["Child"]:
-        """Take SIGINT, SIGTERM and SIGHUP as requests to stop."""
+        """Take SIGINT, SIGTERM and SIGHUP as requests to stop, but what `nohup` has ignored."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.process is not None:
@@ -170,7 +170,8 @@ class Child:
             self.asked = True
 
         numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-        before = {number: signal.signal(number, handle) for number in numbers}
+        heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in heard}
         try:
             yield self
         finally:

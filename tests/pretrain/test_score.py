@@ -128,7 +128,7 @@ def test_a_signal_ends_the_fine_tuning_too(pretrained: Path, recipe: Path, tmp_p
 
     def stop_when_it_runs() -> None:
         wait_for((out / "step-00000004" / "config.yaml").exists)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop_when_it_runs, daemon=True).start()
     assert scored(pretrained, recipe, out, "--set", "hyperparameters.max_steps=2000") == 0
