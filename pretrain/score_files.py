@@ -65,7 +65,8 @@ class Scores:
         for steps in sorted(gone - {kept.steps for kept in pretraining.kept}):
             stays = "its scores stay" if steps in self.rows else "it gets no scores"
             log.warning("the checkpoint after step %d is gone; %s", steps, stays)
-        self._write()
+        if not past:
+            self._write()
 
     def take(self, kept: Kept, output: Path) -> bool:
         """Add the scores of the fine-tuning in `output`; False where it has not come to its end."""
@@ -118,11 +119,11 @@ class Scores:
     def _write(self) -> None:
         rows = self._in_order()
         with writing(self.folder):
-            write_json(self.file, {**self.content, "rows": rows})
             with whole_file(self.folder / "scores.md") as file:
                 file.write(self.table() + "\n")
             if rows:
                 draw(rows, self.folder / "scores.svg")
+            write_json(self.file, {**self.content, "rows": rows})  # last: what it has is done
 
     def _check_same(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for key in sorted({*was, *now}):
