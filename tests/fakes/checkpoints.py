@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from determined.common.api import bindings
 
 from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
@@ -26,6 +27,10 @@ class Stored(NamedTuple):
     f1: float
     ended: int  # seconds
     state: str = "COMPLETED"
+    steps: int = 1
+    scores: dict[str, float] | None = None  # of the validation after them; default: f1
+    config: dict[str, Any] = {}  # of the experiment, beside its storage
+    trial: int = 7
 
 
 class CheckpointMaster(FakeServer):
@@ -41,6 +46,15 @@ class CheckpointMaster(FakeServer):
         self.calls: list[str] = []
         self.models: dict[str, list[dict[str, Any]]] = {}  # what the registry was sent
         super().__init__()
+
+    def log_in(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        """Have this process work in `folder`, and the client there talk to this master."""
+        values = {"MASTER": self.url, "USER": "me", "USER_TOKEN": TOKEN}
+        values["DEBUG_CONFIG_PATH"] = str(folder / "config")
+        for name, value in values.items():
+            monkeypatch.setenv(f"DET_{name}", value)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.chdir(folder)
 
     def respond(self, request: Request) -> tuple[int, Any]:
         self.calls.append(request.path)
@@ -131,16 +145,18 @@ class CheckpointMaster(FakeServer):
     def _describe(self, item: Stored) -> bindings.v1Checkpoint:
         return bindings.v1Checkpoint(
             uuid=item.uuid,
-            metadata={"steps_completed": 1},
+            metadata={"steps_completed": item.steps},
             resources={},
             state=getattr(bindings.checkpointv1State, item.state),
             reportTime=_TIME.format(item.ended),
             training=bindings.v1CheckpointTrainingMetadata(
-                trialId=7,
+                trialId=item.trial,
                 experimentId=3,
-                experimentConfig={"checkpoint_storage": self.storage},
+                experimentConfig={**item.config, "checkpoint_storage": self.storage},
                 hparams={},
-                validationMetrics=bindings.v1Metrics(avgMetrics={"f1": item.f1}),
+                validationMetrics=bindings.v1Metrics(
+                    avgMetrics={"f1": item.f1} if item.scores is None else item.scores
+                ),
             ),
         )
 

@@ -13,7 +13,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.inference import find, register
 from detalbert.inference.model import choose_threshold, load_model
 from tests.conftest import LocalRun
-from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
+from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
@@ -49,12 +49,7 @@ def master(
         "elsewhere": {"type": "shared_fs", "host_path": "/not/here"},
     }[request.param]
     with CheckpointMaster(stored, storage) as master:
-        monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-        monkeypatch.setenv("DET_MASTER", master.url)
-        monkeypatch.setenv("DET_USER", "me")
-        monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.chdir(tmp_path)
+        master.log_in(monkeypatch, tmp_path)
         yield master
 
 

@@ -12,7 +12,7 @@ import predict
 from detalbert.inference import find, web
 from lm.inference.load import open_source
 from tests.conftest import ROOT, TINY_LM, configured
-from tests.fakes.checkpoints import TOKEN, CheckpointMaster, Stored
+from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import newest, run
 
@@ -71,12 +71,7 @@ def test_a_model_brings_its_windows_along(
         (tmp_path / "storage" / UUID / "manifest.json").unlink()
         model = "trial:7"
     with Master(trained, tmp_path) as master:
-        for name, value in (("DET_MASTER", master.url), ("DET_USER_TOKEN", TOKEN)):
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-        monkeypatch.setenv("DET_USER", "me")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.chdir(tmp_path)
+        master.log_in(monkeypatch, tmp_path)
         folder = find.find(str(model))
         text = trained.parent / "held.jsonl"
         scores = json.loads(say(capsys, "--model", model, "--perplexity", text, "--json"))
