@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 class Handover(pytorch.PyTorchCallback):
     """Keeps the number of threads over restarts, and makes a warm start one.
 
-    Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (a fork in
-    the WebUI) the whole checkpoint of another trial, and loads it as that of a restart: optimizer
-    and schedule would stand at their end, the learning rate at 0. Of such a checkpoint the weights
-    are taken, as its documentation says
+    Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
+    WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
+    as that of a restart: optimizer and schedule would stand at their end, the learning rate at 0.
+    Of such a checkpoint the weights are taken, as its documentation says
     (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
 
     Args: context: Determined's, with its model, optimizer and schedule wrapped.
@@ -44,6 +44,11 @@ class Handover(pytorch.PyTorchCallback):
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         self.first_step = first_batch_idx
+        (optimizer,) = self.context.optimizers
+        self.recipe = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Determined is about to load `checkpoint`, and loads what this leaves in it."""
@@ -84,6 +89,7 @@ class Handover(pytorch.PyTorchCallback):
             self.odd = True
 
     def on_training_start(self) -> None:
+        self._follow_config()
         slots, cores = self.context.distributed.local_size, count_cores()
         text = f"{self.threads} a slot ({self.notes})"
         slow = self.threads * slots > cores
@@ -91,6 +97,17 @@ class Handover(pytorch.PyTorchCallback):
             text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
         if self.first_step == 0 or slow or self.odd:
             self._say("threads", text, logging.WARNING if slow or self.odd else logging.INFO)
+
+    def _follow_config(self) -> None:
+        """Rate, decay and betas are those of the config of now, which `det experiment continue` may
+        have changed, and not of the checkpoint. Where nothing changed, no bit does."""
+        (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
+        scheduler = schedule._scheduler
+        scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
+        for group, fresh, factor in zip(
+            optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True
+        ):
+            group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
 
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
         if self.chief:

@@ -49,12 +49,16 @@ T = TypeVar("T", bound=Section)
 def parse_section(cls: type[T], section: str, values: Any) -> T:
     """A config section as dataclass `cls`, its keys, types and limits checked.
 
+    An unknown key with the value null is left out: `det experiment continue` keeps every key that a
+    config ever had, so null is all that takes a wrong one back.
+
     Raises: UserError naming the key for an unknown, missing, wrongly typed or impossible value.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
+    values = {key: value for key, value in values.items() if key in fields or value is not None}
     for key in values:
         if key not in fields:
             raise unknown_key(str(key), section, list(fields))

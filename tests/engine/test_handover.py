@@ -10,6 +10,7 @@ import torch
 from determined import core
 
 from detalbert.engine import handover, threads
+from detalbert.engine.optim import lr_factor
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
 from tests import chaos
@@ -170,6 +171,35 @@ def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, tmp_
         trial.handover.on_trial_startup(0, "some uuid")  # Determined's word for a warm start
         trial.handover.on_checkpoint_load_start(old)
         assert old["optimizers_state_dict"][0]["state"] == {}
+
+
+def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
+    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
+    trial.handover.on_trial_startup(12, "some uuid")
+    trial.handover.on_checkpoint_load_start(state)
+    trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
+    trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+    trial.handover.on_training_start()
+    group = trial.optimizer.param_groups[0]
+    return {key: group[key] for key in ("lr", "weight_decay", "betas")}
+
+
+def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, tmp_path: Path) -> None:
+    """`det experiment continue ID --config hyperparameters.max_steps=24`, and so on."""
+    state = trained(tiny_config, tmp_path / "source")
+    with trial_of(tiny_config) as trial:
+        loaded = trial.optimizer.state_dict()["param_groups"][0]
+        expected = {"lr": 0.0, "weight_decay": loaded["weight_decay"], "betas": loaded["betas"]}
+        assert goes_on(trial, copy.deepcopy(state)) == expected
+        peak = trial.hparams.learning_rate()
+    changed = {"max_steps": 24, "base_learning_rate": 0.5, "weight_decay": 0.25, "beta2": 0.9}
+    with trial_of(tiny_config, **changed) as trial:
+        rate = trial.hparams.learning_rate() * lr_factor(12, 24, trial.warmup)
+        expected = {"lr": rate, "weight_decay": 0.25, "betas": (0.9, 0.9)}
+        assert goes_on(trial, copy.deepcopy(state)) == expected
+        assert rate > peak
+        trial.schedule.step()
+        assert trial.optimizer.param_groups[1]["lr"] == pytest.approx(rate * 11 / 12)
 
 
 def test_a_source_of_another_model_is_refused_in_one_line(

@@ -33,6 +33,11 @@ def test_defaults_are_the_published_recipe() -> None:
     assert (hparams.n_best_size, hparams.max_answer_length, hparams.max_grad_norm) == (20, 30, 1.0)
 
 
+def test_null_takes_a_wrong_key_back() -> None:
+    """`det experiment continue` keeps every key that a config ever had (seen on a real master)."""
+    assert parse_hparams({"model": "m", "max_stepz": None}) == parse_hparams({"model": "m"})
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
