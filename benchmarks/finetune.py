@@ -21,8 +21,9 @@ import yaml
 from benchmarks.measure import ROOT, Different, Options, interleave, rates, ratio_of
 from benchmarks.step import SEARCHER
 from detalbert.errors import UserError
+from detalbert.squad.question_stream import read_questions
 
-TRAIN, VALIDATION = 600, 300  # questions, without --examples
+TRAIN = 600  # questions, without --examples; half as many to validate
 BATCH, RATE, EPOCHS, WARMUP = 12, 3e-5, 1, 0.1
 
 
@@ -34,10 +35,31 @@ def run(command: list[str], folder: Path) -> None:
         raise Different(f"{' '.join(command[1:3])}: status {done.returncode}: {done.stderr[-500:]}")
 
 
-def config_of(model: Path, data: Path, examples: tuple[int, int], cache: Path) -> dict[str, Any]:
+def spread(source: Path, count: int, target: Path) -> None:
+    """`count` questions from all over a file, as SQuAD JSON: the first ones share few texts."""
+    examples = list(read_questions(source))
+    paragraphs = [
+        {
+            "context": example.context,
+            "qas": [
+                {
+                    "id": example.id,
+                    "question": example.question,
+                    "answers": [{"text": t, "answer_start": at} for t, at in example.answers],
+                    "is_impossible": not example.answers,
+                }
+            ],
+        }
+        for example in examples[:: max(1, len(examples) // count)][:count]
+    ]
+    target.write_text(json.dumps({"data": [{"title": "some", "paragraphs": paragraphs}]}))
+
+
+def config_of(model: Path, data: Path, cache: Path) -> dict[str, Any]:
     """The experiment config of our side."""
     return {
         "name": "finetune",
+        "entrypoint": "python3 train.py",
         "hyperparameters": {
             "model": str(model),
             "global_batch_size": BATCH,
@@ -51,58 +73,55 @@ def config_of(model: Path, data: Path, examples: tuple[int, int], cache: Path) -
         "data": {
             "train": str(data / "train.json"),
             "validation": str(data / "dev.json"),
-            "max_train_examples": examples[0],
-            "max_validation_examples": examples[1],
             "cache_dir": str(cache),
         },
         "searcher": SEARCHER,
-        "entrypoint": "python3 train.py",
         "resources": {"slots_per_trial": 1},
     }
 
 
+def command_of_peer(model: Path, data: Path, output: Path) -> list[str]:
+    """What fine-tunes on the other side, with the same settings."""
+    settings = {
+        "model": model,
+        "train": data / "train.json",
+        "validation": data / "dev.json",
+        "output": output,
+        "batch": BATCH,
+        "rate": RATE,
+        "epochs": EPOCHS,
+        "warmup": WARMUP,
+    }
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "benchmarks.run_qa", *flags]
+
+
 def finetune(options: Options) -> dict[str, Any]:
     """Questions a second of both sides, from the first file to the last, and their scores."""
-    examples = (options.examples or TRAIN, (options.examples or 2 * VALIDATION) // 2)
     model = options.model or ROOT / "embedded" / "albert-tiny"
     if not (model / "config.json").is_file():
         raise UserError(f"--model {model}: no config.json in it; give a model's folder")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config, cache = folder / "config.yaml", folder / "cache"
-        config.write_text(yaml.safe_dump(config_of(model, options.data, examples, cache)))
+        counts = {"train": options.examples or TRAIN, "dev": (options.examples or TRAIN) // 2}
+        for file, count in counts.items():
+            spread(options.data / f"{file}.json", count, folder / f"{file}.json")
         out = {side: folder / side for side in ("ours", "peer")}
-        ours = [
-            sys.executable,
-            "train.py",
-            "--config",
-            str(config),
-            "--output-dir",
-            str(out["ours"]),
-        ]
-        theirs = [sys.executable, "-m", "benchmarks.run_qa", "--model", str(model)]
-        theirs += ["--train", str(options.data / "train.json")]
-        theirs += ["--validation", str(options.data / "dev.json"), "--output", str(out["peer"])]
-        theirs += ["--examples", *map(str, examples), "--batch", str(BATCH), "--rate", str(RATE)]
-        theirs += ["--epochs", str(EPOCHS), "--warmup", str(WARMUP)]
+        config, cache = folder / "config.yaml", folder / "cache"
+        config.write_text(yaml.safe_dump(config_of(model, folder, cache)))
+        ours = [sys.executable, "train.py", "--config", str(config)]
+        ours += ["--output-dir", str(out["ours"])]
 
         def train_ours() -> None:
             shutil.rmtree(cache, ignore_errors=True)  # the peer makes its windows each time, too
             run(ours, out["ours"])
 
-        sides = {"ours": train_ours, "peer": partial(run, theirs, out["peer"])}
-        seconds = interleave(sides, options.repeats, warm_up=0)
-        best = json.loads((out["ours"] / "metrics.json").read_text())["best"]
-        scores = {
-            "ours": best["metrics"],
-            "peer": json.loads((out["peer"] / "metrics.json").read_text()),
-        }
-    results = rates(seconds, questions=sum(examples))
-    for side, found in scores.items():
+        peer = partial(run, command_of_peer(model, folder, out["peer"]), out["peer"])
+        seconds = interleave({"ours": train_ours, "peer": peer}, options.repeats, warm_up=0)
+        scores = {side: json.loads((out[side] / "metrics.json").read_text()) for side in out}
+    results = rates(seconds, questions=sum(counts.values()))
+    for side, found in (("ours", scores["ours"]["best"]), ("peer", scores["peer"])):
         results[side] |= {key: found[key] for key in ("exact", "f1")}
-    return {
-        "results": results,
-        "ratio": {"questions_per_second": ratio_of(results, "questions_per_second")},
-        "settings": {"model": model.name, "train": examples[0], "validation": examples[1],
-                     "batch": BATCH, "epochs": EPOCHS},
-    }  # fmt: skip
+    settings = {"model": model.name, **counts, "batch": BATCH, "epochs": EPOCHS}
+    ratio = {"questions_per_second": ratio_of(results, "questions_per_second")}
+    return {"results": results, "ratio": ratio, "settings": settings}

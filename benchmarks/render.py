@@ -149,8 +149,7 @@ def _predict_notes(result: dict[str, Any]) -> list[str]:
     low, high = (f"{m:,.0f} MiB for {int(n):,}" for n, m in result["peak_mib"].items())
     return [
         f".py takes {result['ratio']:.2f} x its model's own time, over {result['windows']:,} "
-        "windows.",
-        f".py: peak memory {low} questions; {high}.",
+        f"windows; peak memory {low} questions; {high}.",
     ]
 
 
@@ -192,8 +191,8 @@ def _pretrain_notes(result: dict[str, Any]) -> list[str]:
     ]
     loader = {workers: _median(facts) for workers, facts in result["loader"].items()}
     notes = [
-        f", {result['settings']['shape']} ALBERT: {shown[0]} in one forward.",
-        f", accumulated: {shown[1]} in {parted['forwards']:.1f} micro-batches.",
+        f", {result['settings']['shape']} ALBERT: {shown[0]} in one forward, {shown[1]} in "
+        f"{parted['forwards']:.1f} micro-batches.",
         f", the loader alone: {_by_workers(loader, 'sequences/s')}.",
     ]
     for name, series in result["scaling"].items():

@@ -31,7 +31,6 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("model", "train", "validation", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--examples", type=int, nargs=2, required=True)  # train, validation
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--epochs", type=int, required=True)
@@ -91,10 +90,7 @@ def main() -> None:
     torch.manual_seed(42)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForQuestionAnswering.from_pretrained(args.model)
-    files = (args.train, args.validation)
-    sides = [
-        list(read_questions(file))[:most] for file, most in zip(files, args.examples, strict=True)
-    ]
+    sides = [list(read_questions(file)) for file in (args.train, args.validation)]
     train(model, loader_of(columns_of(sides[0], tokenizer), args.batch, shuffle=True), args)
     scores, predictions = evaluate(model, columns_of(sides[1], tokenizer), sides[1], args.batch)
     args.output.mkdir(parents=True, exist_ok=True)
