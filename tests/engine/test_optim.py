@@ -208,7 +208,7 @@ def test_the_linear_scaling_rule():
 def test_lamb_is_torch_optimizers_without_its_cut():
     groups = optim.parameter_groups(make_model(), 0.01)
     lamb = optim.build_optimizer("lamb", groups, 3e-4, beta2=0.98)
-    assert type(lamb) is torch_optimizer.Lamb and (lamb.clamp_value, lamb.debias) == (1e6, False)
+    assert type(lamb) is optim.Lamb and (lamb.clamp_value, lamb.debias) == (1e6, False)
     for group, decay in zip(lamb.param_groups, (0.01, 0.0), strict=True):
         found = group["lr"], group["betas"], group["eps"], group["weight_decay"]
         assert found == (3e-4, (0.9, 0.98), 1e-6, decay)
@@ -244,3 +244,28 @@ def test_the_rectification_of_known_steps():
     r = ((rho - 4) * (rho - 2) * 19 / (15 * 17 * rho)) ** 0.5
     assert optim.rectify(20, 0.9) == pytest.approx(r * (1 - power) ** 0.5, rel=1e-12)
     assert optim.rectify(10_000, 0.9) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_lamb_on_a_gpu_is_its_parent() -> None:
+    """The part that GPUs run, here; one parameter has no gradient, one is zero."""
+    generator = torch.Generator().manual_seed(0)
+    first = [torch.randn(shape, generator=generator) for shape in ((5, 3), (4,), (2, 2), (3,))]
+    first[1].zero_()
+    sides = []
+    for kind in (torch_optimizer.Lamb, optim.Lamb):
+        parameters = [torch.nn.Parameter(value.clone()) for value in first]
+        groups = optim.parameter_groups(torch.nn.ParameterList(parameters), 0.01)
+        sides.append((parameters, kind(groups, lr=1e-2, eps=1e-6, clamp_value=1e6)))
+    for _ in range(5):
+        gradients = [torch.randn(value.shape, generator=generator) for value in first]
+        for parameters, optimizer in sides:
+            for parameter, gradient in list(zip(parameters, gradients, strict=True))[:3]:
+                parameter.grad = gradient.clone()
+            if type(optimizer) is optim.Lamb:
+                for group in optimizer.param_groups:
+                    optimizer.step_group(group)
+            else:
+                optimizer.step()
+    for parent, ours in zip(*(parameters for parameters, _ in sides), strict=True):
+        torch.testing.assert_close(ours, parent, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(sides[1][0][1], first[1]) and torch.equal(sides[1][0][3], first[3])

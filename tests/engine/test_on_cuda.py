@@ -1,0 +1,233 @@
+"""What a step does on a GPU, as far as it shows without one: torch's fake tensors on `cuda`.
+
+No kernel runs. What is held: every operation has an implementation that knows CUDA's shapes and
+types, nothing in a step waits for the device, and the numbers have the types that `precision` says.
+
+torch's autograd asks the driver for a stream where a tensor is on CUDA. So to autograd the tensors
+here are on "meta", and to everybody else on CUDA; `Autocast` stands in for torch's, which asks as
+autograd does. The language model is not here: FSDP refuses what is on "meta".
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo  # before torch is patched: it looks at what it finds
+import torch.nn.functional as F
+from determined import core
+from torch._subclasses import fake_tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from detalbert.engine.precision import resolve_precision
+from detalbert.engine.rows import to_device
+from detalbert.engine.trial import StepTrial
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.local import trial_context
+from detalbert.training.metrics import RunMetrics
+from detalbert.training.stopping import StopRequest
+from detalbert.training.workload import Training
+from pretrain.objectives import score_row
+from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING, configured
+from workloads import choose
+
+GPU = torch.device("cuda", 0)
+CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16, (9, 0): torch.bfloat16}
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA")
+
+
+class Autocast(TorchFunctionMode):
+    """Casts what autocast casts, of what the models here call."""
+
+    PRODUCTS = (F.linear, torch.matmul, torch.bmm, F.scaled_dot_product_attention)
+    EXACT = (F.layer_norm, F.cross_entropy, F.softmax, F.log_softmax, F.binary_cross_entropy)
+
+    def __init__(self, half: torch.dtype) -> None:
+        super().__init__()
+        self.half = half
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        wanted = {
+            **dict.fromkeys(self.PRODUCTS, self.half),
+            **dict.fromkeys(self.EXACT, torch.float32),
+        }
+        if (dtype := wanted.get(func)) is not None:
+
+            def cast(x: Any) -> Any:
+                floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+                return x.to(dtype) if floats else x
+
+            args, kwargs = tree_map(cast, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+class Watch(TorchDispatchMode):
+    """Notes what reads the device back, and the types of matrix products and of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+        self.products: set[torch.dtype] = set()
+        self.attention: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func.overloadpacket.__name__
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        on_gpu = any(x.device.type == "cuda" for x in given)
+        if on_gpu and name in ("_local_scalar_dense", "nonzero", "masked_select", "unique"):
+            self.waits.append(name)
+            if name == "_local_scalar_dense":
+                return 0.0  # nobody knows; torch's scaler takes it for "no infinity"
+        out = func(*args, **kwargs)
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if on_gpu and any(x.device.type == "cpu" for x in made):
+            self.waits.append(name)
+        if on_gpu and name in ("mm", "addmm"):
+            self.products.add(given[-1].dtype)
+        if on_gpu and "attention" in name or "attn" in name:
+            self.attention.add(name)
+        return out
+
+
+@contextlib.contextmanager
+def gpu(
+    capability: tuple[int, int], patch: pytest.MonkeyPatch
+) -> Iterator[fake_tensor.FakeTensorMode]:
+    """As on a machine with one such GPU, whose memory nobody reads."""
+    make, tensor = torch.Tensor._make_subclass, torch.tensor
+    dispatch = fake_tensor.FakeTensorMode.dispatch
+
+    def dispatch_on_gpu(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What torch's own C++ makes is on the GPU, too; on the host tensors are real."""
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
+            kwargs["device"] = GPU
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        to_gpu = kwargs.get("device") is not None and torch.device(kwargs["device"]) == GPU
+        if not to_gpu and not any(isinstance(x, fake_tensor.FakeTensor) for x in given):
+            return func(*args, **kwargs)  # the host's own numbers are real
+        fake = partial(tree_map, lambda x: self.from_tensor(x) if is_real(x) else x)
+        return dispatch(self, func, types, *fake((args, kwargs)))
+
+    def make_subclass(cls: type, data: Any, grad: bool = False, **how: Any) -> Any:
+        if cls is fake_tensor.FakeTensor:
+            how["dispatch_device"] = False
+        return make(cls, data, grad, **how)
+
+    def make_tensor(data: Any, device: Any = None, **how: Any) -> torch.Tensor:
+        return tensor(data, **how).to(device)
+
+    patch.setattr(fake_tensor.FakeTensorMode, "dispatch", dispatch_on_gpu)
+    patch.setattr(torch.Tensor, "_make_subclass", staticmethod(make_subclass))
+    on_cuda = property(lambda x: x.fake_device.type == "cuda")
+    patch.setattr(fake_tensor.FakeTensor, "is_cuda", on_cuda, raising=False)
+    patch.setattr(torch, "tensor", make_tensor)
+    numbers = {torch.float32: np.float32, torch.int32: np.int32, torch.int64: np.int64}
+    patch.setattr(fake_tensor.FakeTensor, "numpy", lambda x: np.zeros(x.shape, numbers[x.dtype]))
+    facts = {
+        "is_available": True, "device_count": 1, "current_device": 0,
+        "is_bf16_supported": capability >= (8, 0), "get_device_capability": capability,
+    }  # fmt: skip
+    for name, value in facts.items():
+        patch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
+    half = CAPABILITIES[capability]
+    patch.setattr(torch, "autocast", lambda *_, enabled=True, **__: (
+        Autocast(half) if enabled else contextlib.nullcontext()))  # fmt: skip
+    with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode
+
+
+def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch) -> None:
+    """Have a trial that was made on the CPU train on the GPU, by its own code."""
+    patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
+    trial.model._apply(lambda tensor: mode.from_tensor(tensor.detach()).to(GPU))
+    for parameter in trial.model.parameters():
+        parameter.grad = None
+    context = trial.context
+    context.device = GPU
+    trial.dtype = resolve_precision(trial.hparams.precision, GPU)
+    models, context.models, context.optimizers = context.models, [], []
+    context._scaler = None
+    trial.scaler = context.wrap_scaler(
+        torch.amp.GradScaler("cuda", enabled=trial.dtype is torch.float16)
+    )
+    context.models = models
+    read = trial.forward.read if hasattr(trial, "forward") else None
+    trial.max_tokens = trial.prepare_rows(read)
+    trial._prepare_optimizer(64)
+
+
+def is_real(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
+
+
+WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
+
+
+@contextlib.contextmanager
+def trial_of(config: dict[str, Any], folder: Path) -> Iterator[StepTrial]:
+    """The trial of a config, on the CPU."""
+    workload = choose(config)
+    hparams = workload.read(config, config["hyperparameters"])
+    training = Training.load(workload, config, hparams, seed=42)
+    alone = core.DummyDistributedContext()
+    metrics = RunMetrics(folder, training.config["searcher"])
+    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
+    told = checkpoints, metrics, StopRequest(alone), training.config
+    with trial_context(alone, *told, 0) as context:
+        context._current_batch_idx = 0  # the trial loop counts it
+        trial = training.trial(context)
+        trial.meter.reset()
+        yield trial
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_step_and_a_validation(
+    workload: str,
+    capability: tuple[int, int],
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half, config = CAPABILITIES[capability], configured(WORKLOADS[workload], cache_dir)
+    config["hyperparameters"] |= {"num_workers": 0, "compile": False}
+    config["hyperparameters"]["model_config"].update(NO_DROPOUT)
+    with contextlib.ExitStack() as stack:
+        trial = stack.enter_context(trial_of(config, tmp_path))
+        rows = next(iter(trial.build_training_data_loader()))
+        held_out = next(iter(trial.build_validation_data_loader()))
+        mode = stack.enter_context(gpu(capability, monkeypatch))
+        with Watch():
+            move(trial, mode, monkeypatch)
+        with Watch() as step:
+            trial.train_batch(rows, 0, 5)
+        with Watch() as validation, torch.no_grad():
+            trial.model.eval()
+            if workload == "pretraining":
+                for row in held_out:
+                    on_gpu = to_device(row, GPU)
+                    score_row(on_gpu, *trial.forward(on_gpu))
+            else:
+                trial.answers.reset()
+                trial.evaluate_batch(held_out, 0)
+        trained = [p for p in trial.model.parameters() if p.requires_grad]
+    # torch's scaler asks whether there was an infinity, once a step.
+    assert step.waits == (["_local_scalar_dense"] if half is torch.float16 else [])
+    assert set(validation.waits) <= {"_to_copy"}  # what it found, after each row
+    assert step.products == validation.products == {half}
+    kernel = {"_varlen_attn", "_varlen_attn_backward"} if capability >= (8, 0) else set()
+    assert step.attention == kernel and validation.attention == kernel - {"_varlen_attn_backward"}
+    assert {p.dtype for p in trained} == {p.grad.dtype for p in trained} == {torch.float32}
