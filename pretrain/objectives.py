@@ -70,7 +70,7 @@ def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dic
     sums = {
         "mlm_loss": token_losses(mlm, row).double().sum(),
         "mlm_hits": (mlm.argmax(-1) == row["mlm_labels"]).sum(),
-        "tokens": torch.tensor(len(row["mlm_labels"]), device=mlm.device),
+        "tokens": torch.full((), len(row["mlm_labels"]), device=mlm.device),
         "sop_loss": order_losses(sop, row).double().sum(),
         "sop_hits": ((sop.argmax(-1) == row["sop_labels"]) & pairs).sum(),
         "pairs": pairs.sum(),

@@ -82,8 +82,9 @@ class PretrainTrial(StepTrial):
                 *(sum(int((of != NO_LABEL).sum()) for of in rows) for rows in labels),
             ],
             dtype=torch.float32,
-            device=self.context.device,
         )
+        # Made on the device it would wait for the step before.
+        counts = counts.to(self.context.device, non_blocking=True)
         if self.slots > 1:
             with self.profile.mark("all_reduce"):
                 dist.all_reduce(counts)
@@ -110,8 +111,8 @@ class PretrainTrial(StepTrial):
         """Score this slot's rows; the metrics come from the reducer, once for all slots."""
         self.forward.refresh()
         for row in batch:
-            row = to_device(row, self.context.device)
-            self.scores.update(row, score_row(row, *self.forward(row)))
+            moved = to_device(row, self.context.device)
+            self.scores.update(row, score_row(moved, *self.forward(moved)))
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
@@ -131,9 +132,9 @@ class ScoreReducer(pytorch.MetricReducer):
         self.labels = np.zeros(self.vocabulary, np.int64)
 
     def update(self, row: PretrainRow, sums: dict[str, torch.Tensor]) -> None:
+        """Args: row: on the host; sums: of objectives.score_row."""
         self.rows.append((int(row["windows"][0]), sums))
-        labels = row["mlm_labels"].cpu().numpy()
-        self.labels += np.bincount(labels, minlength=self.vocabulary)
+        self.labels += np.bincount(row["mlm_labels"].numpy(), minlength=self.vocabulary)
 
     def per_slot_reduce(self) -> Any:
         plain = [(first, {k: v.item() for k, v in sums.items()}) for first, sums in self.rows]
