@@ -45,7 +45,7 @@ def build_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "lamb":
-        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6, clamp_value=1e6)
+        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6)
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
 
 
@@ -80,23 +80,12 @@ def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
     return LambdaLR(optimizer, functools.partial(lr_factor, total=total, warmup=warmup))
 
 
-class RAdam(torch_optimizer.RAdam):
-    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as in the published runs: its parent's.
-
-    The same operations in the same order, so that the bits are the same, but over lists of
-    tensors: on a GPU a step is a dozen launches and not a dozen for every parameter. Three things
-    differ from torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
-    (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
-    and bias correction is folded into the step size. One thing differs from the parent: step
-    sizes are not kept in a table that all groups share, which would have every group step at the
-    first group's learning rate.
-
-    eps is added to the square root of the uncorrected second moment; parameters are float32.
-    """
+class _ByGroup:
+    """Steps over lists of tensors, and reads nothing back from the device."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Step every parameter that has a gradient; no value is read back from the device."""
+        """Step every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -104,11 +93,14 @@ class RAdam(torch_optimizer.RAdam):
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                self._step_group(group, parameters)
+                self.step_group(group, parameters)
         return loss
 
-    def _step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
-        (beta1, beta2), lr = group["betas"], group["lr"]
+    def moments(
+        self, group: dict[str, Any], parameters: list[torch.Tensor]
+    ) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
+        """The number of this step, and the moving averages of gradients and of their squares."""
+        beta1, beta2 = group["betas"]
         gradients = [p.grad for p in parameters]
         for parameter in parameters:
             state = self.state[parameter]
@@ -127,6 +119,26 @@ class RAdam(torch_optimizer.RAdam):
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         torch._foreach_mul_(means, beta1)
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
+        return step, means, squares
+
+
+class RAdam(_ByGroup, torch_optimizer.RAdam):
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as in the published runs: its parent's.
+
+    The same operations in the same order, so that the bits are the same, but over lists of
+    tensors: on a GPU a step is a dozen launches and not a dozen for every parameter. Three things
+    differ from torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
+    (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
+    and bias correction is folded into the step size. One thing differs from the parent: step
+    sizes are not kept in a table that all groups share, which would have every group step at the
+    first group's learning rate.
+
+    eps is added to the square root of the uncorrected second moment; parameters are float32.
+    """
+
+    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        step, means, squares = self.moments(group, parameters)
         if group["weight_decay"]:
             torch._foreach_add_(parameters, parameters, alpha=-group["weight_decay"] * lr)
         rectification = rectify(step, beta2)
@@ -139,53 +151,24 @@ class RAdam(torch_optimizer.RAdam):
             torch._foreach_addcdiv_(parameters, means, roots, -step_size)
 
 
-class Lamb(torch_optimizer.Lamb):
-    """Its parent, and on a GPU the same formula without its waits.
+class Lamb(_ByGroup, torch_optimizer.Lamb):
+    """LAMB with the bits of its parent, no cut on |weights| and no debiasing.
 
-    The parent compares two norms of every parameter with 0 on the host: the device is waited for
-    a hundred times a step. Here the comparison stays there, over lists of tensors.
+    The parent waits for the device three times for every tensor: for two norms and a step size.
     """
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        if self.param_groups[0]["params"][0].device.type == "cpu":
-            return super().step(closure)
-        loss = None if closure is None else closure()
-        for group in self.param_groups:
-            self.step_group(group)
-        return loss
-
-    @torch.no_grad()
-    def step_group(self, group: dict[str, Any]) -> None:
-        """Step the parameters of a group that have a gradient; moments are not debiased."""
-        (beta1, beta2), parameters = (
-            group["betas"],
-            [p for p in group["params"] if p.grad is not None],
-        )
-        if not parameters:
-            return
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state["step"] = 0
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-            state["step"] += 1
-        gradients = [p.grad for p in parameters]
-        means, squares = ([self.state[p][k] for p in parameters] for k in ("exp_avg", "exp_avg_sq"))
-        torch._foreach_mul_(means, beta1)
-        torch._foreach_add_(means, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+        _, means, squares = self.moments(group, parameters)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
-        steps = torch._foreach_div(means, roots)
+        moves = torch._foreach_div(means, roots)
         if group["weight_decay"]:
-            torch._foreach_add_(steps, parameters, alpha=group["weight_decay"])
-        weights, lengths = (torch.stack(torch._foreach_norm(x)) for x in (parameters, steps))
-        ratios = weights.clamp(0, self.clamp_value) / lengths  # [parameters]
-        ratios = torch.where((weights == 0) | (lengths == 0), 1.0, ratios)
-        torch._foreach_mul_(steps, list(ratios.unbind()))
-        torch._foreach_add_(parameters, steps, alpha=-group["lr"])
+            torch._foreach_add_(moves, parameters, alpha=group["weight_decay"])
+        weights, sizes = (torch.stack(torch._foreach_norm(x)) for x in (parameters, moves))
+        trust = torch.where((weights == 0) | (sizes == 0), 1.0, weights / sizes)  # [parameters]
+        factors = -group["lr"] * trust
+        for parameter, move, factor in zip(parameters, moves, factors.unbind(), strict=True):
+            parameter.addcmul_(move, factor)
 
 
 def rectify(step: int, beta2: float) -> float | None:
