@@ -101,27 +101,32 @@ class Watch(TorchDispatchMode):
         return out
 
 
+_dispatch = fake_tensor.FakeTensorMode.dispatch
+
+
+def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """As a fake mode's, but what torch's own C++ makes is on the GPU, and the host's is real."""
+    kwargs = dict(kwargs or {})
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
+        kwargs["device"] = GPU
+    given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    to_gpu = kwargs.get("device") is not None and torch.device(kwargs["device"]) == GPU
+    if not to_gpu and not any(isinstance(x, fake_tensor.FakeTensor) for x in given):
+        return func(*args, **kwargs)
+    fake = partial(tree_map, lambda x: self.from_tensor(x) if is_real(x) else x)
+    return _dispatch(self, func, types, *fake((args, kwargs)))
+
+
+def is_real(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
+
+
 @contextlib.contextmanager
 def gpu(
     capability: tuple[int, int], patch: pytest.MonkeyPatch
 ) -> Iterator[fake_tensor.FakeTensorMode]:
     """As on a machine with one such GPU, whose memory nobody reads."""
     make, tensor = torch.Tensor._make_subclass, torch.tensor
-    dispatch = fake_tensor.FakeTensorMode.dispatch
-
-    def dispatch_on_gpu(
-        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """What torch's own C++ makes is on the GPU, too; on the host tensors are real."""
-        kwargs = dict(kwargs or {})
-        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
-            kwargs["device"] = GPU
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        to_gpu = kwargs.get("device") is not None and torch.device(kwargs["device"]) == GPU
-        if not to_gpu and not any(isinstance(x, fake_tensor.FakeTensor) for x in given):
-            return func(*args, **kwargs)  # the host's own numbers are real
-        fake = partial(tree_map, lambda x: self.from_tensor(x) if is_real(x) else x)
-        return dispatch(self, func, types, *fake((args, kwargs)))
 
     def make_subclass(cls: type, data: Any, grad: bool = False, **how: Any) -> Any:
         if cls is fake_tensor.FakeTensor:
@@ -131,7 +136,7 @@ def gpu(
     def make_tensor(data: Any, device: Any = None, **how: Any) -> torch.Tensor:
         return tensor(data, **how).to(device)
 
-    patch.setattr(fake_tensor.FakeTensorMode, "dispatch", dispatch_on_gpu)
+    patch.setattr(fake_tensor.FakeTensorMode, "dispatch", dispatch)
     patch.setattr(torch.Tensor, "_make_subclass", staticmethod(make_subclass))
     on_cuda = property(lambda x: x.fake_device.type == "cuda")
     patch.setattr(fake_tensor.FakeTensor, "is_cuda", on_cuda, raising=False)
@@ -169,10 +174,6 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     read = trial.forward.read if hasattr(trial, "forward") else None
     trial.max_tokens = trial.prepare_rows(read)
     trial._prepare_optimizer(64)
-
-
-def is_real(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
 
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
