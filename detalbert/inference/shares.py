@@ -7,7 +7,6 @@ of slots, answers the rest. At the end the chief joins the parts as one process 
 """
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -33,7 +32,7 @@ from detalbert.inference.find import find
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.predict_file import open_questions, table, write_answers
 from detalbert.squad.windows import Example
-from detalbert.training.checkpoints import describe_files, find_fault, write_manifest
+from detalbert.training.checkpoints import checksum, describe_files, find_fault, write_manifest
 from detalbert.training.uploads import UploadedParts
 
 PERIOD = 300.0  # seconds between checkpoints
@@ -75,7 +74,7 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: int |
         trained = load_model(str(folder), device)
         threshold = choose_threshold(trained, wanted)
         path = Path(data)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else data
+        digest = checksum(path) if path.is_file() else data
         asked = Asked(folder.name, digest, open_questions(data)[1], threshold)
         with tempfile.TemporaryDirectory() as own:
             job = _Job(context, asked, data, Path(own))

@@ -152,7 +152,7 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
     try:
         files = json.loads((path / MANIFEST).read_text())["files"]
         for name in files if names is None else sorted(names):
-            if _checksum(path / name) != files[name]["sha256"]:
+            if checksum(path / name) != files[name]["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -174,13 +174,13 @@ def describe_files(folder: Path) -> dict[str, Any]:
     return {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": _checksum(path),
+            "sha256": checksum(path),
         }
         for path in sorted(p for p in folder.rglob("*") if p.is_file())
     }
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
     """SHA-256 of a file, which may be larger than the memory."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
