@@ -84,6 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=Options.repeats)
     parser.add_argument("--text", type=Path, help="pretraining's, a document a line")
     parser.add_argument("--model", type=Path, help="of finetune: a model's folder")
+    parser.add_argument("--before", type=Path, help="of serve: an earlier commit's checkout")
     parser.add_argument("--examples", type=int, help="at most so many questions, or documents")
     parser.add_argument("--windows", type=int, default=Options.windows, help="of a step")
     parser.add_argument("--steps", type=int, default=Options.steps, help="of parity")

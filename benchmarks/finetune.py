@@ -3,8 +3,9 @@
     python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
 Each turn starts a process for either side on the same questions: windows, training, validation, the
-answers and the model on disk. Same weights, batches as large, steps as many, AdamW, fp32; the order
-of the windows and the dropout masks are each side's own, so the scores are shown and not compared.
+answers and the model on disk. Same weights, batches as large, steps as many, AdamW, fp32 (bf16 on a
+GPU); the order of the windows and the dropout masks are each side's own, so the scores are shown
+and not compared.
 """
 
 import json
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from benchmarks.measure import ROOT, Different, Options, interleave, rates, ratio_of
@@ -68,7 +70,7 @@ def config_of(model: Path, data: Path, cache: Path) -> dict[str, Any]:
             "epochs": EPOCHS,
             "warmup_fraction": WARMUP,
             "optimizer": "adamw",
-            "precision": "fp32",
+            "precision": "bf16" if torch.cuda.is_available() else "fp32",
         },
         "data": {
             "train": str(data / "train.json"),

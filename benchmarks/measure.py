@@ -41,6 +41,7 @@ class Options:
     sizes: str = "1e6,11.7e6,58.7e6"  # numbers in the gradients of `allreduce`
     text: Path | None = None  # a document a line, for pretraining; default: botocore's
     model: Path | None = None  # a folder, of `finetune`; default: the embedded model
+    before: Path | None = None  # a checkout of an earlier commit, the peer of `serve`
 
 
 def now(device: torch.device | None = None) -> float:
@@ -152,7 +153,7 @@ def environment(device: torch.device) -> dict[str, Any]:
             "threads": torch.get_num_threads(),
         },
         "clocks": _clocks(device),
-        "commit": _commit(),
+        "commit": commit_of(ROOT),
         "load": os.getloadavg()[0],  # of the last minute, this benchmark's own included
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -176,9 +177,10 @@ def _clocks(device: torch.device) -> dict[str, Any]:
     return clocks
 
 
-def _commit() -> str | None:
-    commit = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
-    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
+def commit_of(checkout: Path) -> str | None:
+    git = "git", "-C", str(checkout)
+    commit = _output(*git, "rev-parse", "HEAD")
+    changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
     return f"{commit} and changes" if commit and changed else commit
 
 

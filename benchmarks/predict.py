@@ -1,8 +1,9 @@
 """What predict.py costs over its model, and how much memory it takes as the file grows.
 
-    python -m benchmarks predict        # minutes on two cores
+    python -m benchmarks predict        # a quarter of an hour on two cores
 
-The embedded model (its span head random, which costs the same) on questions of the embedded world.
+The embedded model on questions of the embedded world; on a GPU an albert-xxlarge, or `--shape`. The
+weights of the span head, or all, are random, which costs the same.
 `ratio` is the whole of `predict`, from the file to the files, over the forward passes
 alone on the same packed rows, made beforehand; medians over turns taken alternately.
 `peak_mib` is the greatest resident memory of a `predict.py` process, by number of questions.
@@ -22,6 +23,7 @@ import torch
 import transformers
 
 from benchmarks.measure import ROOT, Options, interleave, memory_of_process
+from benchmarks.shapes import SHAPES, device_of, shape_of
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
@@ -41,12 +43,23 @@ def write_questions(path: Path, count: int) -> Path:
     return path
 
 
-def write_model(folder: Path) -> Path:
-    """The embedded encoder with a random span head, as a folder that `load_model` reads."""
+def shape_to_answer(options: Options) -> str:
+    """A key of SHAPES, or embedded: what `auto` is on a CPU."""
+    on_cpu = device_of(options).type == "cpu"
+    return "embedded" if options.shape == "auto" and on_cpu else shape_of(options)
+
+
+def write_model(folder: Path, shape: str = "embedded") -> Path:
+    """A model for `load_model`: a random one, or the embedded one with a random span head."""
     source = ROOT / "embedded" / "albert-tiny"
     torch.manual_seed(0)
-    model = transformers.AutoModelForQuestionAnswering.from_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    kind = transformers.AutoModelForQuestionAnswering
+    if shape == "embedded":
+        model = kind.from_pretrained(source)
+    else:
+        config = transformers.AlbertConfig(vocab_size=len(tokenizer), **SHAPES[shape])
+        model = kind.from_config(config)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
     export(Trained(model, tokenizer, parse_hparams(hparams), None, {}, {}, None), folder)
     return folder
@@ -73,13 +86,14 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
 
 
 def predict(options: Options) -> dict[str, Any]:
-    """Ratio, medians and spread in seconds, peak memory in MiB, and what it ran on."""
+    """Ratio, medians and spread in seconds, and peak memory in MiB."""
+    shape = shape_to_answer(options)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         small = write_questions(folder / "small.json", SMALL)
         large = write_questions(folder / "large.json", LARGE)
         peaks = {
-            count: peak_mib(write_model(folder / f"model-{count}"), path, folder / "out")
+            count: peak_mib(write_model(folder / f"model-{count}", shape), path, folder / "out")
             for count, path in ((SMALL, small), (LARGE, large))
         }
         model = load_model(str(folder / f"model-{LARGE}"))
@@ -95,6 +109,7 @@ def predict(options: Options) -> dict[str, Any]:
         seconds = interleave(sides, options.repeats, warm_up=0)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
     return {
+        "model": shape,
         "windows": windows,
         "ratio": middle["predict"] / middle["forward"],
         "seconds": middle,

@@ -191,8 +191,11 @@ def _loader(options: Options, folder: Path, shards: Path) -> dict[str, Any]:
 
 
 def _scaling(options: Options, folder: Path, shards: Path) -> dict[str, Any]:
-    """Sequences a second by processes, with the same windows a forward, accumulated and not."""
+    """Sequences a second by processes, with the same windows a forward, accumulated and not; none
+    on a machine of one GPU."""
     table: dict[str, Any] = {}
+    if torch.cuda.device_count() == 1:
+        return table
     for parts in (1, SCALED_PARTS):
         name = f"{parts} x accumulation" if parts > 1 else "no accumulation"
         for processes in sorted({1, PROCESSES}):

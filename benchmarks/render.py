@@ -79,7 +79,10 @@ def _where(result: dict[str, Any]) -> str:
 
 
 def _name(result: dict[str, Any]) -> str:
-    shape = result.get("settings", {}).get("shape")
+    settings = result.get("settings", {})
+    if result["stage"] == "finetune":
+        return f"finetune, {settings['model']}"
+    shape = settings.get("shape")
     return f"{result['stage']}, {shape} ALBERT" if shape else result["stage"]
 
 
@@ -147,9 +150,10 @@ def _by_workers(rates: dict[str, float], unit: str) -> str:
 
 def _predict_notes(result: dict[str, Any]) -> list[str]:
     low, high = (f"{m:,.0f} MiB for {int(n):,}" for n, m in result["peak_mib"].items())
+    where = f"{result['model']}, {result['device']['name']}"
     return [
-        f".py takes {result['ratio']:.2f} x its model's own time, over {result['windows']:,} "
-        f"windows; peak memory {low} questions; {high}.",
+        f".py ({where}) takes {result['ratio']:.2f} x its model's own time, over "
+        f"{result['windows']:,} windows; peak memory {low} questions; {high}.",
     ]
 
 
@@ -190,10 +194,11 @@ def _pretrain_notes(result: dict[str, Any]) -> list[str]:
         f"{_median(x):,.1f} sequences/s (MFU {_median(x, 'mfu'):.2f})" for x in (whole, parted)
     ]
     loader = {workers: _median(facts) for workers, facts in result["loader"].items()}
+    cores = result["device"]["cores"]
     notes = [
         f", {result['settings']['shape']} ALBERT: {shown[0]} in one forward, {shown[1]} in "
         f"{parted['forwards']:.1f} micro-batches.",
-        f", the loader alone: {_by_workers(loader, 'sequences/s')}.",
+        f", the loader alone, {cores} cores: {_by_workers(loader, 'sequences/s')}.",
     ]
     for name, series in result["scaling"].items():
         most = max(series, key=int)

@@ -5,6 +5,7 @@
 As in transformers' question-answering example, run_qa.py: windows padded to max_seq_length,
 shuffled batches, AdamW with a linear schedule and clipping, then logits of all padded validation
 windows, answers, scores, and the model saved. With torch alone: its Trainer needs one more library.
+On a GPU, where there is one: in bf16 then, as with the example's `--bf16`; on a CPU in fp32.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from benchmarks import peer
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask", "start_positions", "end_positions")
 
 
@@ -52,6 +54,12 @@ def loader_of(columns: dict[str, list[Any]], batch: int, shuffle: bool) -> Any:
     return torch.utils.data.DataLoader(data, batch, shuffle=shuffle)
 
 
+def forward(model: Any, names: tuple[str, ...], rows: Any) -> Any:
+    inputs = {name: x.to(DEVICE) for name, x in zip(names, rows, strict=False)}
+    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+        return model(**inputs)
+
+
 def train(model: Any, loader: Any, args: argparse.Namespace) -> None:
     steps = len(loader) * args.epochs
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)
@@ -59,7 +67,7 @@ def train(model: Any, loader: Any, args: argparse.Namespace) -> None:
     model.train()
     for _ in range(args.epochs):
         for batch in loader:
-            model(**dict(zip(INPUTS, batch, strict=True))).loss.backward()
+            forward(model, INPUTS, batch).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -72,9 +80,9 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Scores and predictions."""
     model.eval()
-    logits = [model(**dict(zip(INPUTS[:3], rows[:3], strict=True)))
-              for rows in loader_of(columns, batch, shuffle=False)]  # fmt: skip
-    start, end = (torch.cat([getattr(x, f"{side}_logits") for x in logits]).numpy()
+    loader = loader_of(columns, batch, shuffle=False)
+    logits = [forward(model, INPUTS[:3], rows) for rows in loader]
+    start, end = (torch.cat([getattr(x, f"{side}_logits") for x in logits]).float().cpu().numpy()
                   for side in ("start", "end"))  # fmt: skip
     features: dict[int, list[int]] = {}
     for number, example in enumerate(columns["example_index"]):
@@ -88,17 +96,14 @@ def main() -> None:
     args = parse()
     torch.manual_seed(42)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForQuestionAnswering.from_pretrained(args.model)
+    model = AutoModelForQuestionAnswering.from_pretrained(args.model).to(DEVICE)
     sides = [list(read_questions(file)) for file in (args.train, args.validation)]
     train(model, loader_of(columns_of(sides[0], tokenizer), args.batch, shuffle=True), args)
     scores, predictions = evaluate(model, columns_of(sides[1], tokenizer), sides[1], args.batch)
     args.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.output)
     (args.output / "predictions.json").write_text(json.dumps(predictions))
-    facts = {
-        "f1": scores["f1"],
-        "exact": scores["exact"],
-    }
+    facts = {key: scores[key] for key in ("f1", "exact")}
     (args.output / "metrics.json").write_text(json.dumps(facts))
 
 

@@ -1,10 +1,12 @@
 """What answering together gives a server: 32 clients, and one, over loopback.
 
-    python -m benchmarks serve          # minutes on two cores
+    python -m benchmarks serve                    # minutes on two cores
+    python -m benchmarks serve --before FOLDER    # beside the server of another checkout
 
 The embedded model (its span head random, which costs the same) behind `predict.py --serve`, twice:
-as it is, and with questions answered one at a time (`peer`). Each server is a process; this one has
-the clients, each with a connection that stays open. Turns alternate; answers must be equal.
+as it is, and with questions answered one at a time (`peer`), by the same code or by that of an
+earlier commit. Each server is a process; this one has the clients, each with a connection that
+stays open. Turns alternate; answers must be equal.
 """
 
 import asyncio
@@ -12,6 +14,8 @@ import contextlib
 import json
 import multiprocessing
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,8 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Different, Options, interleave, rates, ratio_of, spread_of
+from benchmarks.measure import (
+    Different,
+    Options,
+    commit_of,
+    interleave,
+    rates,
+    ratio_of,
+    spread_of,
+)
 from benchmarks.predict import write_model, write_questions
+from detalbert.errors import UserError
 from detalbert.squad.question_stream import read_questions
 
 QUESTIONS = 960  # of a turn with CLIENTS
@@ -45,6 +58,25 @@ def run_server(model: str, together: bool, port: Any) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     port.put(listener.getsockname()[1])
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def serving_before(model: Path, checkout: Path) -> Iterator[int]:
+    """The port of the server of an earlier commit."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=checkout, stderr=subprocess.DEVNULL) as process:
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            else:
+                raise UserError(f"--before {checkout}: its predict.py --serve ended at once")
+            yield port
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager
@@ -92,8 +124,10 @@ def serve(options: Options) -> dict[str, Any]:
         examples = list(read_questions(write_questions(folder / "some.json", QUESTIONS)))
         bodies = [json.dumps({"question": e.question, "context": e.context}).encode()
                   for e in examples[:QUESTIONS]]  # fmt: skip
+        before = options.before
+        peer = serving_before(model, before) if before else serving(model, False)
         ports = {"ours": stack.enter_context(serving(model, True)),
-                 "peer": stack.enter_context(serving(model, False))}  # fmt: skip
+                 "peer": stack.enter_context(peer)}  # fmt: skip
         given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
         if given["ours"] != given["peer"]:
             raise Different("serve: questions answered together have other answers than alone")
@@ -109,6 +143,7 @@ def serve(options: Options) -> dict[str, Any]:
         "ratio": {"questions_per_second": ratio_of(results, "questions_per_second")},
         "median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()},
         "settings": {
+            "peer": f"commit {commit_of(before)}" if before else "the same code, no batches",
             "clients": CLIENTS,
             "questions": len(bodies),
             "alone": min(ALONE, len(bodies)),

@@ -32,6 +32,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy")
 torch.set_num_threads(1)
 
+
+def pytest_configure() -> None:
+    """Tests are of the CPU on a machine with GPUs, too, unless the command says which to see."""
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
