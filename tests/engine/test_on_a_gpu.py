@@ -1,0 +1,66 @@
+"""Steps on a real GPU: none waits for the device, and two runs have the same bits.
+
+    CUDA_VISIBLE_DEVICES=0 python -m pytest tests/engine/test_on_a_gpu.py
+
+`make test` hides GPUs; test_on_cuda.py holds what shows without one.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from detalbert.engine.determinism import choose_exact_kernels
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured
+from tests.engine.test_on_cuda import trial_of
+
+WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
+WARM_UP, STEPS = 2, 5  # the first steps compile, one for rows of any length
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible")
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    """As train.py starts; a sharded model's process group ends with the test."""
+    choose_exact_kernels()
+    yield
+    torch.use_deterministic_algorithms(False)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def no_waits() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
+    """Those of a model after STEPS steps, of which only the first WARM_UP may wait."""
+    config = configured(WORKLOADS[workload], cache)
+    with trial_of(config, folder) as trial:
+        assert trial.context.device.type == "cuda"
+        trial.model.train()
+        for step, rows in enumerate(islice(trial.build_training_data_loader(), STEPS)):
+            with no_waits() if step >= WARM_UP else contextlib.nullcontext():
+                trial.train_batch(rows, 0, step)
+            trial.schedule.step()
+        parameters = list(trial.model.parameters())
+        assert {p.grad.dtype for p in parameters} == {torch.float32}
+        return [getattr(p.detach(), "to_local", p.detach)().cpu() for p in parameters]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_step_waits_for_nothing_and_repeats(
+    workload: str, cache_dir: Path, tmp_path: Path
+) -> None:
+    one, two = (weights_after(workload, cache_dir, tmp_path / run) for run in ("one", "two"))
+    assert all(map(torch.equal, one, two))
+    assert all(torch.isfinite(x).all() for x in one)
