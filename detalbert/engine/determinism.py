@@ -28,11 +28,16 @@ def choose_exact_kernels() -> None:
     CUDA by default adds up the gradients of attention and embeddings in any order. `warn_only`
     would not do: with it flash attention stays as it is and only says so. On an H100 two runs of
     one config then differed by step 5. So an operation without an exact kernel is an error.
-    cuBLAS may round the same product in another order next time, without the variable.
+
+    cuBLAS keeps its order where each stream has its own workspace. torch gives it one; versions
+    before 2.11 ask for the variable all the same. With it cuBLAS forgets which kernel it chose for
+    a product, and looks for 0.07 to 0.2 ms each time: on an H100 a step of albert-base in 4
+    micro-batches took 266 ms with it and 177 ms without.
     """
     torch.sqrt(torch.ones(8))
     if torch.cuda.is_available():
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit
         _compile_exactly()
