@@ -6,7 +6,7 @@ named "packed_causal", in which it attends to itself and to what comes before it
 """
 
 import inspect
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from detalbert.engine.dropout import drop
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
@@ -213,13 +214,28 @@ def _without_kernel(
         )
         return layout.unpad(out)
     parts = (x.split(layout.lengths, dim=2) for x in (query, key, value))
+    attend = partial(F.scaled_dot_product_attention, is_causal=causal)
+    if dropout and query.device.type == "cpu":
+        attend = partial(_with_dropout, dropout=dropout, causal=causal)
+    elif dropout:
+        attend = partial(attend, dropout_p=dropout)
     outs = [
-        F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling
-        ).transpose(1, 2)
+        attend(q, k, v, scale=scaling).transpose(1, 2)
         for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
     ]
     return torch.cat(outs, dim=1)
+
+
+def _with_dropout(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float, causal: bool
+) -> Tensor:
+    """What scaled_dot_product_attention does with dropout; [1, heads, length, d] all."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * scale) @ key.transpose(-1, -2)  # [1, heads, length, length]
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return drop(scores.softmax(-1), dropout) @ value
 
 
 def _no_mask(attention_mask: Tensor | None = None, **_: Any) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
+from detalbert.engine.dropout import CpuDropout
 from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
@@ -61,6 +62,8 @@ class Forward:
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+        if device.type == "cpu" and not compiled:
+            CpuDropout.take_over(model)
         self.layers = layers if compiled else []
         self.multiple = ROW_MULTIPLE if compiled or fp8 else 1
         for layer in self.layers:

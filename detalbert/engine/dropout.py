@@ -1,0 +1,41 @@
+"""Dropout on a CPU: four elements' chances from one random number.
+
+torch draws a number for each element, on one thread: 19 % of a step of a MiniLM (rate 0.1 in six
+layers) on two cores. A 64-bit number has four of 16 bits, and they take a quarter of the time.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_NUMBERS = 2**16  # a 16-bit integer's, from -32,768 on
+
+
+def drop(x: Tensor, rate: float) -> Tensor:
+    """`x`, on a CPU, with elements zeroed at random, and the others scaled so that the mean stays.
+
+    The rate is rounded to 1/65,536: 0.1 drops where a number is among the lowest 6,554, and what
+    stays is multiplied by 65,536 / 58,982. The masks are those of torch's seed, as torch's own are,
+    but other ones.
+    """
+    dropped = round(rate * _NUMBERS)
+    if dropped in (0, _NUMBERS):
+        return F.dropout(x, rate)
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)
+    kept = (numbers >= dropped - _NUMBERS // 2).to(x.dtype)
+    return x * kept.mul_(_NUMBERS / (_NUMBERS - dropped))
+
+
+class CpuDropout(nn.Dropout):
+    """An nn.Dropout by `drop`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p) if self.training else x
+
+    @staticmethod
+    def take_over(model: nn.Module) -> None:
+        """Turn every nn.Dropout of a model into one, in place."""
+        for module in model.modules():
+            if type(module) is nn.Dropout:
+                module.__class__ = CpuDropout
