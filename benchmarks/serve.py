@@ -125,9 +125,9 @@ def serve(options: Options) -> dict[str, Any]:
         bodies = [json.dumps({"question": e.question, "context": e.context}).encode()
                   for e in examples[:QUESTIONS]]  # fmt: skip
         before = options.before
-        peer = serving_before(model, before) if before else serving(model, False)
-        ports = {"ours": stack.enter_context(serving(model, True)),
-                 "peer": stack.enter_context(peer)}  # fmt: skip
+        other = serving_before(model, before) if before else serving(model, False)
+        peer = stack.enter_context(other)
+        ports = {"ours": stack.enter_context(serving(model, True)), "peer": peer}
         given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
         if given["ours"] != given["peer"]:
             raise Different("serve: questions answered together have other answers than alone")

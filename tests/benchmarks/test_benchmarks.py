@@ -241,3 +241,10 @@ def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: An
     ):
         assert main(arguments) == 2, arguments
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_peer_that_does_not_serve_is_one_line(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "predict.py").write_text("raise SystemExit(2)\n")
+    assert main(["serve", "--before", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f"--before {tmp_path}: its predict.py --serve ended at once\n")

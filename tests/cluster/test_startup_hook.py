@@ -252,7 +252,7 @@ def actions(log: str) -> list[str]:
 
 
 # The first is that of Determined 0.38.1's own image.
-@pytest.mark.parametrize("torch", ["2.3.0a0+40ec155e58.nv24.3", "2.4.0", "2.14.0"])
+@pytest.mark.parametrize("torch", ["2.3.0a0+40ec155e58.nv24.3", "2.4.0", "2.15.0"])
 def test_a_torch_out_of_range_is_refused_once_not_replaced(
     torch: str, image: Any, wheels: pathlib.Path
 ) -> None:
