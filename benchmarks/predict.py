@@ -24,6 +24,7 @@ import transformers
 
 from benchmarks.measure import ROOT, Options, interleave, memory_of_process
 from benchmarks.shapes import SHAPES, device_of, shape_of
+from detalbert.engine.rows import to_device
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
@@ -68,7 +69,7 @@ def write_model(folder: Path, shape: str = "embedded") -> Path:
 @torch.no_grad()
 def run_forward(model: Trained, rows: list[Any]) -> None:
     for row in rows:
-        model.forward(row)
+        model.forward(to_device(row, model.forward.device))
 
 
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
@@ -106,7 +107,7 @@ def predict(options: Options) -> dict[str, Any]:
             "forward": partial(run_forward, model, rows),
             "predict": partial(predict_file.predict, model, str(large), folder / "out", 0.0),
         }
-        seconds = interleave(sides, options.repeats, warm_up=0)
+        seconds = interleave(sides, options.repeats, model.forward.device, warm_up=0)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
     return {
         "model": shape,
