@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import re
 import socket
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from detalbert.squad.question_stream import read_questions
 QUESTIONS = 960  # of a turn with CLIENTS
 CLIENTS = 32
 ALONE = 200  # questions of the one client
+_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 _HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -92,27 +94,62 @@ def serving(model: Path, together: bool) -> Iterator[int]:
         process.join()
 
 
+class Client(asyncio.Protocol):
+    """Asks over a connection that stays open, a question when the last one's reply is there.
+
+    It does as little as it can beside the server: replies are kept as they come.
+    """
+
+    def __init__(self, requests: list[bytes]) -> None:
+        self.requests = iter(requests)
+        self.replies: list[bytes] = []
+        self.seconds: list[float] = []
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self._ask()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error or ConnectionError("the server hung up"))
+
+    def _ask(self) -> None:
+        request = next(self.requests, None)
+        if request is None:
+            self.ended.set_result(None)
+            self.transport.close()
+        else:
+            self.came, self.began = b"", time.perf_counter()
+            self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self.came += data
+        head, end, body = self.came.partition(b"\r\n\r\n")
+        if end and len(body) == int(_LENGTH.search(head)[1]):
+            self.seconds.append(time.perf_counter() - self.began)
+            self.replies.append(body)
+            self._ask()
+
+
 def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
     """The answers in order, and the seconds of each request; client i asks every i-th question."""
+    import uvloop
+
+    requests = [f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+
+    async def everybody() -> list[Client]:
+        loop = asyncio.get_running_loop()
+        made = [Client(requests[first::clients]) for first in range(clients)]
+        for client in made:
+            await loop.create_connection(lambda client=client: client, "127.0.0.1", port)
+        await asyncio.gather(*(client.ended for client in made))
+        return made
+
     answers, seconds = [""] * len(bodies), [0.0] * len(bodies)
-
-    async def client(first: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for number in range(first, len(bodies), clients):
-            began = time.perf_counter()
-            body = bodies[number]
-            writer.write(f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            reply = json.loads(await reader.readexactly(length))
-            seconds[number] = time.perf_counter() - began
-            answers[number] = reply["answer"]
-        writer.close()
-
-    async def everybody() -> None:
-        await asyncio.gather(*(client(first) for first in range(clients)))
-
-    asyncio.run(everybody())
+    for first, client in enumerate(uvloop.run(everybody())):
+        answers[first::clients] = [json.loads(reply)["answer"] for reply in client.replies]
+        seconds[first::clients] = client.seconds
     return answers, seconds
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Thread
@@ -83,21 +83,33 @@ class Full(Exception):
 
 
 class Job:
-    """A question and who waits for its answer. Args: deadline: by time.monotonic."""
+    """A question and who waits for its answer; made in the event loop that waits for it.
+
+    Args: deadline: by time.monotonic.
+    """
 
     def __init__(self, question: str, context: str, deadline: float) -> None:
         self.question, self.context, self.deadline = question, context, deadline
-        self.reply: Future[dict[str, Any]] = Future()
+        self.reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     def wanted(self) -> bool:
-        return not self.reply.cancelled() and time.monotonic() < self.deadline
+        return not self.reply.done() and time.monotonic() < self.deadline
 
-    def end(self, reply: dict[str, Any] | BaseException) -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+
+def end(jobs: Sequence[Job], replies: Sequence[dict[str, Any] | BaseException]) -> None:
+    """Give each job its reply, from a thread: one call into the event loop for all of them."""
+
+    def give() -> None:
+        for job, reply in zip(jobs, replies, strict=True):
+            if job.reply.done():  # nobody waits for it any more
+                continue
             if isinstance(reply, BaseException):
-                self.reply.set_exception(reply)
+                job.reply.set_exception(reply)
             else:
-                self.reply.set_result(reply)
+                job.reply.set_result(reply)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
+        jobs[0].reply.get_loop().call_soon_threadsafe(give)
 
 
 class Worker:
@@ -134,8 +146,7 @@ class Worker:
                 for job in jobs:
                     self._try([job])
             else:
-                for job in jobs:
-                    job.end(error)
+                end(jobs, [error] * len(jobs))
 
     def _take(self) -> list[Job]:
         """The first that is waited for, and those behind it that fit; waits while there is none."""
@@ -150,8 +161,6 @@ class Worker:
                 if job.wanted():
                     jobs.append(job)
                     size += length
-                else:
-                    job.end(Stopped())
         return jobs
 
     def _answer(self, jobs: list[Job]) -> None:
@@ -163,9 +172,7 @@ class Worker:
 
         asked = [(job.question, job.context) for job in jobs]
         answered = answer_together(self.trained, asked, self.threshold, go_on)
-        questions = [job.question for job in jobs]
-        for job, reply in zip(jobs, replies(questions, answered, self.threshold), strict=True):
-            job.end(reply)
+        end(jobs, replies([job.question for job in jobs], answered, self.threshold))
 
 
 def make_app(
@@ -208,14 +215,21 @@ async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
         for job in jobs:
             check_text("request", job.question, job.context, limits.context)
         worker.submit(*jobs)
-        waits = asyncio.gather(*(asyncio.wrap_future(job.reply) for job in jobs))
-        return await asyncio.wait_for(waits, limits.seconds)
+        waits = [job.reply for job in jobs]
+        done, late = await asyncio.wait(
+            waits, timeout=limits.seconds, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for error in filter(None, [reply.exception() for reply in done]):
+            raise error
+        if late:
+            raise Stopped
+        return [reply.result() for reply in waits]
     except UserError as error:
         return problem(422, str(error))
     except Full:
         again = {"Retry-After": "1"}
         return problem(503, "too many questions at once; ask again soon", **again)
-    except (asyncio.TimeoutError, Stopped):
+    except Stopped:
         return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
     finally:
         for job in jobs:

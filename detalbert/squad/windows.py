@@ -221,10 +221,12 @@ def _assemble(
 def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarray, ...]:
     """Prefix, middle and suffix ids and the 5 token types, as one real pair call shows them."""
     pairs = ((e.question, e.context) for e in examples if e.question.strip() and e.context.strip())
-    pair = next(pairs, ("a", "a"))
-    encoded = tokenizer(*pair, return_token_type_ids=True, truncation=False, padding=False)
-    ids, types = np.array(encoded["input_ids"]), np.array(encoded["token_type_ids"])
-    sequence = np.array([-1 if s is None else s for s in encoded.sequence_ids(0)])
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    encoded = backend.encode(*next(pairs, ("a", "a")))
+    ids, types = np.array(encoded.ids), np.array(encoded.type_ids)
+    sequence = np.array([-1 if s is None else s for s in encoded.sequence_ids])
     question, context = np.flatnonzero(sequence == 0), np.flatnonzero(sequence == 1)
     if not len(question) or not len(context) or not 0 < question[0] < context[0]:
         raise UserError(

@@ -1,0 +1,48 @@
+"""The GELU of a CPU: against the formula in double precision, and where it is used."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers.activations import GELUTanh
+
+from detalbert.engine.forward import Forward
+from detalbert.engine.gelu import CpuGelu
+
+formula = partial(F.gelu, approximate="tanh")
+
+
+@given(
+    st.lists(st.floats(-1e4, 1e4, width=32), min_size=1),
+    st.floats(-100, 100, width=32),
+)
+def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight: float) -> None:
+    x = torch.tensor(values, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    got, wanted = CpuGelu()(x), formula(exact)
+    (got * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        x.grad.double(), exact.grad, rtol=2e-6, atol=2e-6 * max(1, abs(weight))
+    )
+    with torch.no_grad():
+        assert torch.equal(CpuGelu()(x), got.detach())  # as a validation has it
+    assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types_go_to_torch(dtype: torch.dtype) -> None:
+    x = torch.linspace(-4, 4, 100, dtype=dtype)
+    assert torch.equal(CpuGelu()(x), formula(x))
+
+
+@pytest.mark.parametrize("device, kind", [("cpu", CpuGelu), ("meta", nn.GELU)])
+def test_it_takes_over_on_a_cpu_alone(device: str, kind: type) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), GELUTanh())
+    Forward(model, "fp32", torch.device(device))
+    assert type(model[1]) is kind

@@ -1,0 +1,36 @@
+"""Memory that is freed is used again: the pages that a process gets from the system."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
+TURNS = """
+import ctypes, resource
+from detalbert.engine.heap import keep_freed_memory
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+for turn in range(5):
+    if turn == 1:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [ctypes.c_void_p(libc.malloc(4 << 20)) for _ in range(20)]
+    for block in blocks:
+        ctypes.memset(block, 1, 4 << 20)
+    for block in blocks:
+        libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def pages(first: str) -> int:
+    command = [sys.executable, "-c", TURNS.format(first=first)]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_what_is_freed_is_used_again() -> None:
+    assert pages("keep_freed_memory()") < 1_000 < pages("pass")
