@@ -109,7 +109,8 @@ def measure(args: argparse.Namespace) -> None:
         raise UserError(f"--data {args.data}: no such folder; give one with train.json, dev.json")
     names = Options.__dataclass_fields__.keys()
     options = Options(**{name: getattr(args, name) for name in names})
-    for stage in STAGES if args.stage == "all" else [args.stage]:
+    every = [stage for stage in STAGES if stage != "serve" or options.before]
+    for stage in every if args.stage == "all" else [args.stage]:
         file = args.json and (args.json / f"{stage}.json" if args.stage == "all" else args.json)
         if file and not file.exists():
             write_json(file, {})  # find out now, not after minutes

@@ -1,18 +1,16 @@
 """What answering together gives a server: 32 clients, and one, over loopback.
 
-    python -m benchmarks serve                    # minutes on two cores
-    python -m benchmarks serve --before FOLDER    # beside the server of another checkout
+    python -m benchmarks serve --before FOLDER    # minutes on two cores
 
 The embedded model (its span head random, which costs the same) behind `predict.py --serve`, twice:
-as it is, and with questions answered one at a time (`peer`), by the same code or by that of an
-earlier commit. Each server is a process; this one has the clients, each with a connection that
+by this code and by that of FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last
+one that answers one question at a time. This process has the clients, each with a connection that
 stays open. Turns alternate; answers must be equal.
 """
 
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import re
 import socket
 import subprocess
@@ -27,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import (
+    ROOT,
     Different,
     Options,
     commit_of,
@@ -46,29 +45,14 @@ _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 _HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-def run_server(model: str, together: bool, port: Any) -> None:
-    """In a process of its own: serve until it is killed; `port` (a queue) gets the port."""
-    import uvicorn
-
-    from detalbert.inference import server
-    from detalbert.inference.model import load_model
-
-    app = server.make_app(load_model(model), 0.0, server.Limits(seconds=300.0))
-    if not together:
-        app.state.worker.most = 0  # characters that a batch may have
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    port.put(listener.getsockname()[1])
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
-
-
 @contextlib.contextmanager
-def serving_before(model: Path, checkout: Path) -> Iterator[int]:
-    """The port of the server of an earlier commit."""
+def serving(model: Path, checkout: Path) -> Iterator[int]:
+    """The port of the server of a checkout."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", str(port)]
-    with subprocess.Popen(command, cwd=checkout, stderr=subprocess.DEVNULL) as process:
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=checkout, **silent) as process:
         try:
             while process.poll() is None:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -79,19 +63,6 @@ def serving_before(model: Path, checkout: Path) -> Iterator[int]:
             yield port
         finally:
             process.kill()
-
-
-@contextlib.contextmanager
-def serving(model: Path, together: bool) -> Iterator[int]:
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=run_server, args=(str(model), together, queue), daemon=True)
-    process.start()
-    try:
-        yield queue.get(timeout=300)
-    finally:
-        process.kill()
-        process.join()
 
 
 class Client(asyncio.Protocol):
@@ -155,16 +126,16 @@ def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], li
 
 def serve(options: Options) -> dict[str, Any]:
     """Questions a second of CLIENTS, seconds of one client's, and what it was measured on."""
+    if options.before is None:
+        raise UserError("serve: give --before a checkout of an earlier commit")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = write_model(folder / "model")
         examples = list(read_questions(write_questions(folder / "some.json", QUESTIONS)))
         bodies = [json.dumps({"question": e.question, "context": e.context}).encode()
                   for e in examples[:QUESTIONS]]  # fmt: skip
-        before = options.before
-        other = serving_before(model, before) if before else serving(model, False)
-        peer = stack.enter_context(other)
-        ports = {"ours": stack.enter_context(serving(model, True)), "peer": peer}
+        checkouts = {"ours": ROOT, "peer": options.before}
+        ports = {side: stack.enter_context(serving(model, x)) for side, x in checkouts.items()}
         given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
         if given["ours"] != given["peer"]:
             raise Different("serve: questions answered together have other answers than alone")
@@ -180,7 +151,7 @@ def serve(options: Options) -> dict[str, Any]:
         "ratio": {"questions_per_second": ratio_of(results, "questions_per_second")},
         "median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()},
         "settings": {
-            "peer": f"commit {commit_of(before)}" if before else "the same code, no batches",
+            "peer": f"commit {commit_of(options.before)}",
             "clients": CLIENTS,
             "questions": len(bodies),
             "alone": min(ALONE, len(bodies)),

@@ -81,7 +81,8 @@ class Crowd:
                     self.look()
 
     def look(self) -> None:
-        self.memory[len(self.answers)] = self.server.memory_info().rss / 2**20
+        processes = [self.server, *self.server.children()]
+        self.memory[len(self.answers)] = sum(p.memory_info().rss for p in processes) / 2**20
         print(
             f"{len(self.answers):,} answered, {self.memory[len(self.answers)]:.0f} MiB", flush=True
         )

@@ -1,18 +1,21 @@
 """A page and a JSON endpoint to ask a trained model: `python predict.py --serve`.
 
-One thread runs the model. Questions that wait while it works are answered together, in packed rows;
-one that finds it idle is answered at once. What is too much is refused at once and clearly: a body
-over the limit (413), a full queue (503), a wait over the limit (504).
+One process runs the model, and one that is forked from it takes the requests, so that neither waits
+for the other's Python. Questions that wait while the model works are answered together, in packed
+rows; one that finds it idle is answered at once. What is too much is refused at once and clearly: a
+body over the limit (413), a full queue (503), a wait over the limit (504).
 """
 
 import asyncio
-import contextlib
+import os
+import signal
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Thread
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -21,12 +24,11 @@ from pydantic import BaseModel, Field
 
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.errors import UserError
-from detalbert.inference import web
-from detalbert.inference.answering import Stopped, answer_together
+from detalbert.inference import engine, web
+from detalbert.inference.answering import Stopped
 from detalbert.inference.guard import LOCAL, Access, Guard
 from detalbert.inference.meters import Counted, Meters, show_meters
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import replies
 from detalbert.inference.web import problem
 from detalbert.squad.question_stream import check_text
 
@@ -83,10 +85,7 @@ class Full(Exception):
 
 
 class Job:
-    """A question and who waits for its answer; made in the event loop that waits for it.
-
-    Args: deadline: by time.monotonic.
-    """
+    """A question and who waits for its answer. Args: deadline: by time.monotonic."""
 
     def __init__(self, question: str, context: str, deadline: float) -> None:
         self.question, self.context, self.deadline = question, context, deadline
@@ -95,93 +94,98 @@ class Job:
     def wanted(self) -> bool:
         return not self.reply.done() and time.monotonic() < self.deadline
 
-
-def end(jobs: Sequence[Job], replies: Sequence[dict[str, Any] | BaseException]) -> None:
-    """Give each job its reply, from a thread: one call into the event loop for all of them."""
-
-    def give() -> None:
-        for job, reply in zip(jobs, replies, strict=True):
-            if job.reply.done():  # nobody waits for it any more
-                continue
-            if isinstance(reply, BaseException):
-                job.reply.set_exception(reply)
-            else:
-                job.reply.set_result(reply)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
-        jobs[0].reply.get_loop().call_soon_threadsafe(give)
+    def end(self, reply: dict[str, Any] | Exception) -> None:
+        if self.reply.done():  # nobody waits for it any more
+            return
+        if isinstance(reply, Exception):
+            self.reply.set_exception(reply)
+        else:
+            self.reply.set_result(reply)
 
 
 class Worker:
-    """The thread that runs the model: all questions that wait at a time, as many as fill a row."""
+    """Hands the model all questions that wait, at a time as many as fill a row; of an event loop.
 
-    def __init__(self, trained: Trained, threshold: float, waiting: int) -> None:
-        self.trained, self.threshold, self.room = trained, threshold, waiting
+    Args: model: the connection to `engine.answer_batches`; most: characters of a batch.
+    """
+
+    def __init__(self, model: Connection, most: int, waiting: int) -> None:
+        self.model, self.most, self.room = model, most, waiting
         self.queue: deque[Job] = deque()
-        self.changed = Condition()
+        self.batch: list[Job] = []  # what the model works on
+        self.alone: list[Job] = []  # of a batch that failed: each is tried by itself
+        self.stopped = self.listens = False
         self.meters = Meters(lambda: len(self.queue))
-        budget = trained.hparams.max_tokens_per_forward
-        # Few tokens have fewer characters; what is more than a row goes into a second one.
-        self.most = 3 * (ON_A_CPU if budget == "auto" else budget)
-        Thread(target=self._work, daemon=True).start()
 
     def submit(self, *jobs: Job) -> None:
         """All or none of them. Raises Full."""
-        with self.changed:
-            if len(self.queue) + len(jobs) > self.room:
-                raise Full
-            self.queue += jobs
-            self.changed.notify()
+        if not self.listens:
+            asyncio.get_running_loop().add_reader(self.model.fileno(), self._receive)
+            os.set_blocking(self.model.fileno(), True)  # uvloop had it give what there is
+            self.listens = True
+        if len(self.queue) + len(jobs) > self.room:
+            raise Full
+        self.queue += jobs
+        self._send()
 
-    def _work(self) -> None:
-        while True:
-            self._try(self._take())
+    def leave(self, jobs: list[Job]) -> None:
+        """Nobody waits for them any more."""
+        for job in jobs:
+            job.reply.cancel()
+        if self.batch and not self.stopped and not any(job.wanted() for job in self.batch):
+            self.model.send(engine.STOP)
+            self.stopped = True
 
-    def _try(self, jobs: list[Job]) -> None:
-        """The thread outlives whatever a question does, and so do the others with it."""
-        try:
-            self._answer(jobs)
-        except BaseException as error:
-            if len(jobs) > 1 and not isinstance(error, Stopped):
-                for job in jobs:
-                    self._try([job])
-            else:
-                end(jobs, [error] * len(jobs))
+    def _send(self) -> None:
+        if not self.batch and (jobs := self._take()):
+            self.batch, self.stopped = jobs, False
+            self.model.send([(job.question, job.context) for job in jobs])
 
     def _take(self) -> list[Job]:
-        """The first that is waited for, and those behind it that fit; waits while there is none."""
+        """The first that is waited for, and those behind it that fit."""
+        while self.alone:
+            if (job := self.alone.pop()).wanted():
+                return [job]
         jobs: list[Job] = []
         size = 0
-        with self.changed:
-            while self.changed.wait_for(lambda: self.queue or jobs) and self.queue:
-                length = len(self.queue[0].question) + len(self.queue[0].context)
-                if jobs and size + length > self.most:
-                    break
-                job = self.queue.popleft()
-                if job.wanted():
-                    jobs.append(job)
-                    size += length
+        while self.queue:
+            size += len(self.queue[0].question) + len(self.queue[0].context)
+            if jobs and size > self.most:
+                break
+            job = self.queue.popleft()
+            if job.wanted():
+                jobs.append(job)
+            else:
+                size -= len(job.question) + len(job.context)
         return jobs
 
-    def _answer(self, jobs: list[Job]) -> None:
-        """Reply to all. Raises Stopped when nobody waits any more, and what a question causes."""
-
-        def go_on(tokens: int) -> bool:
+    def _receive(self) -> None:
+        found, row_tokens = self.model.recv()
+        jobs, self.batch = self.batch, []
+        for tokens in row_tokens:
             self.meters.row_tokens.observe(tokens)
-            return any(job.wanted() for job in jobs)
-
-        asked = [(job.question, job.context) for job in jobs]
-        answered = answer_together(self.trained, asked, self.threshold, go_on)
-        end(jobs, replies([job.question for job in jobs], answered, self.threshold))
+        if isinstance(found, Exception) and len(jobs) > 1 and not isinstance(found, Stopped):
+            self.alone = jobs
+        else:
+            shared = isinstance(found, Exception)
+            for job, reply in zip(jobs, [found] * len(jobs) if shared else found, strict=True):
+                job.end(reply)
+        self._send()
 
 
 def make_app(
-    trained: Trained, threshold: float, limits: Limits = LIMITS, access: Access = LOCAL
+    trained: Trained, model: Connection, limits: Limits = LIMITS, access: Access = LOCAL
 ) -> FastAPI:
     """The application: `/`, the page; `/answer` and `/answers`; `/health` and `/metrics`;
-    `/openapi.json`, which documents them."""
+    `/openapi.json`, which documents them.
+
+    Args: model: the connection to `engine.answer_batches`, which runs `trained`.
+    """
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
-    worker = app.state.worker = Worker(trained, threshold, limits.waiting)
+    budget = trained.hparams.max_tokens_per_forward
+    # Few tokens have fewer characters; what is more than a row goes into a second one.
+    most = 3 * (ON_A_CPU if budget == "auto" else budget)
+    worker = app.state.worker = Worker(model, most, limits.waiting)
     web.handle_errors(app)
     web.show_page(app, PAGE)
     show_meters(app, worker.meters, {"model": trained.model.config.model_type})
@@ -232,11 +236,33 @@ async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
     except Stopped:
         return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
     finally:
-        for job in jobs:
-            job.reply.cancel()
+        worker.leave(jobs)
 
 
 def serve(trained: Trained, threshold: float, host: str, port: int, access: Access) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
-    app = make_app(trained, threshold, access=access)
-    web.run(app, host, port, access.token is not None)
+    listener = web.listen(host, port)
+    ours, theirs = Pipe()
+
+    def take_requests() -> None:
+        """In the forked process, which computes nothing."""
+        os.setpgrp()  # a terminal's Ctrl-C goes to the model's process alone, which hands it on
+        ours.close()
+        Thread(target=_end_with_the_parent, daemon=True).start()
+        web.run(make_app(trained, theirs, access=access), listener, access.token is not None)
+
+    web_side = get_context("fork").Process(target=take_requests)
+    web_side.start()
+    theirs.close()
+    listener.close()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(web_side.pid, number))
+    engine.answer_batches(trained, threshold, ours)
+    web_side.join()
+    if web_side.exitcode not in (0, -signal.SIGINT, -signal.SIGTERM):
+        raise UserError(f"--serve: the process that takes requests ended ({web_side.exitcode})")
+
+
+def _end_with_the_parent() -> None:
+    parent_process().join()
+    os._exit(1)

@@ -112,27 +112,31 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(
-    app: FastAPI, host: str, port: int, token: bool, on_exit: Callable[[], None] = lambda: None
-) -> None:
-    """Serve until interrupted; requests get 3 s then.
-
-    Args: token: whether clients need one, to say so. on_exit: called in the signal's handler.
-    Raises UserError for an address that the system does not give.
-    """
+def listen(host: str, port: int) -> socket.socket:
+    """Raises UserError for an address that the system does not give."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
         # asyncio leaves it out for a socket that names no protocol: replies would wait 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except (OSError, OverflowError) as error:
         reason = first_line(error).split(" (while")[0]  # Python adds the address
         raise UserError(
             f"--serve: {host} port {port}: {reason}; give another --host or --port"
         ) from None
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}"
-    here = token or host in ("localhost", "127.0.0.1", "::1")
+
+
+def run(
+    app: FastAPI, listener: socket.socket, token: bool, on_exit: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until interrupted; requests get 3 s then.
+
+    Args: token: whether clients need one, to say so. on_exit: called in the signal's handler.
+    """
+    host, port = listener.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    here = token or host in ("127.0.0.1", "::1")
     word = "" if here else "; without --token whoever reaches it may ask"
     print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
     timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}

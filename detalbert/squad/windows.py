@@ -220,7 +220,8 @@ def _assemble(
 
 def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarray, ...]:
     """Prefix, middle and suffix ids and the 5 token types, as one real pair call shows them."""
-    pairs = ((e.question, e.context) for e in examples if e.question.strip() and e.context.strip())
+    beginnings = ((e.question[:64], e.context[:64]) for e in examples)
+    pairs = (pair for pair in beginnings if pair[0].strip() and pair[1].strip())
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()

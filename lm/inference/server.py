@@ -254,4 +254,4 @@ def serve(
 ) -> None:
     """Serve until interrupted. Raises UserError for an address that the system does not give."""
     app = make_app(model, tokenizer, access=access)
-    web.run(app, host, port, access.token is not None, app.state.worker.end)
+    web.run(app, web.listen(host, port), access.token is not None, app.state.worker.end)

@@ -11,12 +11,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from threading import Thread
 from typing import Any
 
+import psutil
 import pytest
 
 import predict
-from detalbert.inference import server
+from detalbert.inference import engine, server
 from detalbert.inference.answering import answer_together
 from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
@@ -53,8 +56,9 @@ def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
 def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Iterator[int]:
     """The application on a port of this process, with limits of its own."""
     access = limits.pop("access", LOCAL)
-    app = server.make_app(model, threshold, server.Limits(**limits), access)
-    with serving(app) as port:
+    ours, theirs = Pipe()
+    Thread(target=engine.answer_batches, args=(model, threshold, ours), daemon=True).start()
+    with theirs, serving(server.make_app(model, theirs, server.Limits(**limits), access)) as port:
         yield port
 
 
@@ -173,7 +177,7 @@ def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
         submit(*arguments)
         queued.release()
 
-    monkeypatch.setattr(server, "answer_together", slow)
+    monkeypatch.setattr(engine, "answer_together", slow)
     monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
     with serving_here(model, waiting=1, seconds=10.0) as port, ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(send, port, {**ASKED, "question": "first"})]
@@ -203,12 +207,26 @@ def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
 def test_a_failure_of_the_model_ends_one_request(
     model: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "answer_together", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine, "answer_together", lambda *_: 1 / 0)
     with serving_here(model) as port:
         status, _, reply = send(port, ASKED)
         assert status == 500 and "the server's log says how" in reply["error"]
-        monkeypatch.setattr(server, "answer_together", answer_together)
+        monkeypatch.setattr(engine, "answer_together", answer_together)
         assert send(port, ASKED)[0] == 200
+
+
+def test_its_two_processes_end_together(local_run: LocalRun) -> None:
+    for ended in ("model", "web"):
+        process, port = start("--model", local_run.path)
+        (web,) = psutil.Process(process.pid).children()
+        assert send(port, ASKED)[0] == 200
+        (process if ended == "model" else web).kill()
+        _, err = process.communicate(timeout=60)
+        psutil.wait_procs([web], timeout=60)
+        assert not web.is_running()
+        if ended == "web":
+            line = "predict.py: error: --serve: the process that takes requests ended (-9)\n"
+            assert (process.returncode, err) == (2, line)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from detalbert.inference import server
-from detalbert.inference.answering import answer_together
+from detalbert.inference import engine
+from detalbert.inference.answering import Stopped, answer_together
 from detalbert.inference.guard import Access, host_name
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
@@ -52,7 +52,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made = Held()
-    monkeypatch.setattr(server, "answer_together", made)
+    monkeypatch.setattr(engine, "answer_together", made)
     return made
 
 
@@ -74,6 +74,24 @@ def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
     assert [status for status, _, _ in replies] == [200] * 24
     assert [r["question"] for _, _, r in replies] == [q["question"] for q in QUESTIONS]
     assert all(alike(reply, model) for _, _, reply in replies)
+
+
+def test_a_batch_in_a_row_for_each_thread_has_the_same_replies(model: Trained) -> None:
+    asked = [(question["question"], question["context"]) for question in QUESTIONS]
+    with ThreadPoolExecutor(3) as pool:
+        found, tokens = engine.answer_batch(model, 0.0, asked, lambda: False, 3, pool.map)
+    whole, (length,) = engine.answer_batch(model, 0.0, asked, lambda: False, 1, map)
+    assert len(tokens) == 3 and sum(tokens) == length and max(tokens) < 0.5 * length
+    assert all(alike(reply, model) for reply in (*found, *whole))
+    assert [r["question"] for r in found] == [q["question"] for q in QUESTIONS]
+
+
+def test_a_batch_that_nobody_waits_for_ends_after_the_rows_that_run(model: Trained) -> None:
+    long = [("Who?", TEXT * 400)]  # some rows
+    error, tokens = engine.answer_batch(model, 0.0, long, lambda: True, 1, map)
+    assert isinstance(error, Stopped) and len(tokens) == 2
+    found, tokens = engine.answer_batch(model, 0.0, long, lambda: False, 1, map)
+    assert len(found) == 1 and len(tokens) > 2
 
 
 def test_no_more_than_a_row_is_taken_at_a_time(model: Trained, held: Held) -> None:
