@@ -72,55 +72,44 @@ def answer_together(
     asked: Sequence[tuple[str, str]],
     threshold: float,
     go_on: Callable[[int], bool] = lambda tokens: True,
-    rows: int = 1,
-    run_all: Callable[..., Iterable[Any]] = map,
 ) -> Answered:
     """(question, context) pairs in shared rows, under the ids "0", "1" and so on.
 
-    Args: rows: at least about so many, of about one length; run_all: as `map`, over the rows.
     Raises Stopped where `go_on`, asked with each row's tokens before it is run, says no.
     """
     examples = [
         Example(str(number), "", context, question, None)
         for number, (question, context) in enumerate(asked)
     ]
-    chunk = featurise(trained, examples, rows)
-    return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on, run_all), threshold)
+    chunk = featurise(trained, examples)
+    return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
 
 
-def featurise(trained: Trained, examples: list[Example], rows: int = 1) -> _Chunk:
-    """The windows of some questions, packed into rows as validation packs them; for `rows` of about
-    one length, a row has no more than its share and half a window."""
+def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
+    """The windows of some questions, packed into rows as validation packs them."""
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
     windows = build_windows(examples, trained.tokenizer, *sizes)
     most = hparams.max_tokens_per_forward
     most = ON_A_CPU if most == "auto" else most
-    if rows > 1:
-        most = min(most, int(windows.lengths.sum() // rows + windows.lengths.max()))
     shares = validation_rows(windows, most)
-    packed = [row for share in shares for row in pack_rows(windows, share, most)]
-    return _Chunk(examples, windows, packed)
+    rows = [row for share in shares for row in pack_rows(windows, share, most)]
+    return _Chunk(examples, windows, rows)
 
 
+@torch.no_grad()
 def evaluate(
-    trained: Trained,
-    rows: Iterable[SquadRow],
-    go_on: Callable[[int], bool] = lambda tokens: True,
-    run_all: Callable[..., Iterable[Any]] = map,
+    trained: Trained, rows: Iterable[SquadRow], go_on: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
     """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
-
-    @torch.no_grad()
-    def run(row: SquadRow) -> tuple[Candidates, np.ndarray]:
+    spans, losses = [], [np.empty(0, np.float32)]
+    for row in rows:
         if not go_on(len(row["input_ids"])):
             raise Stopped
-        spans, losses = evaluate_row(trained.forward, row, trained.hparams)
-        return spans, losses.float().cpu().numpy()
-
-    found = list(run_all(run, rows))
-    losses = [np.empty(0, np.float32), *(losses for _, losses in found)]
-    return [spans for spans, _ in found], np.concatenate(losses)
+        row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams)
+        spans.append(row_spans)
+        losses.append(row_losses.float().cpu().numpy())
+    return spans, np.concatenate(losses)
 
 
 def _merge(

@@ -2,9 +2,10 @@
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -14,58 +15,75 @@ from detalbert.inference.answering import Stopped, answer_together
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import replies
 
-Asked = Sequence[tuple[str, str]]  # questions and contexts
-STOP = None  # comes while a batch is answered, when nobody waits for it any more
+
+class Asked(NamedTuple):
+    """Questions and contexts. Their number alone comes after them when nobody waits any more."""
+
+    number: int
+    pairs: Sequence[tuple[str, str]]
+    whole: bool  # all threads work on it, and no other comes until it is answered
 
 
 class Batch(NamedTuple):
     """What goes back: a reply for each question, or the error that all of them share."""
 
+    number: int
     replies: list[dict[str, Any]] | Exception
     row_tokens: list[int]  # of each packed row that was run
 
 
-def answer_batches(trained: Trained, threshold: float, connection: Connection) -> None:
-    """Answer each `Asked` that comes with a `Batch`, until the other end is closed.
+def slots(trained: Trained) -> int:
+    """Batches at a time: one for each thread of a CPU, which then computes by itself. Threads that
+    share a row wait for each other after every kernel, and for whoever else wants a core."""
+    return torch.get_num_threads() if trained.forward.device.type == "cpu" else 1
 
-    On a CPU each thread has a row of its own, where there are two questions for each: threads that
-    share a row wait for each other after every kernel, and for whoever else wants a core.
-    """
-    threads = torch.get_num_threads() if trained.forward.device.type == "cpu" else 1
+
+def answer_batches(trained: Trained, threshold: float, connection: Connection) -> None:
+    """Answer each `Asked` that comes with a `Batch`, until the other end is closed."""
+    running: set[int] = set()
+    sending = Lock()
+
+    def answer(asked: Asked, stopped: Callable[[], bool]) -> None:
+        batch = answer_batch(trained, threshold, asked, stopped)
+        running.discard(asked.number)
+        with sending:
+            connection.send(batch)
+
+    def begin(asked: Asked) -> None:
+        running.add(asked.number)
+        if asked.whole:
+            answer(asked, connection.poll)  # only its number can come
+        else:
+            pool.submit(answer, asked, lambda: asked.number not in running)
+
     one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ThreadPoolExecutor(threads, **one_thread) as pool, contextlib.suppress(EOFError, OSError):
+    count = slots(trained)
+    with ThreadPoolExecutor(count, **one_thread) as pool, contextlib.suppress(EOFError, OSError):
         while True:
-            asked = connection.recv()
-            if asked is STOP:  # the batch was done already
-                continue
-            together = threads > 1 and len(asked) >= 2 * threads
-            spread = (threads, pool.map) if together else (1, map)
-            connection.send(answer_batch(trained, threshold, asked, connection.poll, *spread))
+            message = connection.recv()
+            if isinstance(message, int):
+                running.discard(message)
+            else:
+                begin(message)
 
 
 def answer_batch(
-    trained: Trained,
-    threshold: float,
-    asked: Asked,
-    stopped: Callable[[], bool],
-    rows: int,
-    run_all: Callable[..., Iterable[Any]],
+    trained: Trained, threshold: float, asked: Asked, stopped: Callable[[], bool]
 ) -> Batch:
-    """The last two: of `answer_together`. Its error is Stopped or UserError, or has a traceback.
-
-    The rows that begin at once are not worth a look at the connection.
-    """
+    """The error is Stopped where `stopped` says so before a row but the first, UserError for what a
+    question causes; another one has the traceback as its text."""
     row_tokens: list[int] = []
 
     def go_on(tokens: int) -> bool:
         row_tokens.append(tokens)
-        return len(row_tokens) <= rows or not stopped()
+        return len(row_tokens) == 1 or not stopped()
 
+    found: list[dict[str, Any]] | Exception
     try:
-        answered = answer_together(trained, asked, threshold, go_on, rows, run_all)
-        found = replies([question for question, _ in asked], answered, threshold)
+        answered = answer_together(trained, asked.pairs, threshold, go_on)
+        found = replies([question for question, _ in asked.pairs], answered, threshold)
     except (Stopped, UserError) as error:
-        return Batch(error, row_tokens)
+        found = error
     except Exception:
-        return Batch(RuntimeError(traceback.format_exc()), row_tokens)
-    return Batch(found, row_tokens)
+        found = RuntimeError(traceback.format_exc())
+    return Batch(asked.number, found, row_tokens)

@@ -7,6 +7,7 @@ body over the limit (413), a full queue (503), a wait over the limit (504).
 """
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -104,17 +105,22 @@ class Job:
 
 
 class Worker:
-    """Hands the model all questions that wait, at a time as many as fill a row; of an event loop.
+    """Hands the model the questions that wait, at a time as many as fill a row; of an event loop.
 
-    Args: model: the connection to `engine.answer_batches`; most: characters of a batch.
+    Few questions that find the model idle are one batch, for all its threads; many are spread over
+    its slots.
+
+    Args: model: the connection to `engine.answer_batches`; slots: batches at a time; most:
+        characters of a batch; waiting: questions behind those that the model works on.
     """
 
-    def __init__(self, model: Connection, most: int, waiting: int) -> None:
-        self.model, self.most, self.room = model, most, waiting
+    def __init__(self, model: Connection, slots: int, most: int, waiting: int) -> None:
+        self.model, self.slots, self.most, self.room = model, slots, most, waiting
         self.queue: deque[Job] = deque()
-        self.batch: list[Job] = []  # what the model works on
         self.alone: list[Job] = []  # of a batch that failed: each is tried by itself
-        self.stopped = self.listens = False
+        self.batches: dict[int, list[Job]] = {}  # what the model works on, by number
+        self.whole = self.listens = False  # whether it is one batch for all threads
+        self.numbers = itertools.count()
         self.meters = Meters(lambda: len(self.queue))
 
     def submit(self, *jobs: Job) -> None:
@@ -130,45 +136,49 @@ class Worker:
 
     def leave(self, jobs: list[Job]) -> None:
         """Nobody waits for them any more."""
-        for job in jobs:
-            job.reply.cancel()
-        if self.batch and not self.stopped and not any(job.wanted() for job in self.batch):
-            self.model.send(engine.STOP)
-            self.stopped = True
+        if not [job for job in jobs if job.reply.cancel()]:
+            return
+        for number, batch in self.batches.items():
+            if not any(job.wanted() for job in batch):
+                self.model.send(number)
 
     def _send(self) -> None:
-        if not self.batch and (jobs := self._take()):
-            self.batch, self.stopped = jobs, False
-            self.model.send([(job.question, job.context) for job in jobs])
+        while (self.queue or self.alone) and not self.whole and len(self.batches) < self.slots:
+            waiting, free = len(self.queue), self.slots - len(self.batches)
+            whole = self.slots == 1 or (not self.batches and waiting < 2 * self.slots)
+            if jobs := self._take(waiting if whole else -(-waiting // free)):
+                self.whole, number = whole, next(self.numbers)
+                self.batches[number] = jobs
+                pairs = [(job.question, job.context) for job in jobs]
+                self.model.send(engine.Asked(number, pairs, whole))
 
-    def _take(self) -> list[Job]:
-        """The first that is waited for, and those behind it that fit."""
+    def _take(self, count: int) -> list[Job]:
+        """The first that is waited for, and those behind it that fit; at most `count`."""
         while self.alone:
             if (job := self.alone.pop()).wanted():
                 return [job]
         jobs: list[Job] = []
         size = 0
-        while self.queue:
-            size += len(self.queue[0].question) + len(self.queue[0].context)
-            if jobs and size > self.most:
+        while self.queue and len(jobs) < count:
+            length = len(self.queue[0].question) + len(self.queue[0].context)
+            if jobs and size + length > self.most:
                 break
             job = self.queue.popleft()
             if job.wanted():
                 jobs.append(job)
-            else:
-                size -= len(job.question) + len(job.context)
+                size += length
         return jobs
 
     def _receive(self) -> None:
-        found, row_tokens = self.model.recv()
-        jobs, self.batch = self.batch, []
+        number, found, row_tokens = self.model.recv()
+        jobs, self.whole = self.batches.pop(number), False
         for tokens in row_tokens:
             self.meters.row_tokens.observe(tokens)
-        if isinstance(found, Exception) and len(jobs) > 1 and not isinstance(found, Stopped):
-            self.alone = jobs
+        failed = isinstance(found, Exception)
+        if failed and len(jobs) > 1 and not isinstance(found, Stopped):
+            self.alone += jobs
         else:
-            shared = isinstance(found, Exception)
-            for job, reply in zip(jobs, [found] * len(jobs) if shared else found, strict=True):
+            for job, reply in zip(jobs, [found] * len(jobs) if failed else found, strict=True):
                 job.end(reply)
         self._send()
 
@@ -185,7 +195,7 @@ def make_app(
     budget = trained.hparams.max_tokens_per_forward
     # Few tokens have fewer characters; what is more than a row goes into a second one.
     most = 3 * (ON_A_CPU if budget == "auto" else budget)
-    worker = app.state.worker = Worker(model, most, limits.waiting)
+    worker = Worker(model, engine.slots(trained), most, limits.waiting)
     web.handle_errors(app)
     web.show_page(app, PAGE)
     show_meters(app, worker.meters, {"model": trained.model.config.model_type})

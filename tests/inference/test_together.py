@@ -76,22 +76,28 @@ def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
     assert all(alike(reply, model) for _, _, reply in replies)
 
 
-def test_a_batch_in_a_row_for_each_thread_has_the_same_replies(model: Trained) -> None:
-    asked = [(question["question"], question["context"]) for question in QUESTIONS]
-    with ThreadPoolExecutor(3) as pool:
-        found, tokens = engine.answer_batch(model, 0.0, asked, lambda: False, 3, pool.map)
-    whole, (length,) = engine.answer_batch(model, 0.0, asked, lambda: False, 1, map)
-    assert len(tokens) == 3 and sum(tokens) == length and max(tokens) < 0.5 * length
-    assert all(alike(reply, model) for reply in (*found, *whole))
-    assert [r["question"] for r in found] == [q["question"] for q in QUESTIONS]
-
-
-def test_a_batch_that_nobody_waits_for_ends_after_the_rows_that_run(model: Trained) -> None:
-    long = [("Who?", TEXT * 400)]  # some rows
-    error, tokens = engine.answer_batch(model, 0.0, long, lambda: True, 1, map)
-    assert isinstance(error, Stopped) and len(tokens) == 2
-    found, tokens = engine.answer_batch(model, 0.0, long, lambda: False, 1, map)
+def test_a_batch_that_nobody_waits_for_ends_with_its_row(model: Trained) -> None:
+    asked = engine.Asked(7, [("Who?", TEXT * 400)], True)  # some rows
+    number, error, tokens = engine.answer_batch(model, 0.0, asked, lambda: True)
+    assert number == 7 and isinstance(error, Stopped) and len(tokens) == 2
+    _, found, tokens = engine.answer_batch(model, 0.0, asked, lambda: False)
     assert len(found) == 1 and len(tokens) > 2
+
+
+def test_many_questions_are_spread_over_the_threads(
+    model: Trained, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "slots", lambda trained: 3)
+    with serving_here(model) as port, ThreadPoolExecutor(30) as pool:
+        first = pool.submit(send, port, QUESTIONS[0])
+        wait_for(lambda: held.sizes == [1])
+        others = [pool.submit(send, port, question) for question in QUESTIONS[1:]]
+        wait_for(lambda: waiting(port) == 23)  # all threads are at the first one
+        held.go.set()
+        replies = [future.result() for future in (first, *others)]
+    assert sorted(held.sizes) == [1, 7, 8, 8]
+    assert [r["question"] for _, _, r in replies] == [q["question"] for q in QUESTIONS]
+    assert all(alike(reply, model) for _, _, reply in replies)
 
 
 def test_no_more_than_a_row_is_taken_at_a_time(model: Trained, held: Held) -> None:
