@@ -33,6 +33,7 @@ from detalbert.inference.model import Trained
 from detalbert.inference.web import problem
 from detalbert.squad.question_stream import check_text
 
+_MOMENT = 0.002  # seconds
 PAGE = Path(__file__).with_name("page.html")
 
 
@@ -120,6 +121,7 @@ class Worker:
         self.alone: list[Job] = []  # of a batch that failed: each is tried by itself
         self.batches: dict[int, list[Job]] = {}  # what the model works on, by number
         self.whole = self.listens = False  # whether it is one batch for all threads
+        self.timer: asyncio.TimerHandle | None = None
         self.numbers = itertools.count()
         self.meters = Meters(lambda: len(self.queue))
 
@@ -132,7 +134,7 @@ class Worker:
         if len(self.queue) + len(jobs) > self.room:
             raise Full
         self.queue += jobs
-        self._send()
+        self._send_soon()
 
     def leave(self, jobs: list[Job]) -> None:
         """Nobody waits for them any more."""
@@ -142,7 +144,16 @@ class Worker:
             if not any(job.wanted() for job in batch):
                 self.model.send(number)
 
+    def _send_soon(self) -> None:
+        """At once where the model is idle, or else with what comes in the next moment: whoever got
+        an answer just now may ask again, and one question is a bad batch."""
+        if not self.batches:
+            self._send()
+        elif self.timer is None:
+            self.timer = asyncio.get_running_loop().call_later(_MOMENT, self._send)
+
     def _send(self) -> None:
+        self.timer = None
         while (self.queue or self.alone) and not self.whole and len(self.batches) < self.slots:
             waiting, free = len(self.queue), self.slots - len(self.batches)
             whole = self.slots == 1 or (not self.batches and waiting < 2 * self.slots)
@@ -180,7 +191,7 @@ class Worker:
         else:
             for job, reply in zip(jobs, [found] * len(jobs) if failed else found, strict=True):
                 job.end(reply)
-        self._send()
+        self._send_soon()
 
 
 def make_app(
