@@ -142,7 +142,7 @@ def serve(options: Options) -> dict[str, Any]:
         many = {side: partial(ask_all, port, bodies, CLIENTS) for side, port in ports.items()}
         seconds = interleave(many, options.repeats, warm_up=0)
         alone: dict[str, list[float]] = {side: [] for side in ports}
-        for _ in range(options.repeats):
+        for _ in range(4 * options.repeats):
             for side, port in ports.items():
                 alone[side].append(float(np.median(ask_all(port, bodies[:ALONE], 1)[1])))
     results = rates(seconds, questions=len(bodies))

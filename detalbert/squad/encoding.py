@@ -20,6 +20,7 @@ import numpy as np
 
 _CHUNK = 2000  # texts at a time; bounds the memory of the encoding objects
 _LINE = 8000  # characters of a line of distinct words
+_FEW = 2  # a question and its context
 _SAMPLE = 16  # texts that are encoded both ways
 
 # These normalizers change each character by itself, or a mark together with its base.
@@ -61,8 +62,8 @@ def encode(backend: Any, texts: Sequence[str]) -> Tokens:
 
     Args: backend: a `tokenizers.Tokenizer` without truncation and padding.
     """
-    few = len(texts) <= 2  # a question and its context: looking at the tokenizer takes as long
-    if few or not treats_words_apart(backend):
+    # For few texts, looking at the tokenizer takes as long as they do.
+    if len(texts) <= _FEW or not treats_words_apart(backend):
         return encode_whole(backend, texts)
     sample = texts[:: max(1, len(texts) // _SAMPLE)][:_SAMPLE]
     pairs = zip(_encode_words(backend, sample), encode_whole(backend, sample), strict=True)
@@ -139,12 +140,19 @@ def encode_whole(backend: Any, texts: Sequence[str]) -> Tokens:
     """The tokens as the tokenizer's own `encode_batch` gives them, _CHUNK texts at a time."""
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
-        encodings = backend.encode_batch(texts[at : at + _CHUNK], add_special_tokens=False)
+        encodings = _encodings(backend, texts[at : at + _CHUNK])
         lengths += [len(encoding) for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
         pairs = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
         offsets.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
     return Tokens(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64), np.concatenate(offsets))
+
+
+def _encodings(backend: Any, texts: Sequence[str]) -> list[Any]:
+    """`encode_batch` has threads of its own; few texts are done before those wake up."""
+    if len(texts) <= _FEW:
+        return [backend.encode(text, add_special_tokens=False) for text in texts]
+    return backend.encode_batch(texts, add_special_tokens=False)
 
 
 def _encode_words(backend: Any, texts: Sequence[str]) -> Tokens:
