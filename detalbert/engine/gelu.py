@@ -21,14 +21,14 @@ def _gate(x: Tensor) -> Tensor:
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        gate = _gate(x)
-        ctx.save_for_backward(x, gate)
-        return gate * x
+        ctx.save_for_backward(x)  # alone, as torch's own does: the gate costs less than its memory
+        return _gate(x).mul_(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """grad g (1 + x (1 - g) u'), with u' = 1.5958 (1 + 3 * 0.044715 x^2)."""
-        x, gate = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
+        gate = _gate(x)
         slope = (x * x).mul_(3 * _CUBE * _SLOPE).add_(_SLOPE).mul_(x)
         return slope.addcmul_(slope, gate, value=-1).add_(1).mul_(gate).mul_(grad)
 
@@ -36,8 +36,7 @@ class _Gelu(torch.autograd.Function):
 class CpuGelu(nn.Module):
     """The GELU with tanh (Hendrycks 2016, arXiv:1606.08415): of any shape and float type.
 
-    0.5 (1 + tanh(u)) is sigmoid(2 u). Of float32 on a CPU both ways of this one take 40 % of the
-    time of torch's.
+    0.5 (1 + tanh(u)) is sigmoid(2 u). Of float32 on a CPU it takes half the time of torch's.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -28,11 +28,11 @@ def folder(local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("attention, tolerance", [("sdpa", 5e-6), ("eager", 1e-5)])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_plain_library_gives_the_same_logits(
-    folder: Path, model: Trained, local_run: LocalRun, attention: str, tolerance: float
+    folder: Path, model: Trained, local_run: LocalRun, attention: str
 ) -> None:
-    """By the library's default attention; its eager one sums in another order."""
+    """By the library's attentions and its GELU, which round in other ways."""
     assert (folder / "model.safetensors").is_file()
     plain = AutoModelForQuestionAnswering.from_pretrained(folder, attn_implementation=attention)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -52,7 +52,7 @@ def test_the_plain_library_gives_the_same_logits(
                 output = plain(**inputs)
             ours = torch.stack([start, end])
             theirs = torch.cat([output.start_logits, output.end_logits])
-            torch.testing.assert_close(ours[:, first:last], theirs, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(ours[:, first:last], theirs, rtol=3e-5, atol=3e-5)
             compared += 1
     assert compared == 30
 

@@ -121,8 +121,10 @@ def test_serve_takes_such_a_model(trained: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(web, "run", lambda *arguments: served.extend(arguments))
     words = ["--model", str(trained), "--serve", "--port", "8123"]
     assert predict.main(words) == 0
-    app, *place = served
-    assert app.title == "Text completion" and place[:2] == ["127.0.0.1", 8123]
+    app, listener, *_ = served
+    with listener:
+        assert app.title == "Text completion"
+        assert listener.getsockname() == ("127.0.0.1", 8123)
 
 
 def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
