@@ -37,12 +37,14 @@ def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
     return logits[token.clamp(max=len(logits) - 1)].masked_fill(token >= end, -torch.inf)
 
 
-def evaluate_row(forward: Forward, row: SquadRow, hparams: HParams) -> tuple[Candidates, Tensor]:
-    """The best spans of every window of a row of n, and losses, fp32 [n].
+def evaluate_row(
+    forward: Forward, row: SquadRow, hparams: HParams, labelled: bool = True
+) -> tuple[Candidates, Tensor]:
+    """The best spans of every window of a row of n, and losses, fp32 [n]; [0] if not `labelled`.
 
-    Where questions carry no answers the losses are those of "no answer".
+    The losses of a question that carries no answers are those of "no answer".
     """
     row = to_device(row, forward.device)
     start, end = forward(row)
-    losses = row_losses(row, start, end)
+    losses = row_losses(row, start, end) if labelled else start.new_empty(0)
     return best_spans(start, end, row, hparams.n_best_size, hparams.max_answer_length), losses

@@ -36,6 +36,7 @@ class _Chunk(NamedTuple):
     examples: list[Example]
     windows: Windows
     rows: list[SquadRow]
+    known: np.ndarray  # bool [examples], whose answers are
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
@@ -55,7 +56,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
         coming, merging = ahead.submit(next_chunk), None
         while (chunk := coming.result()) is not None:
             coming = ahead.submit(next_chunk)
-            spans, losses = evaluate(trained, chunk.rows)
+            spans, losses = evaluate(trained, chunk)
             if merging is not None:
                 yield merging.result()
             merging = behind.submit(_merge, trained, chunk, spans, losses, threshold)
@@ -82,7 +83,7 @@ def answer_together(
         for number, (question, context) in enumerate(asked)
     ]
     chunk = featurise(trained, examples)
-    return _merge(trained, chunk, *evaluate(trained, chunk.rows, go_on), threshold)
+    return _merge(trained, chunk, *evaluate(trained, chunk, go_on), threshold)
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
@@ -94,19 +95,21 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     most = ON_A_CPU if most == "auto" else most
     shares = validation_rows(windows, most)
     rows = [row for share in shares for row in pack_rows(windows, share, most)]
-    return _Chunk(examples, windows, rows)
+    known = np.array([example.answers is not None for example in examples])
+    return _Chunk(examples, windows, rows, known)
 
 
 @torch.no_grad()
 def evaluate(
-    trained: Trained, rows: Iterable[SquadRow], go_on: Callable[[int], bool] = lambda tokens: True
+    trained: Trained, chunk: _Chunk, go_on: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
-    """The best spans of every window, and losses, fp32 [W], of the windows in row order."""
-    spans, losses = [], [np.empty(0, np.float32)]
-    for row in rows:
+    """The best spans of every window, and losses, fp32 [W], of the windows in row order; [0] where
+    no answer is known."""
+    spans, losses, labelled = [], [np.empty(0, np.float32)], bool(chunk.known.any())
+    for row in chunk.rows:
         if not go_on(len(row["input_ids"])):
             raise Stopped
-        row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams)
+        row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams, labelled)
         spans.append(row_spans)
         losses.append(row_losses.float().cpu().numpy())
     return spans, np.concatenate(losses)
@@ -117,7 +120,7 @@ def _merge(
 ) -> Answered:
     answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
     n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
-    order = np.argsort(np.concatenate([row.windows for row in spans]))
-    known = np.array([example.answers is not None for example in chunk.examples])
-    losses = losses[order][known[chunk.windows.example_index]]
+    if len(losses):
+        order = np.argsort(np.concatenate([row.windows for row in spans]))
+        losses = losses[order][chunk.known[chunk.windows.example_index]]
     return Answered(chunk.examples, *answers, n_best, losses)

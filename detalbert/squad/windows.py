@@ -81,7 +81,7 @@ class Windows:
         context_end = context_start + self.context_length[indices]
         lengths = context_end + len(self.suffix_ids)  # [n]
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])  # [n + 1]
-        input_ids, token_type_ids = self._tokens(indices, cu_seqlens)
+        input_ids, token_type_ids = self._tokens(indices)
         return {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
@@ -94,27 +94,19 @@ class Windows:
             "windows": indices,
         }
 
-    def _tokens(self, indices: np.ndarray, cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and token types of the row, int64 [T] each, part by part over all windows."""
-        total = int(cu_seqlens[-1])
-        input_ids, token_type_ids = np.empty(total, np.int64), np.empty(total, np.int64)
-        example = self.example_index[indices]
-        question = self.question_ptr[example]
-        parts = (  # ids; for every window, where the part begins in them; its number of tokens
-            (self.prefix_ids, 0, len(self.prefix_ids)),
-            (self.question_ids, question, self.question_ptr[example + 1] - question),
-            (self.middle_ids, 0, len(self.middle_ids)),
-            (self.context_ids, self.context_begin[indices], self.context_length[indices]),
-            (self.suffix_ids, 0, len(self.suffix_ids)),
-        )
-        place = cu_seqlens[:-1]  # [n], where the part begins in the row
-        for (ids, begin, count), segment in zip(parts, self.segments, strict=True):
-            begin, count = np.broadcast_arrays(begin, count, place)[:2]  # [n]
-            row = ranges(place, count)  # [tokens of the part in all windows]
-            input_ids[row] = ids[ranges(begin, count)]
-            token_type_ids[row] = segment
-            place = place + count
-        return input_ids, token_type_ids
+    def _tokens(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and token types of the row, int64 [T] each, part after part and window by window."""
+        example, begin = self.example_index[indices], self.context_begin[indices]
+        question, stop = self.question_ptr[example], self.question_ptr[example + 1]
+        bounds = (question, stop, begin, begin + self.context_length[indices])  # [n] each
+        # Not as memory maps, whose slices are slow.
+        questions, contexts = np.asarray(self.question_ids), np.asarray(self.context_ids)
+        parts = [np.zeros(0, np.int64)]
+        for a, b, c, d in zip(*(bound.tolist() for bound in bounds), strict=True):
+            pair = (questions[a:b], self.middle_ids, contexts[c:d])
+            parts += (self.prefix_ids, *pair, self.suffix_ids)
+        types = np.repeat(np.tile(self.segments, len(indices)), list(map(len, parts[1:])))
+        return np.concatenate(parts), types.astype(np.int64)
 
 
 def build_windows(
@@ -144,7 +136,7 @@ def build_windows(
             f"tokenizer {type(tokenizer).__name__} is not a fast one, so it has no character "
             "offsets; use a folder or hub name that has a tokenizer.json"
         )
-    layout = _pair_layout(tokenizer, examples)  # leaves truncation and padding off, for `encode`
+    layout = _pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
     texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
     room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))  # [E]
     example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
@@ -198,9 +190,11 @@ def _assemble(
     prefix, middle, suffix, segments = layout
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
-    shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
-    answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
-    start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
+    start = end = np.zeros(len(begin), np.int32)
+    if any(e.answers for e in examples):
+        shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
+        answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
+        start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
     return Windows(
         context_ids=texts.context_ids,
         context_offsets=texts.offsets,
@@ -218,26 +212,23 @@ def _assemble(
     )
 
 
-def _pair_layout(tokenizer: Any, examples: Sequence[Example]) -> tuple[np.ndarray, ...]:
+def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
     """Prefix, middle and suffix ids and the 5 token types, as one real pair call shows them."""
-    beginnings = ((e.question[:64], e.context[:64]) for e in examples)
-    pairs = (pair for pair in beginnings if pair[0].strip() and pair[1].strip())
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    encoded = backend.encode(*next(pairs, ("a", "a")))
-    ids, types = np.array(encoded.ids), np.array(encoded.type_ids)
-    sequence = np.array([-1 if s is None else s for s in encoded.sequence_ids])
-    question, context = np.flatnonzero(sequence == 0), np.flatnonzero(sequence == 1)
-    if not len(question) or not len(context) or not 0 < question[0] < context[0]:
+    encoded = backend.encode("a", "a")
+    sequence = encoded.sequence_ids  # None for a special token
+    question, context = ([at for at, of in enumerate(sequence) if of == text] for text in (0, 1))
+    if not question or not context or not 0 < question[0] < context[0]:
         raise UserError(
             f"tokenizer {type(tokenizer).__name__} does not lay a pair out as [CLS] question "
             "context; use one of the ALBERT, BERT or RoBERTa kind"
         )
-    bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(ids)]
+    bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(sequence)]
     parts = [slice(*bound) for bound in zip(bounds, bounds[1:], strict=False)]
-    segments = [types[part][0] if len(types[part]) else 0 for part in parts]
-    special = (ids[parts[i]].astype(np.int32) for i in (0, 2, 4))
+    segments = [max(encoded.type_ids[part], default=0) for part in parts]
+    special = (np.array(encoded.ids[parts[i]], np.int32) for i in (0, 2, 4))
     return (*special, np.array(segments, np.int32))
 
 

@@ -61,7 +61,7 @@ def test_chunks_answer_as_one_pass_over_everything(
     in_chunks(monkeypatch, 16)
     some = examples[:50]
     chunk = answering.featurise(model, some)
-    spans, losses = answering.evaluate(model, chunk.rows)
+    spans, losses = answering.evaluate(model, chunk)
     answers = merge_answers(some, chunk.windows, spans, -1.0)
     order = np.argsort(np.concatenate([found.windows for found in spans]))
     found = list(answering.answer(model, iter(some), -1.0))
