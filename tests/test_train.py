@@ -176,19 +176,23 @@ def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capsys: Any) -
     assert not list(out.glob("checkpoints/*")) and not (out / "metrics.json").exists()
 
 
-def test_bad_input_in_a_process(tiny_config: Path, tmp_path: Path) -> None:
-    out = ["--output-dir", tmp_path / "out"]
-    refused(train("--config", tmp_path / "no.yaml", *out), "no.yaml: cannot read it")
+def test_bad_input_in_a_process(tmp_path: Path) -> None:
+    missing = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
+    refused(missing, "no.yaml: cannot read it")
+
+
+def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
     (tmp_path / "list.yaml").write_text("- 1")
-    refused(train("--config", tmp_path / "list.yaml", *out), "not an experiment config")
+    assert "not an experiment config" in refusal(capsys, tmp_path / "list.yaml", out)
     empty = tmp_path / "model"
     shutil.copytree(ROOT / "embedded" / "albert-tiny", empty)
     (empty / "model.safetensors").unlink()
     without = settings(model_config=None, model=str(empty))
-    refused(train("--config", tiny_config, *out, *without), "hyperparameters.model: ")
+    assert "hyperparameters.model: " in refusal(capsys, tiny_config, out, *without)
     (tmp_path / "blocked").write_text("")
-    blocked = ["--output-dir", tmp_path / "blocked" / "out"]
-    refused(train("--config", tiny_config, *blocked), "blocked/out: cannot write there")
+    blocked = tmp_path / "blocked" / "out"
+    assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)
 
 
 def test_a_batch_that_two_processes_cannot_share(tiny_config: Path, tmp_path: Path) -> None:
