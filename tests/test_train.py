@@ -158,11 +158,6 @@ BAD = {
 }  # fmt: skip
 
 
-def refused(done: Any, message: str) -> None:
-    """One clear line on standard error, status 2."""
-    assert done.returncode == 2 and message in only_error(done.stderr), done.stderr
-
-
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     changes, message = BAD[kind]
@@ -177,8 +172,9 @@ def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capsys: Any) -
 
 
 def test_bad_input_in_a_process(tmp_path: Path) -> None:
-    missing = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
-    refused(missing, "no.yaml: cannot read it")
+    """One clear line on standard error, status 2."""
+    done = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
+    assert done.returncode == 2 and "no.yaml: cannot read it" in only_error(done.stderr)
 
 
 def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:

@@ -36,7 +36,11 @@ class _Chunk(NamedTuple):
     examples: list[Example]
     windows: Windows
     rows: list[SquadRow]
-    known: np.ndarray  # bool [examples], whose answers are
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which questions' answers are known, bool [examples]."""
+        return np.array([example.answers is not None for example in self.examples])
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
@@ -95,8 +99,7 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     most = ON_A_CPU if most == "auto" else most
     shares = validation_rows(windows, most)
     rows = [row for share in shares for row in pack_rows(windows, share, most)]
-    known = np.array([example.answers is not None for example in examples])
-    return _Chunk(examples, windows, rows, known)
+    return _Chunk(examples, windows, rows)
 
 
 @torch.no_grad()

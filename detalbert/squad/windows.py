@@ -227,7 +227,7 @@ def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
         )
     bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(sequence)]
     parts = [slice(*bound) for bound in zip(bounds, bounds[1:], strict=False)]
-    segments = [max(encoded.type_ids[part], default=0) for part in parts]
+    segments = [(encoded.type_ids[part] or [0])[0] for part in parts]
     special = (np.array(encoded.ids[parts[i]], np.int32) for i in (0, 2, 4))
     return (*special, np.array(segments, np.int32))
 

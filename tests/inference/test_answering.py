@@ -107,8 +107,13 @@ def test_losses_are_those_of_questions_with_known_answers(
 ) -> None:
     some = examples[:30]
     half = [e._replace(answers=None) if i % 2 else e for i, e in enumerate(some)]
-    (every,), (known,) = (list(answering.answer(model, x, 0.0)) for x in (some, half))
-    assert every[1:3] == known[1:3]  # predictions and null odds
+    none = [e._replace(answers=None) for e in some]
+    (every,), (known,), (unknown,) = (
+        list(answering.answer(model, x, 0.0)) for x in (some, half, none)
+    )
+    assert every[1:3] == known[1:3] == unknown[1:3]  # predictions and null odds
+    assert not len(unknown.losses)
+    assert not len(answering.evaluate(model, answering.featurise(model, none))[1])
     assert len(every.losses) == 30 and np.array_equal(known.losses, every.losses[::2])
 
 
