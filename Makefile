@@ -1,16 +1,32 @@
 # make train: an ALBERT learns to answer and to abstain, here, in minutes.
-# make test:  the checks that the package stands on.
+# make quick: linter, types, and the tests that start no process.
+# make test:  all tests but the soak.
+# make soak:  all tests, property tests at ten times the examples, 100 planted faults.
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: train test
+.PHONY: train check quick test soak
 
 train: .venv/runtime
 	.venv/bin/python train.py
 
-test: .venv/testing
+check: .venv/testing
 	.venv/bin/ruff check .
-	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal
+	.venv/bin/ruff format --check --quiet .
+	.venv/bin/mypy
+
+quick: check
+	$(PYTEST) -m quick
+
+test: check
+	$(PYTEST)
+
+soak: check .venv/soaking
+	SOAK=1 .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
+	    --numprocesses 2 --dist worksteal -m "soak or not soak"
+	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
+	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
 
 .venv/runtime: requirements.txt constraints.txt
 	@$(PYTHON) -c 'import ensurepip' || { echo 'make: this Python has no venv; on Debian: apt install python3-venv' >&2; exit 2; }
@@ -21,4 +37,8 @@ test: .venv/testing
 
 .venv/testing: .venv/runtime tests/requirements.txt reports/requirements.txt requirements-serve.txt
 	$(PIP_INSTALL) -r tests/requirements.txt
+	touch $@
+
+.venv/soaking: .venv/testing tests/requirements-soak.txt
+	$(PIP_INSTALL) -r tests/requirements-soak.txt
 	touch $@

@@ -7,13 +7,14 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 # `threads: auto` is 1 in this process and all that it starts: the number makes bits.
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 
+import filelock
 import hypothesis
 import pytest
 import torch
@@ -25,20 +26,66 @@ from detalbert.squad import world
 from detalbert.squad.windows import Example, Windows, build_windows
 from tests.fakes.questions import read_squad
 
-# How long an example takes says how busy the machine is, not whether the code is right.
-hypothesis.settings.register_profile(
-    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("busy")
+SOAK = 10 if "SOAK" in os.environ else 1
+
+
+def max_examples(count: int) -> hypothesis.settings:
+    """Settings of a property test: the same `count` examples each time; ten times as many, drawn
+    anew, in the soak. How long one takes says how busy the machine is, not whether it is right."""
+    slow = [hypothesis.HealthCheck.too_slow]
+    return hypothesis.settings(
+        max_examples=SOAK * count,
+        derandomize=SOAK == 1,
+        deadline=None,
+        suppress_health_check=slow,
+        database=None,
+    )
+
+
+hypothesis.settings.register_profile("tests", max_examples(100))
+hypothesis.settings.load_profile("tests")
 torch.set_num_threads(1)
+
+
+Once = Callable[[str, Callable[[pathlib.Path], Any]], pathlib.Path]
+Train = Callable[..., subprocess.CompletedProcess]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Fixtures whose tests start a process or train a model: `make quick` leaves those tests out.
+STARTS = {"python", "real_python", "cache_dir", "sandbox", "fork"}
 
 
 def pytest_configure() -> None:
     """Tests are of the CPU on a machine with GPUs, too, unless the command says which to see."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    os.environ.setdefault("ZYGOTE_OWNER", str(os.getpid()))  # inherited by pytest-xdist's workers
+    sys.addaudithook(_no_start)
 
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as quick every test that uses no fixture of STARTS and is not of the soak."""
+    for item in items:
+        if not item.get_closest_marker("soak") and STARTS.isdisjoint(item.fixturenames):
+            item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    _running[:] = [item] if item.get_closest_marker("quick") else []
+    try:
+        return (yield)
+    finally:
+        _running.clear()
+
+
+_running: list[pytest.Item] = []
+
+
+def _no_start(event: str, _: Any) -> None:
+    """An audit hook: a quick test that starts a process fails."""
+    if _running and event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"):
+        raise RuntimeError(f"{event} in a quick test: use a fixture of conftest.STARTS")
+
+
 SHARED = ROOT.parent / "shared"
 
 # An ALBERT small enough for seconds, from random weights, on a corner of the embedded world.
@@ -169,9 +216,57 @@ def dev(shared: pathlib.Path, albert: PreTrainedTokenizerBase) -> tuple[list[Exa
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def session_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder that all of pytest-xdist's workers share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def cache_dir(session_dir: pathlib.Path) -> pathlib.Path:
     """One feature cache for all runs of a session."""
-    return tmp_path_factory.mktemp("cache")
+    return session_dir / "cache"
+
+
+@pytest.fixture(scope="session")
+def once(session_dir: pathlib.Path) -> Once:
+    """`once(name, fill)`: a folder that `fill` filled, for the first worker that asked; to read."""
+
+    def folder(name: str, fill: Callable[[pathlib.Path], Any]) -> pathlib.Path:
+        path = session_dir / name
+        with filelock.FileLock(f"{path}.lock"):
+            if not (path / "filled").exists():
+                path.mkdir()
+                fill(path)
+                (path / "filled").touch()
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_python() -> str:
+    """The interpreter, for what a fork of the zygote cannot show."""
+    return sys.executable
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program that behaves as the interpreter, without its imports: see tests/zygote.py."""
+    path, owner = tmp_path_factory.mktemp("bin") / "python3", os.environ["ZYGOTE_OWNER"]
+    script = ROOT / "tests" / "zygote.py"
+    start = f'exec "{sys.executable}" -SE "{script}" run {owner} "{sys.executable}" "$0" "$@"'
+    path.write_text(f"#!/bin/sh\n{start}\n")
+    path.chmod(0o755)
+    env = {"GOMP_SPINCOUNT": "10000", **os.environ}  # as train.py has it
+    serve = [sys.executable, str(script), "serve", owner]
+    subprocess.Popen(serve, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def fork() -> None:
+    """For tests that fork this process, by multiprocessing or a loader's workers."""
 
 
 @pytest.fixture
@@ -198,18 +293,19 @@ class LocalRun(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def local_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: pathlib.Path) -> LocalRun:
-    folder = tmp_path_factory.mktemp("run")
-    run = LocalRun(folder / "out", folder / "dev.json")
-    document = world.generate("validation", seed=1, paragraphs=180)
-    run.questions.write_text(json.dumps(document))
-    done = train(
-        "--output-dir", run.path,
-        *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
-        *("--set", f"data.validation={run.questions}", "--set", f"data.cache_dir={cache_dir}"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return run
+def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
+    def fill(folder: pathlib.Path) -> None:
+        document = world.generate("validation", seed=1, paragraphs=180)
+        (folder / "dev.json").write_text(json.dumps(document))
+        done = train(
+            *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),
+            *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
+            *("--set", f"data.cache_dir={cache_dir}"),
+        )
+        assert done.returncode == 0, done.stderr
+
+    folder = once("local_run", fill)
+    return LocalRun(folder / "out", folder / "dev.json")
 
 
 @pytest.fixture(scope="session")
@@ -218,18 +314,23 @@ def model(local_run: LocalRun) -> Trained:
     return load_model(str(local_run.path))
 
 
-def launcher(processes: int) -> list[str]:
+def launcher(processes: int, python: str = sys.executable) -> list[str]:
     """The words before the trainer's: Python, with torchrun for more than one process."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    return [sys.executable, *(torchrun if processes > 1 else [])]
+    return [python, *(torchrun if processes > 1 else [])]
 
 
-def train(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:
-    """Run the real entry point in a process of its own (or in two, under torchrun)."""
-    command = [*launcher(processes), str(ROOT / "train.py"), *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=1800, env={**os.environ, **env}
-    )
+@pytest.fixture(scope="session")
+def train(python: str) -> Train:
+    """`train(*arguments, processes=1, **env)`: run train.py in forks of the zygote."""
+
+    def run(*arguments: Any, processes: int = 1, **env: str) -> subprocess.CompletedProcess:
+        command = [*launcher(processes, python), str(ROOT / "train.py"), *map(str, arguments)]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, timeout=1800, env=os.environ | env
+        )
+
+    return run
 
 
 def settings(**values: Any) -> list[str]:

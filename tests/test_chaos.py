@@ -1,13 +1,16 @@
 """The soak of `tests.chaos`, short: a few cuts, and what it must see when a part is missing."""
 
+import pytest
+
 from tests import chaos
 
 
-def test_a_few_cuts_leave_no_trace() -> None:
+def test_a_few_cuts_leave_no_trace(real_python: str) -> None:
     assert chaos.soak(cuts=3, processes=1, without="none", seed=5, steps=40) == []
 
 
-def test_without_our_randomness_two_ranks_differ() -> None:
+@pytest.mark.soak
+def test_without_our_randomness_two_ranks_differ(real_python: str) -> None:
     """Determined's own restore gives every rank the chief's generator, so masks change."""
     # Seed 4 cuts early, at a quarter of the uncut run's time, so that a busy machine which is
     # less busy the second time is not past the end by then.

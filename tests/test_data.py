@@ -89,7 +89,7 @@ def _load(arguments: tuple) -> str:
     return f"{len(built)}"
 
 
-def test_of_many_processes_one_featurises(tmp_path: Path) -> None:
+def test_of_many_processes_one_featurises(tmp_path: Path, fork: None) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, context.Pool(3) as pool:
         barrier = manager.Barrier(3)
@@ -105,7 +105,7 @@ def _mount_small_disk(path: Path, size: str) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, tokenizer: Any) -> None:
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, tokenizer: Any, fork: None) -> None:
     """On a real full file system where mounting one is allowed; else at the file-size limit."""
     mounted = _mount_small_disk(tmp_path, "64k")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

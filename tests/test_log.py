@@ -34,9 +34,9 @@ raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 """
 
 
-def test_warnings_and_uncaught_errors_have_levels_too() -> None:
+def test_warnings_and_uncaught_errors_have_levels_too(real_python: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CRASH], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [real_python, "-c", CRASH], cwd=ROOT, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 1
     first, *others = done.stderr.splitlines()

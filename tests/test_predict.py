@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from tests.fakes.no_models import no_models, refused
 OUTPUTS = ("predictions.json", "null_odds.json", "nbest.json", "metrics.json")
 
 
-def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess:
-    """The real entry point, in a process of its own."""
-    command = [sys.executable, str(ROOT / "predict.py"), *map(str, arguments)]
+def run(python: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess:
+    """The entry point, in a process of its own."""
+    command = [python, str(ROOT / "predict.py"), *map(str, arguments)]
     options = {"capture_output": True, "timeout": 1800, "cwd": ROOT, **options}
     return subprocess.run(command, **options)
 
@@ -33,10 +32,12 @@ def load(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def predicted(local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def predicted(
+    local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory, real_python: str
+) -> Path:
     folder = tmp_path_factory.mktemp("predicted") / "new" / "folder"
     arguments = ("--data", local_run.questions, "--output-dir", folder)
-    done = run("--model", local_run.path, *arguments, text=True)
+    done = run(real_python, "--model", local_run.path, *arguments, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     best = local_run.best
@@ -160,26 +161,26 @@ def test_after_an_error_nothing_is_left(
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk came late!"
 
 
-def test_a_question_to_people_and_to_programs(local_run: LocalRun) -> None:
+def test_a_question_to_people_and_to_programs(local_run: LocalRun, python: str) -> None:
     words = ["--model", local_run.path, "--context", TEXT, "--question", "Which ship carried tar?"]
-    always = run(*words, "--threshold", "1e9", "--json", text=True)
+    always = run(python, *words, "--threshold", "1e9", "--json", text=True)
     reply = json.loads(always.stdout)
     assert not reply["abstained"] and reply["answer"] == TEXT[reply["start"] : reply["end"]]
     assert reply["answer"] == reply["answer"].strip() != ""
     assert 0 < reply["probability"] <= 1 and reply["threshold"] == 1e9
     assert any(entry["text"] == "" for entry in reply["n_best"])
-    never = run(*words, "--threshold=-1e9", text=True)
+    never = run(python, *words, "--threshold=-1e9", text=True)
     assert "answer       (no answer)\n" in never.stdout and "nearest " in never.stdout
-    shown = run(*words, "--threshold", "1000", text=True).stdout
+    shown = run(python, *words, "--threshold", "1000", text=True).stdout
     assert f"**{reply['answer']}**" in shown
     assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
 
 
-def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path) -> None:
+def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path, python: str) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     words = ["--model", local_run.path, "--context-file", tmp_path / "text.txt"]
     done = run(
-        *words, "--interactive", "--json",
+        python, *words, "--interactive", "--json",
         input="Who?\n\n   \nWo wär\u2019s?\n".encode() + b"caf\xe9?\n" + b"Which ship?\n",
     )  # fmt: skip
     replies = [json.loads(line) for line in done.stdout.splitlines()]

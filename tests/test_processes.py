@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -35,8 +34,8 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("way", ["kernel", "thread"])
-def test_a_child_ends_with_its_parent(way: str) -> None:
-    command = [sys.executable, "-c", FAMILY, way]
+def test_a_child_ends_with_its_parent(way: str, real_python: str) -> None:
+    command = [real_python, "-c", FAMILY, way]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         time.sleep(1)
@@ -45,7 +44,7 @@ def test_a_child_ends_with_its_parent(way: str) -> None:
         wait_for(lambda: not child.is_running())
 
 
-def test_a_child_whose_parent_has_ended_already() -> None:
+def test_a_child_whose_parent_has_ended_already(fork: None) -> None:
     context = multiprocessing.get_context("fork")
     child = context.Process(target=processes.end_with_parent, args=(os.getppid(),))
     child.start()
@@ -83,7 +82,7 @@ def test_idle_cores(
     assert processes.idle_cores() == idle
 
 
-def test_a_killed_run_leaves_no_loader(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_loader(tmp_path: Path, real_python: str) -> None:
     """Batches of the shipped default go through the pipe, and fill it: at its parent's death
     torch's own worker then waits at its exit for ever."""
     left = Leftovers(str(tmp_path))
@@ -96,7 +95,7 @@ def test_a_killed_run_leaves_no_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["torchrun", "rank"])
-def test_a_killed_torchrun_leaves_no_rank(victim: str, tmp_path: Path) -> None:
+def test_a_killed_torchrun_leaves_no_rank(victim: str, tmp_path: Path, real_python: str) -> None:
     left = Leftovers(str(tmp_path))
     with run_until_it_trains(left, tmp_path, 2, num_workers=1) as process:
         ranks = psutil.Process(process.pid).children()

@@ -9,7 +9,6 @@ import pty
 import shutil
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from detalbert.engine.safe_load import read_weights
 from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
-from tests.conftest import NO_DROPOUT, ROOT, settings, train
+from tests.conftest import NO_DROPOUT, ROOT, Train, settings
 from tests.fakes.runs import change, newest, only_error, refusal
 
 
@@ -34,7 +33,7 @@ def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> 
     return score(examples, predictions, null_odds)
 
 
-def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path, train: Train) -> None:
     out = tmp_path / "out"
     done = train("--config", tiny_config, "--output-dir", out)
     assert done.returncode == 0, done.stderr
@@ -53,10 +52,10 @@ def test_a_run_writes_its_files(tiny_config: Path, tmp_path: Path) -> None:
     assert resolved["hyperparameters"]["weight_decay"] == 0.0  # defaults are spelled out
 
 
-def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path, python: str) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(tiny_config)]
+    command = [python, str(ROOT / "train.py"), "--config", str(tiny_config)]
     command += ["--output-dir", str(tmp_path / "out")]
     with subprocess.Popen(command, cwd=ROOT, stderr=theirs, stdout=subprocess.DEVNULL) as process:
         os.close(theirs)
@@ -70,7 +69,7 @@ def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path) -> No
     assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
 
 
-def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path) -> None:
+def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path, train: Train) -> None:
     shown = train(
         "--config", tiny_config, "--output-dir", tmp_path / "a",
         *settings(max_steps=None, epochs=0.5),
@@ -79,7 +78,7 @@ def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path) -> N
     assert f"steps         {-(-windows // 16)} (" in shown
 
 
-def test_real_squad_from_scratch(shared: Path, tmp_path: Path) -> None:
+def test_real_squad_from_scratch(shared: Path, tmp_path: Path, train: Train) -> None:
     """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
     done = train(
         "--config", "configs/local.yaml", "--output-dir", tmp_path / "real",
@@ -97,7 +96,9 @@ def test_real_squad_from_scratch(shared: Path, tmp_path: Path) -> None:
     assert scores == {key: best[key] for key in scores}
 
 
-def test_two_processes_train_and_score_as_one(tiny_config: Path, tmp_path: Path) -> None:
+def test_two_processes_train_and_score_as_one(
+    tiny_config: Path, tmp_path: Path, train: Train
+) -> None:
     change(tiny_config, max_steps=50, validation_period=25, model_config=NO_DROPOUT)
     common = ["--config", tiny_config, "--output-dir"]
     one = train(*common, tmp_path / "one")
@@ -171,7 +172,7 @@ def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capsys: Any) -
     assert not list(out.glob("checkpoints/*")) and not (out / "metrics.json").exists()
 
 
-def test_bad_input_in_a_process(tmp_path: Path) -> None:
+def test_bad_input_in_a_process(tmp_path: Path, train: Train) -> None:
     """One clear line on standard error, status 2."""
     done = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
     assert done.returncode == 2 and "no.yaml: cannot read it" in only_error(done.stderr)
@@ -191,7 +192,9 @@ def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)
 
 
-def test_a_batch_that_two_processes_cannot_share(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_batch_that_two_processes_cannot_share(
+    tiny_config: Path, tmp_path: Path, train: Train
+) -> None:
     done = train(
         "--config", tiny_config, "--output-dir", tmp_path / "out",
         *settings(global_batch_size=9), processes=2,
@@ -219,7 +222,8 @@ def exact_of(stderr: str, step: int) -> float:
     return float(line.split("exact ")[1].split()[0])
 
 
-def test_the_default_learns_and_wrong_answers_do_not(tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_the_default_learns_and_wrong_answers_do_not(tmp_path: Path, train: Train) -> None:
     """What `make train` runs reaches its scores; with the answers mixed up it is far from them."""
     cache = ["--set", f"data.cache_dir={tmp_path}/cache"]
     every_core = {"LOKY_MAX_CPU_COUNT": str(os.cpu_count())}  # no bits are compared

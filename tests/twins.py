@@ -77,25 +77,25 @@ def hash_of(output: Path) -> str:
     path = list_checkpoints(output / "checkpoints")[-1][1] / "state_dict.pth"
     state = torch.load(path, weights_only=True)
     for part in ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict"):
-        _add(digest, state[part])
+        add_to(digest, state[part])
     metrics = json.loads((output / "metrics.json").read_text())
-    _add(digest, [metrics["best"], metrics["last"]])
+    add_to(digest, [metrics["best"], metrics["last"]])
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():
             digest.update((output / name).read_bytes())
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any) -> None:
+def add_to(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.cpu().numpy().tobytes())
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             digest.update(str(key).encode())
-            _add(digest, value[key])
+            add_to(digest, value[key])
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _add(digest, item)
+            add_to(digest, item)
     else:
         digest.update(repr(value).encode())

@@ -60,5 +60,6 @@ def trial(
     archive: bytes,
     tmp_path: pathlib.Path,
     cache_dir: pathlib.Path,
+    python: str,
 ) -> Trial:
-    return Trial(sandbox, archive, tmp_path, cache_dir, **getattr(request, "param", {}))
+    return Trial(sandbox, archive, tmp_path, cache_dir, python, **getattr(request, "param", {}))

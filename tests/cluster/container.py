@@ -9,7 +9,6 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import uuid
 from typing import Any
 
@@ -68,11 +67,12 @@ class Trial:
         archive: bytes,
         folder: pathlib.Path,
         cache_dir: pathlib.Path,
+        python: str,
         entrypoint: str = "python3 train.py",
         base: dict[str, Any] = TINY,
         **hparams: Any,
     ) -> None:
-        self.sandbox, self.archive = sandbox, archive
+        self.sandbox, self.archive, self.python = sandbox, archive, python
         self.storage = folder / "storage"
         self.storage.mkdir(parents=True)
         storage = {"type": "directory", "container_path": str(self.storage)}
@@ -119,12 +119,12 @@ class Trial:
             "STEPS_COMPLETED": str(steps),
             "HPARAMS": json.dumps(self.config["hyperparameters"]),
             "EXPERIMENT_CONFIG": json.dumps(self.config),
-            "PYTHON_EXECUTABLE": sys.executable,
+            "PYTHON_EXECUTABLE": self.python,
         }
         return {
             **{f"DET_{name}": value for name, value in given.items()},
             **{name: str(free_port()) for name in PORTS},
-            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}",
             "NO_PROXY": "127.0.0.1",
         }
 

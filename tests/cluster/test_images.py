@@ -49,7 +49,8 @@ def test_the_upload_is_small() -> None:
     assert 100_000 < sum(sizes.values()) < 2**20
 
 
-def test_a_trial_runs_from_what_was_uploaded(trial: Trial) -> None:
+def test_a_trial_runs_from_what_was_uploaded(trial: Trial, real_python: str) -> None:
+    trial.python = real_python
     with trial.master() as master:
         done = trial.run(master)
         finished(done, master)

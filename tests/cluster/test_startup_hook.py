@@ -21,6 +21,8 @@ import yaml
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("real_python")
+
 TORCH = "2.7.1+cu126"
 IMAGE = {  # name: version, of an image in which all is there
     "torch": TORCH,

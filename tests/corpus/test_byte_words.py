@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from detalbert.corpus.learn_tokenizer import END_OF_TEXT, train_byte_bpe
 from detalbert.corpus.words import ByteWordEncoder, WordEncoder, make_encoder
 from detalbert.squad.tokenizer import named_tokenizer
+from tests.conftest import max_examples
 from tests.fakes.text import TOKENIZER, contexts
 
 # Pieces of letters that Python's re does not know as such, too.
@@ -58,7 +58,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from(ODD), st.text(max_size=3)), max_size=
 @given(st.lists(TEXTS, max_size=5), st.booleans())
 @example([f"a{END_OF_TEXT}b"], False)
 @example(["a中a", "t\u0250t"], False)
-@hypothesis_settings(max_examples=200)
+@max_examples(200)
 def test_words_are_looked_up_as_they_would_be_encoded(texts: list[str], special: bool) -> None:
     backend = Tokenizer.from_str(BACKEND.to_str())
     backend.encode_special_tokens = special

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detalbert.corpus import packed, storage
 from detalbert.corpus.sources import cut_parts, open_documents, read_exact, unpack_sizes
 from detalbert.errors import UserError
+from tests.conftest import max_examples
 from tests.corpus.documents import write_lines
 
 TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
@@ -24,7 +24,7 @@ def documents(address: Any, part_bytes: int) -> list[str]:
 
 
 @given(st.integers(20, 5000), st.integers(40, 4000), st.sampled_from([".zst", ".gz"]))
-@hypothesis_settings(max_examples=20)
+@max_examples(20)
 def test_parts_share_out_every_line_once(
     tmp_path_factory: Any, part_bytes: int, block: int, suffix: str
 ) -> None:

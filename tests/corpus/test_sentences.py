@@ -3,10 +3,10 @@
 import re
 
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
+from tests.conftest import max_examples
 
 
 def test_sentences() -> None:
@@ -23,7 +23,7 @@ _LETTERS = st.sampled_from([*"aB1.!? \n'\"”)([“À", ". ", ".\n", "Dr. ", "e.
 
 
 @given(st.lists(_LETTERS, max_size=40).map("".join))
-@hypothesis_settings(max_examples=500, deadline=None)
+@max_examples(500)
 def test_sentences_end_where_the_rule_says(text: str) -> None:
     """The rule as it would be written if speed did not matter."""
     end = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")

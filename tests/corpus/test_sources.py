@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detalbert.corpus.sources import open_text, read_documents
+from tests.conftest import max_examples
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -40,7 +40,7 @@ def test_every_source_gives_the_same_documents(part_bytes: int, tmp_path: Path) 
 
 
 @given(st.lists(st.text(NO_LINE_END, max_size=30), max_size=12), st.integers(1, 40), st.booleans())
-@hypothesis_settings(max_examples=150, deadline=None)
+@max_examples(150)
 def test_parts_share_out_every_line_once(
     tmp_path_factory: Any, lines: list[str], part_bytes: int, ends: bool
 ) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detalbert.corpus import words
 from detalbert.corpus.sentences import split_sentences
 from detalbert.squad.tokenizer import named_tokenizer
+from tests.conftest import max_examples
 from tests.fakes.text import TOKENIZER
 
 
@@ -39,7 +39,7 @@ ODD_WORDS += ["\t", "-", ""]
 
 
 @given(st.lists(st.lists(st.sampled_from(ODD_WORDS), max_size=6).map(" ".join), max_size=6))
-@hypothesis_settings(max_examples=300, deadline=None)
+@max_examples(300)
 def test_a_tokenizer_that_keeps_the_space_gives_the_same(sentences: list[str]) -> None:
     """The embedded one: Metaspace alone, so that the tokens of a word hold the space before it."""
     encoder = words.WordEncoder(named_tokenizer(TOKENIZER).backend_tokenizer)

@@ -28,7 +28,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def test_shards_hold_the_text_and_do_not_depend_on_processes(
-    corpus_text: Path, tmp_path: Path
+    corpus_text: Path, tmp_path: Path, fork: None
 ) -> None:
     one = write(corpus_text, tmp_path / "1", shard_mib=0.02, validation_fraction=0.1)
     two = write(corpus_text, tmp_path / "2", 2, shard_mib=0.02, validation_fraction=0.1)
@@ -102,7 +102,9 @@ sys.exit(__main__.main(sys.argv[2:]))
 """
 
 
-def test_cut_at_random_moments_the_shards_are_the_same(corpus_text: Path, tmp_path: Path) -> None:
+def test_cut_at_random_moments_the_shards_are_the_same(
+    corpus_text: Path, tmp_path: Path, fork: None
+) -> None:
     """Real SIGKILLs of the whole process group, two writers, until it is done."""
     data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
@@ -156,7 +158,7 @@ BAD_TEXT = [
     + [(*bad, processes) for bad in BAD_TEXT for processes in (1, 2)],
 )
 def test_bad_text_is_one_line(
-    name: str, content: bytes, said: str, processes: int, tmp_path: Path
+    name: str, content: bytes, said: str, processes: int, tmp_path: Path, fork: None
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_bytes(content)
@@ -169,7 +171,7 @@ def test_bad_text_is_one_line(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_full_disk_is_one_line(
-    processes: int, corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: int, corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -1,7 +1,6 @@
 """Floating-point operations by formula: a known model, and what torch counts."""
 
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -22,9 +21,9 @@ from tests.fakes.encoders import LENGTHS, MODELS, make_model
 from tests.lm.ranks import SHAPES, tiny
 
 
-def test_counting_needs_no_torch() -> None:
+def test_counting_needs_no_torch(real_python: str) -> None:
     code = "import sys, detalbert.engine.flops; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    subprocess.run([real_python, "-c", code], cwd=ROOT, check=True)
 
 
 def test_flops_of_albert_xxlarge_per_real_token() -> None:

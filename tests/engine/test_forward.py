@@ -73,7 +73,7 @@ def test_half_precision_stays_near_fp32() -> None:
         assert off < 0.05 * wanted.norm() or wanted.norm() < 1e-3 * exact[1].norm()
 
 
-def test_compiled_layers_give_the_same_numbers() -> None:
+def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
     torch._dynamo.reset()
     plain, compiled = (
         Forward(make_model(), "fp32", CPU),
@@ -121,7 +121,7 @@ def cut(row: SquadRow, first: int, last: int) -> dict[str, Any]:
 
 
 def test_rows_of_any_length_compile_a_handful_of_times(
-    kernel: None, monkeypatch: pytest.MonkeyPatch
+    kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
     """Dynamo traces the layers for real; only the code generator is left out."""
     torch._dynamo.reset()

@@ -89,7 +89,7 @@ def _addend(rank: int, size: int, scale: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path) -> None:
+def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path, fork: None) -> None:
     mp.start_processes(_rank, (ranks, str(tmp_path)), nprocs=ranks, start_method="spawn")
     seen = [torch.load(tmp_path / f"{rank}.pt") for rank in range(ranks)]
     for name in seen[0]:

@@ -21,6 +21,7 @@ from detalbert.engine.loaders import (
     validation_loader,
 )
 from detalbert.engine.order import TrainOrder
+from tests.conftest import max_examples
 from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
@@ -96,7 +97,7 @@ class Made(Dataset):
 
 
 @pytest.mark.parametrize("size", [10, 200_000])  # through the pipe, through shared memory
-def test_workers_give_what_the_process_itself_gives(size: int) -> None:
+def test_workers_give_what_the_process_itself_gives(size: int, fork: None) -> None:
     assert isinstance(Parcel(Made(size)[0]).buffer, np.ndarray) == (size == 10)
     alone = list(RowLoader(Made(size), range(5)))
     shared = list(RowLoader(Made(size), range(5), num_workers=2))
@@ -105,7 +106,7 @@ def test_workers_give_what_the_process_itself_gives(size: int) -> None:
         assert_same(found, wanted)
 
 
-def test_a_batch_without_rows() -> None:
+def test_a_batch_without_rows(fork: None) -> None:
     class Nothing(Made):
         def __getitem__(self, number: int) -> list[dict[str, Any]]:
             return []
@@ -114,7 +115,7 @@ def test_a_batch_without_rows() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_starts_at_any_step(workers: int) -> None:
+def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
     windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
     order = TrainOrder(windows.lengths, 8, 2, seed=5)
     whole = train_loader(windows, order, 1, 0, 60, workers, pin_memory=False)
@@ -131,7 +132,7 @@ def test_the_loader_starts_at_any_step(workers: int) -> None:
     st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array),
     st.sampled_from([1, 2, 3, 64]),
 )
-@settings(max_examples=40, deadline=None)
+@max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
     windows = make_windows(lengths)
 

@@ -157,7 +157,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def test_states_are_the_tensors_of_four_processes(tmp_path: Path) -> None:
+def test_states_are_the_tensors_of_four_processes(tmp_path: Path, fork: None) -> None:
     measured = start(states, 4, tmp_path)
     for layout, family in itertools.product(LAYOUTS, ("llama", "gpt_neox")):
         sizes = causal_sizes(tiny(family, **WIDE))

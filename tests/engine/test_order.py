@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from detalbert.engine.order import Steps, TrainOrder, deal
 from detalbert.errors import UserError
+from tests.conftest import max_examples
 
 sizes = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 
 
 @given(sizes, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 def test_every_window_once_an_epoch(
     lengths: np.ndarray, slots: int, per_slot: int, seed: int, epochs: int
 ) -> None:
@@ -25,7 +26,7 @@ def test_every_window_once_an_epoch(
 
 
 @given(sizes, st.sampled_from([1, 2, 4]), st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 def test_slots_share_the_batch_of_one(lengths: np.ndarray, slots: int, step: int) -> None:
     alone = TrainOrder(lengths, 8, 1, seed=3)
     shared = TrainOrder(lengths, 8, slots, seed=3)

@@ -15,7 +15,7 @@ from detalbert.engine import profiling
 from detalbert.engine.profiling import StepProfile, describe, summarize
 from detalbert.errors import UserError
 from tests import chaos
-from tests.conftest import TINY_PRETRAINING, configured, settings, train
+from tests.conftest import TINY_PRETRAINING, Train, configured, settings
 from tests.fakes.encoders import compile_with
 from tests.fakes.runs import refusal, run, stop_after
 
@@ -71,7 +71,7 @@ def test_compiled_layers_are_seen(
 
 
 def test_two_slots_leave_one_trace_and_their_exchange_is_seen(
-    tiny_config: Path, tmp_path: Path
+    tiny_config: Path, tmp_path: Path, train: Train
 ) -> None:
     done = train(
         "--config", tiny_config, "--output-dir", tmp_path / "out", *settings(profile_steps=4),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.engine import batches
@@ -20,7 +20,7 @@ from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example, build_windows
-from tests.conftest import LocalRun
+from tests.conftest import LocalRun, max_examples
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_losses_are_those_of_questions_with_known_answers(
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(str.strip)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@max_examples(60)
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
 def test_replies_stand_in_the_text(
     model: Trained, question: str, context: str, threshold: float

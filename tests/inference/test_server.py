@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,9 +61,9 @@ def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Itera
         yield port
 
 
-def start(*words: Any) -> tuple[subprocess.Popen, int]:
+def start(python: str, *words: Any) -> tuple[subprocess.Popen, int]:
     """`predict.py --serve` in a process of its own, and its port."""
-    command = [sys.executable, "predict.py", "--serve", "--port", "0", *map(str, words)]
+    command = [python, "predict.py", "--serve", "--port", "0", *map(str, words)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -215,9 +214,9 @@ def test_a_failure_of_the_model_ends_one_request(
         assert send(port, ASKED)[0] == 200
 
 
-def test_its_two_processes_end_together(local_run: LocalRun) -> None:
+def test_its_two_processes_end_together(local_run: LocalRun, real_python: str) -> None:
     for ended in ("model", "web"):
-        process, port = start("--model", local_run.path)
+        process, port = start(real_python, "--model", local_run.path)
         (web,) = psutil.Process(process.pid).children()
         assert send(port, ASKED)[0] == 200
         (process if ended == "model" else web).kill()
@@ -230,8 +229,8 @@ def test_its_two_processes_end_together(local_run: LocalRun) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals) -> None:
-    process, port = start("--model", local_run.path, "--threshold", "best")
+def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals, python: str) -> None:
+    process, port = start(python, "--model", local_run.path, "--threshold", "best")
     try:
         status, _, reply = send(port, ASKED)
         assert status == 200 and reply["threshold"] == local_run.best["best_f1_thresh"]
@@ -244,7 +243,7 @@ def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals) -> N
 
 
 def test_a_port_that_is_taken_and_a_framework_that_is_missing(
-    local_run: LocalRun, port: int, tmp_path: Any, capsys: Any
+    local_run: LocalRun, port: int, tmp_path: Any, capsys: Any, real_python: str
 ) -> None:
     for words, message in {
         ("--port", str(port)): f"127.0.0.1 port {port}: Address already in use",
@@ -256,7 +255,7 @@ def test_a_port_that_is_taken_and_a_framework_that_is_missing(
         assert message in error and len(error.splitlines()) == 1
     (tmp_path / "fastapi.py").write_text("raise ImportError('gone', name='fastapi')")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "predict.py", "--serve", "--model", str(local_run.path)]
+    command = [real_python, "predict.py", "--serve", "--model", str(local_run.path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1
     said = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"

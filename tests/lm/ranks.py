@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +47,7 @@ def tiny(family: str, **keys: Any) -> PretrainedConfig:
 
 def start(check: Callable, ranks: int, folder: Path, *args: Any) -> list[Any]:
     """What `check(*args)` returns on each of `ranks` processes; a collective waits 60 s at most."""
+    sys.audit("os.fork")  # forkserver itself raises no event here
     processes = [
         _context.Process(target=_rank, args=(check, rank, ranks, folder, args), daemon=True)
         for rank in range(ranks)

@@ -14,6 +14,8 @@ from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from tests.lm.ranks import CPU, rows_of, start, tiny, whole, windows
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 ONE, FOUR, BOTH = Layout(), Layout(shard=4), Layout(shard=2, tensor=2)
 TWO, COPIES = Layout(shard=2), Layout(replicate=2, shard=2)
 

@@ -128,7 +128,7 @@ def load(layout: Layout, folders: dict[str, Path]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(shard=2, tensor=2)], ids=str)
-def test_weights_are_read_into_the_shards(layout: Layout, tmp_path: Path) -> None:
+def test_weights_are_read_into_the_shards(layout: Layout, tmp_path: Path, fork: None) -> None:
     families = [f for f in FOLDERS if layout.tensor == 1 or f != "gpt2"]
     saved = {family: save(family, tmp_path / family) for family in families}
     folders = {family: tmp_path / family for family in families}
@@ -207,7 +207,7 @@ def compare(layout: Layout) -> dict[str, Any]:
     return {"kept": [kept_bytes(model) for model in models], **ranks.train(layout, cases)}
 
 
-def test_bf16_and_checkpointed_layers(tmp_path: Path) -> None:
+def test_bf16_and_checkpointed_layers(tmp_path: Path, fork: None) -> None:
     results = ranks.start(compare, 2, tmp_path, Layout(shard=2))[0]
     plain, checkpointed = results["kept"]
     assert checkpointed < 0.5 * plain

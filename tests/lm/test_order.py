@@ -7,11 +7,11 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lm import order
 from lm.order import WindowOrder, permute
+from tests.conftest import max_examples
 
 SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
 
@@ -21,7 +21,7 @@ def windows_of(order: WindowOrder, steps: int) -> list[tuple[int, int]]:
 
 
 @given(SHARDS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
-@hypothesis_settings(max_examples=150)
+@max_examples(150)
 def test_each_window_once_an_epoch(windows: list[int], batch: int, group: int, seed: int) -> None:
     found = WindowOrder(windows, batch, seed, group)
     everything = [(s, w) for s, count in enumerate(windows) for w in range(count)]

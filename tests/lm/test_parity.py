@@ -10,6 +10,8 @@ from lm.layout import Layout
 from tests.lm import ranks
 from tests.lm.ranks import Case, Trained
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 CASES = {
     "llama": Case("llama", steps=20),
     "tied, two rows and more a step": Case("llama", {"tie_word_embeddings": True}, per_row=1),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -9,6 +10,8 @@ from lm.gradients import accumulate, clip
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from tests.lm.ranks import CPU, rows_of, start, tiny, whole, windows
+
+pytestmark = pytest.mark.usefixtures("fork")
 
 BOTH = Layout(shard=2)
 

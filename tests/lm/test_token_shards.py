@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from detalbert.corpus import chunks, writer
@@ -19,6 +18,7 @@ from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
 from lm.data import load_text, load_tokenizer, write_documents
 from lm.settings import parse_documents_config
+from tests.conftest import max_examples
 from tests.corpus.documents import (
     byte_tokenizer,
     documents_config,
@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(DOCUMENTS.map(lambda texts: ["".join(text) for text in texts]), st.booleans())
-@hypothesis_settings(max_examples=60)
+@max_examples(60)
 def test_shards_hold_the_very_text(tmp_path_factory: Any, texts: list[str], zst: bool) -> None:
     folder = tmp_path_factory.mktemp("text")
     path = write_lines(folder / ("a.jsonl" + ".zst" * zst), texts)
@@ -73,7 +73,12 @@ def test_documents_of_their_own_are_held_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix, processes", [("", 2), (".zst", 1), (".gz", 2)])
 def test_compressed_and_by_more_processes_the_bytes_are_the_same(
-    suffix: str, processes: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str,
+    processes: int,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fork: None,
 ) -> None:
     """In chunks of another size, too."""
     monkeypatch.setattr(chunks, "_LEAST", 3_000)
@@ -84,7 +89,7 @@ def test_compressed_and_by_more_processes_the_bytes_are_the_same(
 
 
 def test_a_folder_of_compressed_files_is_as_one_of_plain_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
     """Shards end within files, files within shards; each file is read by one process at a time."""
     monkeypatch.setattr(chunks, "_LEAST", 2_000)
@@ -138,7 +143,7 @@ def start_slowly(documents: Path, folder: Path) -> int:
     os._exit(0)
 
 
-def test_killed_at_random_moments_the_shards_are_the_same(tmp_path: Path) -> None:
+def test_killed_at_random_moments_the_shards_are_the_same(tmp_path: Path, fork: None) -> None:
     """Real SIGKILLs of the whole process group; a compressed file and a plain one."""
     (tmp_path / "in").mkdir()
     write_lines(tmp_path / "in" / "a.jsonl.zst", TEXTS)

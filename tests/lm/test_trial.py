@@ -13,7 +13,7 @@ from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
 from tests import chaos
-from tests.conftest import TINY_LM, configured, settings, train
+from tests.conftest import TINY_LM, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 
 MS = r"([\d.]+) ms \(\d+%\)"
@@ -69,7 +69,7 @@ def test_cut_and_gone_on_is_the_same_run(
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
+def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, train: Train) -> Path:
     """A run of two processes, each with half of the model, every checkpoint kept."""
     folder = tmp_path_factory.mktemp("two")
     values = configured(TINY_LM, cache_dir, layout={"shard": 2})
@@ -122,7 +122,9 @@ def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_two_processes_cut_and_gone_on_are_the_same_run(two: Path, tmp_path: Path) -> None:
+def test_two_processes_cut_and_gone_on_are_the_same_run(
+    two: Path, tmp_path: Path, train: Train
+) -> None:
     again = back_to(two / "out", 4, tmp_path / "again")
     done = train("--config", two / "lm.yaml", "--output-dir", again, processes=2)
     assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr

@@ -15,6 +15,8 @@ from lm.model import build_model
 from tests.lm import ranks
 from tests.lm.ranks import CPU, Case, Trained, documents_loss, rows_of, tiny, windows
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 # In each layout some rank has fewer rows than another, and with 3 windows on 4 one has none.
 UNEVEN = {
     "5 windows on shard 2": (Layout(shard=2), 5),

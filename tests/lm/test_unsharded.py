@@ -10,6 +10,8 @@ from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from tests.lm.ranks import CPU, start, tiny
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 
 def refused(layout: Layout) -> str:
     """What is said when Determined's loop is about to save a model at `layout`."""

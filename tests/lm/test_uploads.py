@@ -24,6 +24,8 @@ from tests.fakes.s3 import moto_server
 from tests.lm.ranks import start
 from tests.lm.test_elastic import Job
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 METADATA = {"steps_completed": 2}
 KEYS = {"access_key": "any", "secret_key": "any"}
 

@@ -23,6 +23,8 @@ from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from tests.lm.ranks import CPU, start, tiny, whole
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 BOTH, HALVES = Layout(shard=2, tensor=2), Layout(replicate=2, shard=2)
 # Of 54 MB, so that what is held shows.
 LARGE = {"hidden_size": 512, "num_hidden_layers": 4, "intermediate_size": 1536,

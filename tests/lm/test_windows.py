@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lm.windows import Windows
+from tests.conftest import max_examples
 
 
 class InMemory:
@@ -31,7 +31,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_si
 
 
 @given(LENGTHS, st.integers(1, 20))
-@hypothesis_settings(max_examples=200)
+@max_examples(200)
 def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> None:
     shards: Any = InMemory([[length + 1], *lengths])
     windows, across = Windows(shards, length), Windows(shards, length, across_documents=True)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import choose_tokens, corrupt, find_words, read_vocabulary
+from tests.conftest import max_examples
 from tests.fakes.text import VOCABULARY
 
 segment = st.lists(st.integers(5, 24), min_size=1, max_size=60).map(np.array)
@@ -17,7 +18,7 @@ segments = st.lists(segment, min_size=1, max_size=2)
 
 
 @given(segments, st.integers(0, 2**32), st.floats(0.01, 0.9), st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@max_examples(300)
 def test_whole_words_within_the_rate(
     parts: list[np.ndarray], seed: int, fraction: float, max_ngram: int
 ) -> None:

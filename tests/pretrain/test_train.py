@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos
-from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, configured, settings, train
+from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 
 
@@ -71,7 +70,7 @@ def test_a_run_writes_its_files_and_fine_tunes(
 
 
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
     """The config as it ships, on some of its text."""
     services = [path for path in api_text.find_services() if path.parent.parent.name < "ap"]
@@ -106,7 +105,9 @@ def test_without_the_position_it_would_be_another_run(
     assert "models_state_dict" in chaos.differences(tmp_path / "uncut", tmp_path / "cut")
 
 
-def test_two_slots_and_small_micro_batches_compute_the_same(config: Path, tmp_path: Path) -> None:
+def test_two_slots_and_small_micro_batches_compute_the_same(
+    config: Path, tmp_path: Path, train: Train
+) -> None:
     """The loss is a mean over the global batch's hidden tokens, pairs and spans, however dealt."""
     shape = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
     change(config, max_steps=6, optimizer="adamw", span_fraction=0.4, model_config=shape)
@@ -148,7 +149,8 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
     assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
 
 
-def test_the_soak_leaves_no_trace() -> None:
+@pytest.mark.soak
+def test_the_soak_leaves_no_trace(fork: None) -> None:
     config = chaos.chosen(pretraining=True, layout=None)
     found = chaos.soak(
         cuts=1, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], config=config
@@ -156,7 +158,7 @@ def test_the_soak_leaves_no_trace() -> None:
     assert found == []
 
 
-def test_the_entry_point_fine_tunes_without_pretrain() -> None:
+def test_the_entry_point_fine_tunes_without_pretrain(real_python: str) -> None:
     """Only a config with text imports the package."""
     code = "import sys, train; sys.exit('pretrain' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    assert subprocess.run([real_python, "-c", code], cwd=ROOT).returncode == 0

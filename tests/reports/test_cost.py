@@ -186,7 +186,7 @@ def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["cost", "scaling", "plan"])
-def test_no_command_imports_torch(command):
+def test_no_command_imports_torch(command, real_python):
     """They run where the requirements of reports/ are installed and those of training are not."""
     flags = ["--runs", "10", "--pool", "p3.2xlarge"] if command == "plan" else ["--published"]
     code = (
@@ -194,7 +194,7 @@ def test_no_command_imports_torch(command):
         "sys.exit(status or {'torch', 'transformers'} & set(sys.modules) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, command, *flags], cwd=ROOT, capture_output=True, text=True
+        [real_python, "-c", code, command, *flags], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

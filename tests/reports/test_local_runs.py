@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from reports.__main__ import main
-from tests.conftest import ROOT, TINY, configured, train
+from tests.conftest import ROOT, TINY, Train, configured
 from tests.reports.test_cost import TODAY, benchmark, refused, rows
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
+def run_folder(tmp_path_factory, train: Train):
     """What the real entry point leaves behind."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, folder / "cache")))

@@ -5,13 +5,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.prices import load_prices
 from cluster.records import Allocation, Entry, Experiment, Pool, Records, Trial, parse_time
 from reports import bills
 from reports.__main__ import main
+from tests.conftest import max_examples
 from tests.fakes.records import ON_DEMAND, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 
 HOUR = 24.48  # dollars, on demand
@@ -149,7 +150,7 @@ def clusters(draw: Any) -> Records:
     return Records(tuple(experiments), pool, START + datetime.timedelta(9), entries)
 
 
-@settings(max_examples=100)
+@max_examples(100)
 @given(clusters())
 def test_bills_and_idle_time_of_nobody_add_up_to_the_machines(cluster):
     """To the cent; and an experiment's bill is the same whether the others are named or not."""

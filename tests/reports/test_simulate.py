@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.market import CASES, Constant, Trace
 from reports.settings import Settings
 from reports.simulate import Job, running_seconds, simulate
+from tests.conftest import max_examples
 
 # The published 64-slot job on eight spot p3.16xlarge.
 JOB = Job(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
@@ -205,7 +206,7 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 @given(jobs, st.floats(0, 0.5), st.sampled_from([0.0, 300.0]))
 def test_no_run_is_shorter_than_its_work_and_a_higher_price_costs_more(job, rate, wait):
     market = Constant(rate, wait)

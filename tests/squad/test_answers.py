@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.windows import Example, Windows, build_windows
+from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, decode, decoding_cases, plain_n_best, tensors
 
 
@@ -40,7 +41,7 @@ def plain_answers(
 
 
 @given(decoding_cases(), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=100, derandomize=True)
+@max_examples(100)
 def test_answers_do_not_depend_on_batches_or_their_order(case: Any, random: Any) -> None:
     (examples, windows), logits, k, longest = case
     whole = [decode(windows, logits, range(len(windows)), k, longest)]

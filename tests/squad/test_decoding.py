@@ -4,16 +4,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from detalbert.squad import decoding
 from detalbert.squad.decoding import best_spans
 from detalbert.squad.windows import Example, build_windows
+from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, WORDS, decode, decoding_cases, plain_n_best, tensors
 
 
 @given(decoding_cases())
-@settings(deadline=None, max_examples=100, derandomize=True)
+@max_examples(100)
 def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
     (_, windows), logits, k, longest = case
     found = decode(windows, logits, range(len(windows)), k, longest)
@@ -32,7 +33,7 @@ def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
 
 
 @given(decoding_cases())
-@settings(deadline=None, max_examples=100, derandomize=True)
+@max_examples(100)
 def test_a_device_finds_the_spans_that_the_host_finds(case: Any) -> None:
     (_, windows), logits, k, longest = case
     row: dict[str, Any] = tensors(windows.pack(np.arange(len(windows))))

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from detalbert.squad import encoding
 from detalbert.squad.encoding import Tokens, encode, encode_whole, treats_words_apart
+from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, read_squad
 
 
@@ -46,7 +47,7 @@ def assert_equal(ours: Tokens, whole: Tokens) -> None:
 
 @pytest.mark.parametrize("kind", sorted(BACKENDS))
 @given(st.lists(st.lists(st.sampled_from(ODD), max_size=12).map("".join), min_size=1, max_size=9))
-@settings(deadline=None, max_examples=150, derandomize=True)
+@max_examples(150)
 def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
     assert treats_words_apart(BACKENDS[kind])
     assert_equal(encoding._encode_words(BACKENDS[kind], texts), encode_whole(BACKENDS[kind], texts))

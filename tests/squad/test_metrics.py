@@ -5,11 +5,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.squad.metrics import answer_words, exact_match, f1, score
 from detalbert.squad.windows import Example
+from tests.conftest import max_examples
 from tests.fakes.questions import read_squad
 
 
@@ -57,7 +58,7 @@ WORDS = st.lists(st.sampled_from(["red", "blue", "the", "go", "go"]), max_size=5
 
 
 @given(WORDS, WORDS)
-@settings(deadline=None, max_examples=150, derandomize=True)
+@max_examples(150)
 def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
     bags = [Counter(answer_words(text)) for text in (prediction, gold)]
     same, sizes = sum((bags[0] & bags[1]).values()), [sum(bag.values()) for bag in bags]
@@ -135,7 +136,7 @@ def plain_best(
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
-@settings(deadline=None, max_examples=150, derandomize=True)
+@max_examples(150)
 def test_best_thresholds(rows: list[tuple], random: Any) -> None:
     """Odds are whole numbers, so many are equal: the odds file's order decides among those."""
     examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]

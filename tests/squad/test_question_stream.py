@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
 from detalbert.squad import question_stream, world
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
+from tests.conftest import max_examples
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
 NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}
@@ -83,7 +84,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@max_examples(200)
 @given(
     before=st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_size=3),
     data=st.lists(values, max_size=5),

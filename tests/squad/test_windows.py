@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.windows import Example, Windows, build_windows
+from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
 
 
@@ -81,7 +82,7 @@ def assert_windows_equal(windows: Windows, expected: list[dict[str, Any]]) -> No
 
 
 @given(cut_lists())
-@settings(deadline=None, max_examples=150, derandomize=True)
+@max_examples(150)
 def test_windows_are_those_of_the_pairwise_call(case: Any) -> None:
     examples, tokenizer, length, stride = case
     windows = build_windows(examples, tokenizer, length, stride)
@@ -90,7 +91,7 @@ def test_windows_are_those_of_the_pairwise_call(case: Any) -> None:
 
 
 @given(cut_lists())
-@settings(deadline=None, max_examples=60, derandomize=True)
+@max_examples(60)
 def test_every_context_token_is_in_a_window(case: Any) -> None:
     examples, tokenizer, length, stride = case
     windows = build_windows(examples, tokenizer, length, stride)
@@ -102,7 +103,7 @@ def test_every_context_token_is_in_a_window(case: Any) -> None:
 
 
 @given(cut_lists(), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@max_examples(60)
 def test_pack_takes_windows_in_any_order(case: Any, seed: int) -> None:
     windows = build_windows(*case)
     chosen = np.random.default_rng(seed).integers(0, len(windows), size=5)

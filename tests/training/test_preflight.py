@@ -82,7 +82,7 @@ def nvidia_smi(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any) -> None:
+def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any, fork: None) -> None:
     nvidia_smi("GPU-a, 15000, 16160", "GPU-b, 2000, 16160", "GPU-c, [N/A], [N/A]")
     hparams = HParams(max_tokens_per_forward=1024)
     memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
@@ -96,7 +96,7 @@ def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any) -> None:
     preflight.check_gpu_memory(["GPU-b"], small, auto, 12_000_000)
 
 
-def test_memory_is_not_judged_without_nvidia_smi(nvidia_smi: Any) -> None:
+def test_memory_is_not_judged_without_nvidia_smi(nvidia_smi: Any, fork: None) -> None:
     nvidia_smi("Failed to initialize NVML", status=9)
     assert preflight.gpu_memory() == []
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
@@ -247,12 +247,12 @@ def ranks(behave: str) -> list[subprocess.Popen]:
     ]
 
 
-def test_an_all_reduce_of_two_ranks() -> None:
+def test_an_all_reduce_of_two_ranks(fork: None) -> None:
     assert [process.communicate(timeout=600)[0] for process in ranks("well")] == ["ok\n", "ok\n"]
 
 
 @pytest.mark.parametrize("behave", ["absent", "late"])
-def test_a_rank_that_does_not_answer_is_noticed(behave: str) -> None:
+def test_a_rank_that_does_not_answer_is_noticed(behave: str, fork: None) -> None:
     here, absent = ranks(behave)
     try:
         said = here.communicate(timeout=600)[0]

@@ -23,7 +23,7 @@ from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, n
 from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
 from tests import chaos
-from tests.conftest import NO_DROPOUT, TINY, configured, settings, train
+from tests.conftest import NO_DROPOUT, TINY, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
 
 
@@ -67,7 +67,7 @@ def test_without_its_parts_it_would_be_another_run(
 
 
 def test_one_slot_then_two(
-    exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exact_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Train
 ) -> None:
     """Elastic: the same windows in the same steps, parameters to fp32 tolerance."""
     change(exact_config, model_config=NO_DROPOUT)
@@ -161,7 +161,7 @@ def refused(config: Path, output: Path, message: str, capsys: Any, *more: Any) -
 
 
 def test_another_run_is_refused_and_the_difference_named(
-    finished: Path, copied: Path, capsys: Any
+    finished: Path, copied: Path, capsys: Any, fork: None
 ) -> None:
     config = finished / "tiny.yaml"
     rate = settings(base_learning_rate=0.5)

@@ -9,7 +9,7 @@ import pytest
 
 from detalbert.engine import progress
 from detalbert.training.checkpoints import list_checkpoints
-from tests.conftest import settings, train
+from tests.conftest import Train, settings
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import newest, run, wait_for
 
@@ -71,7 +71,7 @@ def steps_saved(output: Path) -> list[int]:
 
 
 def test_an_advice_to_one_machine_makes_all_ranks_save_at_the_same_step(
-    service: MetadataServer, tiny_config: Path, tmp_path: Path
+    service: MetadataServer, tiny_config: Path, tmp_path: Path, train: Train
 ) -> None:
     service.rebalance = ADVICE
     more = settings(max_steps=60, reporting_period=2, validation_period=60)

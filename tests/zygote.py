@@ -1,0 +1,120 @@
+"""A `python3` for tests whose programs are forks of one process that has imported torch already.
+
+A start of train.py takes 6 s of CPU time for imports, a fork 0.1 s. The program takes Python's own
+arguments, has the zygote fork, forwards signals, ends as the fork ends. Killed, it takes it along.
+Scripts and `-m` are forked, all else goes to the real Python. The zygote has computed nothing and
+started no thread. What libraries read while imported (GOMP_SPINCOUNT, HF_HUB_OFFLINE) is the
+zygote's, and a fork's parent is the zygote: a test about one of these starts Python for real.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import importlib
+import os
+import pickle
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+LARGE = """
+datasets determined.common.api.bindings determined.pytorch torch_optimizer torch._dynamo
+torch.distributed.checkpoint.state_dict torch.distributed.elastic.rendezvous.dynamic_rendezvous
+torch.distributed.fsdp torch.distributed.launcher.api torch.utils.tensorboard
+transformers.models.albert.modeling_albert transformers.models.llama.modeling_llama""".split()
+SIZE = 1 << 20  # bytes of a request: arguments and environment
+
+
+def run(owner: str, python: str, program: str, *words: str) -> None:
+    """Be the command: have the zygote fork, wait for the fork's end, end in the same way."""
+    options = list(words[words[:1] == ("-u",) :])
+    if not options or not (options[0].endswith(".py") or options[0] == "-m"):
+        os.execv(python, [python, *words])
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SIZE)
+    while link.connect_ex(f"\0zygote-{owner}"):  # it is being started
+        time.sleep(0.02)
+    request = pickle.dumps((program, options, os.getcwd(), dict(os.environ)))
+    socket.send_fds(link, [request], [0, 1, 2, os.open("/proc/self/ns/mnt", os.O_RDONLY)])
+    pid = int(link.recv(32))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    status = os.waitstatus_to_exitcode(int(link.recv(32) or signal.SIGKILL))
+    if status < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def serve(owner: str) -> None:
+    """Fork for each request until process `owner` ends. An owner's second zygote ends at once."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(f"\0zygote-{owner}")
+    except OSError:
+        return
+    listener.listen(256)
+    for name in LARGE:
+        importlib.import_module(name)
+    forks: dict = {}  # a fork's link and its process descriptor -> (process id, both)
+    while os.path.exists(f"/proc/{owner}"):
+        for ready in select.select([listener, *forks], [], [], 5)[0]:
+            if ready is listener:
+                link = listener.accept()[0]
+                data, files, _, _ = socket.recv_fds(link, SIZE, 4)
+                if not (pid := os.fork()):
+                    for other in (listener, link, *forks):
+                        os.close(other if isinstance(other, int) else other.detach())
+                    become(files, *pickle.loads(data))
+                for file in files:
+                    os.close(file)
+                link.send(str(pid).encode())
+                ended = os.pidfd_open(pid)
+                forks[link] = forks[ended] = pid, link, ended
+            elif ready in forks:
+                pid, link, ended = forks[ready]
+                if ready is link:  # the command was killed
+                    os.kill(pid, signal.SIGKILL)
+                status = os.waitpid(pid, 0)[1]
+                del forks[link], forks[ended]
+                os.close(ended)
+                with link, contextlib.suppress(OSError):
+                    link.send(str(status).encode())
+
+
+def become(files: list[int], program: str, words: list[str], cwd: str, env: dict) -> None:
+    """Be Python with these words, from start to end, in this fork."""
+    ctypes.CDLL(None).setns(files[3], 0)
+    for number in range(3):
+        os.dup2(files[number], number)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]  # a TextIO
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    module = words[0] == "-m"
+    sys.executable, sys.argv = program, words[module:]
+    sys.path[0] = cwd if module else os.path.dirname(os.path.abspath(words[0]))
+    status = 0
+    try:
+        if module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else end.code is not None
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # as Python does when it ends
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(status & 255)
+
+
+if __name__ == "__main__":
+    {"run": run, "serve": serve}[sys.argv[1]](*sys.argv[2:])
