@@ -309,6 +309,20 @@ def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
 
 
 @pytest.fixture(scope="session")
+def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
+    """TINY, its config in tiny.yaml, trained into out/ with all three checkpoints; to copy."""
+
+    def fill(folder: pathlib.Path) -> None:
+        storage = {"checkpoint_storage": {"save_trial_latest": 3}}
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, cache_dir) | storage))
+        done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "out")
+        assert done.returncode == 0, done.stderr
+        (folder / "shown").write_text(done.stderr)
+
+    return once("finished", fill)
+
+
+@pytest.fixture(scope="session")
 def model(local_run: LocalRun) -> Trained:
     """The best of `local_run`."""
     return load_model(str(local_run.path))

@@ -17,15 +17,16 @@ from detalbert.inference import answering, model_card
 from detalbert.inference.export import export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
-from tests.conftest import LocalRun
+from tests.conftest import LocalRun, Once
 
 
 @pytest.fixture(scope="module")
-def folder(local_run: LocalRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export") / "some" / "model"
-    words = ["--model", local_run.path, "--export", folder, "--license", "apache-2.0"]
-    assert predict.main([str(word) for word in words]) == 0
-    return folder
+def folder(local_run: LocalRun, once: Once) -> Path:
+    def fill(folder: Path) -> None:
+        words = ["--model", local_run.path, "--export", folder / "some" / "model"]
+        assert predict.main([*map(str, words), "--license", "apache-2.0"]) == 0
+
+    return once("exported", fill) / "some" / "model"
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -1,5 +1,6 @@
 """`predict.py` with a run of train.py: its validation again, prompts, what is refused."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 import predict
 from detalbert.inference import find, web
 from lm.inference.load import open_source
-from tests.conftest import ROOT, TINY_LM, configured
+from tests.conftest import ROOT, TINY_LM, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import newest, run
@@ -20,9 +21,12 @@ SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accu
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
+def trained(once: Once, cache_dir: Path) -> Path:
     """The output directory of a run, beside the text that it validated on."""
-    folder = tmp_path_factory.mktemp("run")
+    return once("lm", functools.partial(fill, cache_dir)) / "out"
+
+
+def fill(cache_dir: Path, folder: Path) -> None:
     text, held = folder / "text.jsonl", folder / "held.jsonl"
     for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
         rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
@@ -32,7 +36,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
     values["data"]["shard_mib"] = 0.001
     (folder / "lm.yaml").write_text(yaml.safe_dump(values))
     assert run(folder / "lm.yaml", folder / "out") == 0
-    return folder / "out"
 
 
 def best(output: Path) -> dict[str, float]:

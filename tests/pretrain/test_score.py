@@ -16,20 +16,22 @@ import train
 from detalbert.training.folder import claim_folder
 from pretrain import score
 from tests import chaos
-from tests.conftest import TINY, TINY_PRETRAINING, configured
+from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.runs import run, wait_for
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
+def pretrained(once: Once, cache_dir: Path) -> Path:
     """A pretraining with checkpoints after 4, 8 and 12 steps, and validations after 8 and 12."""
-    folder = tmp_path_factory.mktemp("pretraining")
     config = configured(TINY_PRETRAINING, cache_dir, validation_period=8)
     config["checkpoint_storage"] = {"save_trial_latest": 3}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert run(folder / "config.yaml", folder / "run") == 0
-    return folder / "run"
+
+    def fill(folder: Path) -> None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        assert run(folder / "config.yaml", folder / "run") == 0
+
+    return once("pretrained", fill) / "run"
 
 
 @pytest.fixture

@@ -9,18 +9,14 @@ import pytest
 import yaml
 
 from reports.__main__ import main
-from tests.conftest import ROOT, TINY, Train, configured
+from tests.conftest import ROOT
 from tests.reports.test_cost import TODAY, benchmark, refused, rows
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory, train: Train):
+def run_folder(finished):
     """What the real entry point leaves behind."""
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, folder / "cache")))
-    done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "run")
-    assert done.returncode == 0, done.stderr
-    return folder / "run"
+    return finished / "out"
 
 
 def test_a_real_local_run_is_priced(capsys, run_folder):

@@ -4,13 +4,11 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from determined import core
 from determined.pytorch import load_trial_from_checkpoint_path
 
@@ -23,7 +21,7 @@ from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, n
 from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
 from tests import chaos
-from tests.conftest import NO_DROPOUT, TINY, Train, configured, settings
+from tests.conftest import NO_DROPOUT, TINY, Train, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
 
 
@@ -81,16 +79,6 @@ def test_one_slot_then_two(
     uncut, cut = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("uncut", "cut"))
     for name, value in uncut.items():
         torch.testing.assert_close(value, cut[name], rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A finished run with three checkpoints; tests work on copies."""
-    folder = tmp_path_factory.mktemp("finished")
-    config = {**configured(TINY, folder / "cache"), "checkpoint_storage": {"save_trial_latest": 3}}
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
-    assert run(folder / "tiny.yaml", folder / "out") == 0
-    yield folder
 
 
 @pytest.fixture
