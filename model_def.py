@@ -36,7 +36,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-class SquadTrial(StepTrial):
+class SquadTrial(StepTrial[HParams, SquadRow]):
     """Fine-tunes a Hugging Face encoder on SQuAD.
 
     Args: given: hyperparameters and data, where the caller has them; else `context` says them.
@@ -57,7 +57,7 @@ class SquadTrial(StepTrial):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
-        order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.seed)
+        order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
         return train_loader(windows, order, **self.loading())
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
@@ -73,7 +73,7 @@ class SquadTrial(StepTrial):
         self.meter.update(row, losses)
         return losses.sum() / self.share
 
-    def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:

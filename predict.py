@@ -201,7 +201,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     if args.prompt is not None:
         prompt = args.prompt
         if prompt == "-":
-            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
         command.print_completion(source, prompt, given, args.json)
     elif args.perplexity is not None:
@@ -238,7 +238,7 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
     """Questions from standard input, one a line, until it ends."""
     from detalbert.inference.reply import ask
 
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
     terminal = sys.stdin.isatty()
     while True:
         if terminal:

@@ -27,9 +27,9 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 log = logging.getLogger("detalbert.train")
 if __name__ == "__main__":
@@ -135,7 +135,7 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
     else:
         checkpoint = resume.find_checkpoint(resume_from, output, training.identity())
     folder.write_config(output, training.config)
-    return checkpoint and str(checkpoint)
+    return str(checkpoint) if checkpoint else None
 
 
 def train_locally(
@@ -174,6 +174,7 @@ def train_locally(
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
             loop.run()
+        assert loop.state is not None
         done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
@@ -181,12 +182,13 @@ def train_locally(
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """The chief's part after `done` steps: say how the run ended, and how well."""
-    if done < training.hparams.max_steps:
+    if done < cast(int, training.hparams.max_steps):
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if metrics.sums["windows"]:  # it trained: its last checkpoint's seconds belong in there
         metrics.write_metrics()
-    display.say_end(metrics.best(), training.workload.shown)
+    if best := metrics.best():
+        display.say_end(best, training.workload.shown)
     log.info("%s are in %s", training.workload.leaves, metrics.path)
 
 
@@ -209,13 +211,13 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         stop = spot.ThroughTheMaster()
         told = Told(context._core.preempt, stop.by, chief)  # private: init() hands it out nowhere
         asked = functools.partial(told, auto_ack=False)
-        steps = EveryOrStop(Every(hparams.reporting_period, done), asked)
+        steps: Container = EveryOrStop(Every(hparams.reporting_period, done), asked)
         if config["searcher"]["name"] != "single":
             steps = search.UntilDropped(steps, hparams, context)
         watch = hparams.spot_notice and context.distributed.local_rank == 0
         early = spot.EarlyCheckpoint(hparams, context.distributed, done)
         with spot.watching(watch, stop.request, early.request):
-            fit = functools.partial(sharded.fit, trial, context, info)
+            fit: Callable[..., None] = functools.partial(sharded.fit, trial, context, info)
             if not workload.sharded:
                 fit = pytorch.Trainer(trial, context).fit
             fit(
@@ -238,7 +240,7 @@ def fit_arguments(
     config, hparams = training.config, training.hparams
     return {
         "checkpoint_period": pytorch.Batch(early),
-        "validation_period": pytorch.Batch(hparams.validation_period),
+        "validation_period": pytorch.Batch(cast(int, hparams.validation_period)),
         "reporting_period": pytorch.Batch(reports),
         "checkpoint_policy": config.get("checkpoint_policy") or "best",
         "step_zero_validation": bool(config.get("perform_initial_validation")),

@@ -57,9 +57,8 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
 
 def _models_language(config: Mapping[str, Any]) -> bool:
     data, hparams = config.get("data"), config.get("hyperparameters")
-    named = isinstance(data, Mapping) and {"documents", "shards"} & data.keys()
     split = isinstance(hparams, Mapping) and "layout" in hparams
-    return bool(named) and ("documents" in data or split)
+    return isinstance(data, Mapping) and ("documents" in data or ("shards" in data and split))
 
 
 def _pretrains(config: Mapping[str, Any]) -> bool:

@@ -112,7 +112,7 @@ def _session(address: str, wanted: str | None) -> api.Session:
     store = authentication.TokenStore(address)
     user, password, _ = authentication.default_load_user_password(wanted, None, store)
     env_user = authentication.get_det_username_from_env()
-    tokens = [(user, store.get_token(user))]
+    tokens: list[tuple[str | None, str | None]] = [(user, store.get_token(user))]
     if wanted in (None, env_user):
         tokens.append((env_user, authentication.get_det_user_token_from_env()))
     for name, token in tokens:

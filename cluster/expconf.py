@@ -53,7 +53,7 @@ _HALVING = {
     **_CONCURRENT,
     **_LENGTHS,
 }
-SEARCHERS = {
+SEARCHERS: dict[str, dict[str, Any]] = {
     "single": _LENGTHS,
     "random": {"max_trials": schema.POSITIVE, **_CONCURRENT, **_LENGTHS},
     "grid": {**_CONCURRENT, **_LENGTHS},

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cluster.fleet import pool_name, slots_of
 from cluster.masterconf import Cluster, Pool
@@ -103,8 +103,8 @@ def _check_trial(
     except UserError as error:
         yield _from_error(file, error)
         return
-    for error in unknown:
-        yield _from_error(file, error)._replace(warning=True)
+    for fault in unknown:
+        yield _from_error(file, fault)._replace(warning=True)
     if hparams is None:
         return
     if hparams.global_batch_size % slots and not _split(hparams):
@@ -196,7 +196,7 @@ def _check_on_pool(
             yield from _check_loss(file, planned)
 
 
-def _split(hparams: StepHParams) -> bool:
+def _split(hparams: StepHParams) -> TypeGuard[LmHParams]:
     return isinstance(hparams, LmHParams)
 
 

@@ -15,9 +15,9 @@ SHOWN = 8
 
 def table(planned: Planned) -> list[dict[str, Any]]:
     """A row for each of the first layouts. Raises UserError for an encoder, which is not split."""
-    if planned.layout is None:
-        raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
     config, hparams, pool, model, slots, *_ = planned
+    if not isinstance(hparams, LmHParams):
+        raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
     return [_row(each) for each in ranked(config, hparams, pool, model, slots)[:SHOWN]]
 
 
@@ -32,8 +32,8 @@ def ranked(
         for shard in _divisors(slots // tensor):
             for checkpointing in ("none", "full"):
                 layout = {"shard": shard, "tensor": tensor}
-                changed = {"layout": layout, "activation_checkpointing": checkpointing}
-                changed = dataclasses.replace(hparams, **changed)
+                keys: dict[str, Any] = {"layout": layout, "activation_checkpointing": checkpointing}
+                changed = dataclasses.replace(hparams, **keys)
                 try:
                     found.append(planner.plan_model(config, changed, pool, model, slots))
                 except UserError:  # heads that the tensor does not divide, no plan
@@ -44,7 +44,7 @@ def ranked(
 
 
 def _at_most(planned: Planned) -> Planned:
-    budget = {"max_tokens_per_forward": _forward(planned)}
+    budget: dict[str, Any] = {"max_tokens_per_forward": _forward(planned)}
     return planned._replace(hparams=dataclasses.replace(planned.hparams, **budget))
 
 
@@ -60,12 +60,14 @@ def _divisors(number: int) -> list[int]:
 
 
 def _row(planned: Planned) -> dict[str, Any]:
-    layout, rate = planned.layout, planned.hparams.global_batch_size * planned.window / planned.step
+    layout, hparams = planned.layout, planned.hparams
+    assert layout is not None and isinstance(hparams, LmHParams)
+    rate = hparams.global_batch_size * planned.window / planned.step
     return {
         "replicate": layout.replicate,
         "shard": layout.shard,
         "tensor": layout.tensor,
-        "activation_checkpointing": planned.hparams.activation_checkpointing,
+        "activation_checkpointing": hparams.activation_checkpointing,
         "max_tokens_per_forward": planned.tokens,
         "GiB": round(planned.memory.at(planned.tokens) / 2**30, 1),
         "compute s": round(planned.compute, 2),

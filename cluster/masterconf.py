@@ -1,7 +1,7 @@
 """A master config (0.38.1): what its keys do not say by themselves, and its pools."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cluster import gotext, schema
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
@@ -115,6 +115,10 @@ class Pool(NamedTuple):
     root_gib: int = 200  # of a machine's root volume, 0.38.1's default
     own: bool = False  # machines of your own, which no provider starts
     tasks: dict[str, Any] | None = None  # its task_container_defaults over the master's
+
+    @property
+    def known_gpu(self) -> Gpu:
+        return cast(Gpu, self.gpu)  # of a pool that is known to have one
 
 
 class Cluster(NamedTuple):

@@ -127,7 +127,7 @@ def lines(planned: Planned) -> Iterator[Line]:
     if memory.head:
         yield Line("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time")
     yield Line("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation")
-    gpu = planned.pool.gpu
+    gpu = planned.pool.known_gpu
     yield Line(
         "of a GPU", _gib(total), how=f"of {gpu.gigabytes} GB, {total / GIB / gpu.gigabytes:.0%}"
     )
@@ -149,11 +149,11 @@ def _times(planned: Planned) -> Iterator[Line]:
     if planned.machines > 1:
         machine = MACHINES.get(planned.pool.instance)
         for efa in (False, True):
-            speed = machine and (machine.efa if efa else machine.plain)
-            if speed:
+            gbits = machine and (machine.efa if efa else machine.plain)
+            if gbits:
                 kind = "EFA" if efa else "one plain interface"
                 used = " (this one)" if efa == planned.efa else ""
-                how = f"{planned.sent / 1e9:.1f} GB a machine, {speed} Gbit/s by {kind}{used}"
+                how = f"{planned.sent / 1e9:.1f} GB a machine, {gbits} Gbit/s by {kind}{used}"
                 yield Line("network a step", f"{planned.network(efa):.2f} s", how=how)
     speed = tokens / planned.step
     how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
@@ -176,7 +176,7 @@ def _bill(planned: Planned) -> Iterator[Line]:
     tokens = steps * planned.hparams.global_batch_size * planned.window
     how = f"{steps:,} steps, {tokens / 1e9:.2f} G tokens"
     yield Line("run", f"{steps * planned.step / 3600:,.1f} h", rate.source, how)
-    price = load_prices().get(planned.pool.instance)
+    price: Any = load_prices().get(planned.pool.instance)
     for spot in (True, False) if price else ():
         dollars = planned.dollars(price, spot)
         how = f"{planned.machines} x {price.instance} at ${price.hourly(spot):,.2f} an hour"

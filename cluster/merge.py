@@ -15,7 +15,7 @@ def merge(config: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
     for key, name in (("bind_mounts", "container_path"), ("log_policies", "name")):
         merged[key] = _added(config.get(key), template.get(key), name)
     own, other = mapping(config.get("environment")), mapping(template.get("environment"))
-    variables = [other.get("environment_variables"), own.get("environment_variables")]
+    variables: list[Any] = [each.get("environment_variables") for each in (other, own)]
     if all(isinstance(each, list) for each in variables):
         merged["environment"]["environment_variables"] = [*variables[0], *variables[1]]
     merged["checkpoint_storage"] = merge_storage(config, template.get("checkpoint_storage")).get(

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
@@ -48,19 +48,19 @@ def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Mode
     that make no model, of which the workload says why.
     Raises UserError for a language model whose sizes do not fit its windows.
     """
-    kind = type(hparams)
-    if kind is LmHParams:
-        found = _language(mapping(config.get("data")), hparams, root)
+    kind: Any = type(hparams)
+    if isinstance(hparams, LmHParams):
+        found: Any = _language(mapping(config.get("data")), hparams, root)
     else:
         found = _encoder(hparams, root)
     if found is None:
         return None
-    sizes = _sizes(kind, type(found), found.to_json_string(use_diff=False))
+    sizes = _sizes(kind, found.__class__, found.to_json_string(use_diff=False))
     return Model(found, sizes) if sizes is not None and sizes.family in KEPT else None
 
 
 @functools.lru_cache(maxsize=64)
-def _sizes(kind: type, config_class: type[PretrainedConfig], text: str) -> Sizes | None:
+def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
     config = config_class.from_dict(json.loads(text))
     if kind is LmHParams:
         return causal_sizes(config)
@@ -73,7 +73,7 @@ def _sizes(kind: type, config_class: type[PretrainedConfig], text: str) -> Sizes
 
 def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
     if hparams.model is None:
-        keys = hparams.model_config or {}
+        keys: Any = hparams.model_config or {}
         if isinstance(hparams, PretrainHParams):
             keys = hparams.model_keys()
     else:
@@ -97,7 +97,7 @@ def _language(data: dict[str, Any], hparams: LmHParams, root: Path) -> Pretraine
     if not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
     try:
-        return read_config(None, keys, Pieces(pieces), hparams.max_seq_length)
+        return read_config(None, keys, cast(Any, Pieces(pieces)), hparams.max_seq_length)
     except UserError:
         raise
     except (ValueError, TypeError, KeyError):

@@ -6,7 +6,7 @@ other runs do without.
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster import goyaml
 from cluster.machines import gpu_of
@@ -36,7 +36,7 @@ class Pace:
         values = single_values(mapping(self.config.get("hyperparameters")))
         self.hparams = parsers(self.config).hyperparameters(values)
         self.batch = self.hparams.global_batch_size * self.hparams.max_seq_length  # tokens a step
-        self.model = find_model(self.config, self.hparams, ROOT)
+        self.model: Any = find_model(self.config, self.hparams, ROOT)
         if self.model is None:
             raise UserError(
                 f"{path}: hyperparameters.model: its sizes are not known; see lm_1b.yaml"
@@ -59,7 +59,7 @@ class Pace:
 
     def at(self, slots: int, price: Price) -> tuple[float, str]:
         """The rate, and whether that is published or modelled."""
-        planned = self._plan(slots, price.instance, price.slots)
+        planned: Any = self._plan(slots, price.instance, price.slots)
         return self.batch / planned.step, planned.rate.source
 
 

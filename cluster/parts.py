@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from cluster import goregexp, gotext, schema
-from cluster.schema import FLAG, TEXT, Either, Map, Rule, Seq, Spec, Union_, Value, keys
+from cluster.schema import FLAG, TEXT, Either, Form, Map, Rule, Seq, Spec, Union_, Value, keys
 
 _PATHS = "host_path storage_path propagation container_path checkpoint_path tensorboard_path"
 STORAGES = {
@@ -71,7 +71,7 @@ _MOUNT = {
 
 def _targets_problem(mounts: list[Any]) -> str | None:
     """Docker takes no two mounts, or devices, at one place."""
-    paths = [mount.get("container_path") for mount in schema.mappings(mounts)]
+    paths: list[Any] = [mount.get("container_path") for mount in schema.mappings(mounts)]
     paths = [posixpath.normpath(path) for path in paths if isinstance(path, str)]
     twice = sorted({path for path in paths if paths.count(path) > 1})
     return f"two go to container_path {twice[0]!r}; change one" if twice else None
@@ -149,7 +149,7 @@ IMAGE_NAME = Value(
 )
 
 
-def by_device(form: type, spec: Spec, whole: Spec) -> Either:
+def by_device(form: type, spec: Spec, whole: Form) -> Either:
     """`whole`, of type `form`, or `spec` for each kind of device. `gpu` is cuda's old name."""
     return Either({form: whole, dict: Map(keys(spec, "cpu cuda rocm gpu"), deprecated=NO_GPU)})
 

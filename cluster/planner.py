@@ -51,7 +51,7 @@ class Planned(NamedTuple):
     @property
     def most(self) -> int:
         """Tokens of the largest forward that fits."""
-        return self.memory.tokens(self.pool.gpu.gigabytes)
+        return self.memory.tokens(self.pool.known_gpu.gigabytes)
 
     @property
     def tokens(self) -> int:
@@ -143,8 +143,8 @@ def plan_model(
     config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
 ) -> Planned:
     """Of a known model on so many slots of a pool with a GPU. Raises UserError as `plan` does."""
-    half, length = hparams.precision != "fp32", hparams.max_seq_length
-    grid = not (pool.gpu.has_bf16 and half)
+    half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
+    grid = not (gpu.has_bf16 and half)
     efa = traffic.has_efa(config, pool)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
@@ -152,15 +152,14 @@ def plan_model(
         memory = split_memory(model.sizes, layout, hparams, grid)
         checkpointing = hparams.activation_checkpointing == "full"
         flops = speeds.causal_token(model.config, length)
-        rate = speeds.language_rate(model.sizes, flops, pool.gpu, slots, length, checkpointing)
-        facts = layout, memory, length, flops, rate, efa
+        rate = speeds.language_rate(model.sizes, flops, gpu, slots, length, checkpointing)
+        facts: tuple[Any, ...] = layout, memory, length, flops, rate, efa
     else:
-        pretraining = isinstance(hparams, PretrainHParams)
-        masked = hparams.masked_fraction if pretraining else 0.0
+        masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
         memory = replicated(model.sizes, slots, half, grid, masked)
-        window = length * (1 if pretraining or not pool.gpu.has_bf16 else speeds.REAL)
+        window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
         flops = speeds.encoder_token(model.config, window, masked)
-        facts = None, memory, window, flops, speeds.encoder_rate(flops, pool.gpu, slots), efa
+        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots), efa
     return Planned(config, hparams, pool, model, slots, *facts)
 
 
@@ -183,10 +182,10 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
 
 
 def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
-    gpu, most, hparams = planned.pool.gpu, planned.most, planned.hparams
+    gpu, most, hparams = planned.pool.known_gpu, planned.most, planned.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
-    split = planned.layout is not None
-    recompute = split and hparams.activation_checkpointing == "none"
+    split = isinstance(hparams, LmHParams)
+    recompute = isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none"
     more = ", or activation_checkpointing: full" if recompute else ""
     budget = hparams.max_tokens_per_forward
     if most < hparams.max_seq_length:

@@ -147,7 +147,7 @@ def _check_slots(file: str, key: str, provider: dict[str, Any]) -> Iterator[Find
     known = DETERMINED_SLOTS.get(str(kind))
     named = isinstance(kind, str) and not schema.PLACEHOLDER.search(kind)
     if named and known is None and slots is None:
-        near, count = f" ({schema.nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
+        near, count = f" ({schema.nearest(str(kind), [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
         if kind in EC2_GPUS:
             near, count = "", f", {EC2_GPUS[kind]}"
         problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"

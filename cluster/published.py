@@ -50,7 +50,7 @@ class Language(NamedTuple):
 
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
 LANGUAGE = [Language(**row) for row in _DATA["language"]]
-_AC = {True: "full", False: "none"}
+_AC: dict[Any, str] = {True: "full", False: "none"}
 TABLES = {
     **_DATA["tables"],
     "language": {

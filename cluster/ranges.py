@@ -1,7 +1,7 @@
 """Hyperparameters: single values, search ranges, and mappings of more of them."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from cluster import schema
 from cluster.schema import NUMBER, TEXT, WHOLE, Finding, Map, Seq, Value, check, keys, nearest
@@ -17,7 +17,7 @@ def _ends_problem(value: dict[str, Any]) -> str | None:
     return None
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether `value` is a number, and no truth value."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

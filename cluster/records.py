@@ -11,7 +11,7 @@ of all allocations (`det resources allocations`), its machines in each task's ac
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pandas as pd
 import requests
@@ -21,7 +21,7 @@ from cluster.ask import Master
 from detalbert.errors import UserError, first_line
 
 T = TypeVar("T")
-Moment = pd.Timestamp
+Moment: TypeAlias = pd.Timestamp
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
 DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
@@ -194,7 +194,7 @@ class _Asker:
         said = "the master does not show this user its allocation records: boot and idle time are "
         for e in self.unless_refused(
             said + "not priced",
-            lambda: self.ask("ResourceAllocationRaw", **span).resourceEntries or [], [],
+            lambda: self.ask("ResourceAllocationRaw", **span).resourceEntries or [], list[Any](),
         ):  # fmt: skip
             times = parse_time(e.startTime), self.end(e.endTime)
             yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
@@ -274,7 +274,7 @@ class _Asker:
                 where = machines.get(a.allocationId, {})
                 name = next((name for name in where.values() if name), pool)
                 span = parse_time(a.startTime), self.end(a.endTime)
-                facts = name, tuple(sorted(where)), slots, trial.experimentId
+                facts: tuple[Any, ...] = name, tuple(sorted(where)), slots, trial.experimentId
                 held.append(Allocation(a.allocationId, *span, *facts))
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])

@@ -6,7 +6,7 @@ masterkeys.py in this form; a test compares the first with Determined's own JSON
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class Value:
 class Map:
     """A mapping whose keys are all known. A deprecated key is checked too, if `keys` has it."""
 
-    keys: dict[str, "Spec"]
+    keys: Mapping[str, "Spec"]
     required: tuple[str, ...] = ()
     deprecated: dict[str, str] = field(default_factory=dict)
     rule: Rule | None = None
@@ -98,10 +98,11 @@ class Union_:
 class Either:
     """One of several forms, told apart by their YAML type."""
 
-    forms: dict[type, "Spec"]
+    forms: dict[type, "Form"]
 
 
-Spec = Value | Map | Named | Seq | Union_ | Either
+Form = Value | Map | Named | Seq | Union_
+Spec = Form | Either
 
 TEXT = Value((str,))
 FILLED = Value((str,), rule=lambda text: None if text else "empty; fill it in")

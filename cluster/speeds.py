@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ _XXLARGE = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_3
 
 def causal_token(config: Any, length: int) -> float:
     """FLOPs of training on a token of a window of `length`, as flops.causal_flops counts them."""
-    return causal_flops(config, np.array([length])) / length
+    return cast(float, causal_flops(config, np.array([length]))) / length
 
 
 def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
@@ -92,7 +92,7 @@ def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
     else:
         run, length = FINE_TUNING[-1], LENGTH
         done = encoder_token(_XXLARGE, length) * run.throughput * length / run.slots
-        mfu = done / 1e12 / gpu_of(run.instance).teraflops
+        mfu = done / 1e12 / cast(Gpu, gpu_of(run.instance)).teraflops
         alike = gpu.name == "V100" and slots == run.slots
         source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
     alike = alike and math.isclose(flops, encoder_token(_XXLARGE, length), rel_tol=1e-3)

@@ -39,7 +39,8 @@ def hub_error(error: BaseException) -> type[UserError]:
     Libraries wrap what HTTP raised, so its causes are looked at too. A time-out or a status of 500
     and more is worth another try; "no such repository" (404) and "log in first" (401) are not.
     """
-    seen, cause = set(), error
+    seen: set[int] = set()
+    cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         status = getattr(getattr(cause, "response", None), "status_code", None)

@@ -35,7 +35,7 @@ def start_logging() -> None:
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    warnings.formatwarning = _one_line
+    warnings.formatwarning = _one_line  # type: ignore[assignment]  # it takes more, by any name
     sys.excepthook = _say_uncaught
 
 

@@ -67,7 +67,7 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
                 "were written with; give that one, or write them again"
             )
         splits.append(Windows(shards, length, across_documents))
-    return LmText(tokenizer, *splits, data.shuffle_shards)
+    return LmText(tokenizer, splits[0], splits[1], data.shuffle_shards)
 
 
 def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
@@ -75,7 +75,8 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
 
     Raises UserError for one without an end-of-text token.
     """
-    if data.vocab_size is not None:
+    if data.tokenizer is None:
+        assert data.vocab_size is not None and data.documents is not None
         text = open_documents(data.documents, "data.documents", "train")
         held_out = 0.0 if _has_validation(data) else data.validation_fraction
         folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
@@ -130,6 +131,7 @@ def _has_validation(data: DocumentsConfig) -> bool:
 
 def _open_texts(data: DocumentsConfig) -> dict[str, Text]:
     """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    assert data.documents is not None
     texts = {"text": open_documents(data.documents, "data.documents", "train")}
     if _has_validation(data):
         name = data.validation_documents or data.documents

@@ -18,7 +18,7 @@ from lm.packed import CausalRow, count_targets, empty_row
 
 
 def accumulate(
-    model: nn.Module,
+    model: Any,
     rows: Sequence[CausalRow],
     layout: Layout,
     backward: Callable[[Tensor], Any] = Tensor.backward,
@@ -48,7 +48,7 @@ def accumulate(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
+def evaluate(model: Any, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
     """float64 [3] of all data ranks: loss sum, right guesses, targets. Rows as in `accumulate`."""
     device = _device(model)
     forwards, _ = _agree(len(rows), 0, layout)

@@ -39,7 +39,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        written = args[0] if args and func._schema.name.endswith("_") else None
+        written: Any = args[0] if args and func._schema.name.endswith("_") else None
         base = getattr(written, "_base", None)
         name = self.names.get(id(written if base is None else base))
         if name is not None:
@@ -113,7 +113,7 @@ def keep_shard(parameter: Tensor, whole: Tensor) -> None:
         return
     mesh, part = parameter.device_mesh, whole
     for axis in reversed(range(mesh.ndim)):
-        placement = parameter.placements[axis]
+        placement: Any = parameter.placements[axis]
         if not placement.is_replicate():
             rows = part.shape[placement.dim]
             size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62

@@ -60,7 +60,7 @@ class _HeadLoss(torch.autograd.Function):
             exps, sums, losses, best = _over_vocabulary(logits, own, first, group)
             loss += (losses * counts).sum()
             correct += ((best == wanted) & counts).sum()
-            if train:
+            if d_weight is not None:
                 dy = _d_logits(exps, sums, own, counts).to(x.dtype)
                 d_hidden.append(dy @ weight)
                 d_weight += weight_gradient(dy, x)

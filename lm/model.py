@@ -49,7 +49,7 @@ def read_config(
             config = AutoConfig.from_pretrained(find_local(model))
         except (OSError, ValueError, KeyError) as error:
             raise model_error(model, error) from None
-    elif "model_type" not in (model_config or {}):
+    elif not model_config or "model_type" not in model_config:
         raise UserError(
             "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
         )
@@ -130,7 +130,7 @@ def build_model(
 def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
     """FSDP2 for each layer, and for the rest of `model` as one."""
     copies = mesh["replicate"].size() > 1
-    options = {
+    options: dict[str, Any] = {
         "mesh": mesh["replicate", "shard"] if copies else mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
     }
@@ -147,7 +147,7 @@ def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
     the parts. A head that is the embedding too stays whole on every peer, as the embedding does.
     """
     prefix, head = model.base_model_prefix, model.get_output_embeddings()
-    own = model.config.base_model_tp_plan
+    own = model.config.base_model_tp_plan or {}
     plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
     if head.weight is not model.get_input_embeddings().weight:
         plan[next(name for name, module in model.named_modules() if module is head)] = (

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.attention import Layout as Bounds
@@ -84,7 +84,7 @@ def count_targets(row: CausalRow) -> int:
     return int((row["targets"] != NO_TARGET).sum())
 
 
-def hidden_states(model: torch.nn.Module, row: CausalRow) -> Tensor:
+def hidden_states(model: PreTrainedModel, row: CausalRow) -> Tensor:
     """What goes into the vocabulary head, [T, hidden], each piece attending to itself alone.
 
     Args: model: a library causal model made with `attn_implementation=PACKED_CAUSAL`.

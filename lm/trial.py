@@ -6,7 +6,7 @@ to data ranks and rows.
 
 import math
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,13 +30,13 @@ SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplex
 CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
-class LmTrial(StepTrial):
+class LmTrial(StepTrial[LmHParams, CausalRow]):
     """Trains a causal language model.
 
     Args: given: hyperparameters and data, where the caller has them; else `context` says them.
     """
 
-    hparams: LmHParams
+    meter: "LmMeter"
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(context, parse_lm_hparams, LmText.load)
@@ -67,7 +67,7 @@ class LmTrial(StepTrial):
 
     def prepare_rows(self, read: Any) -> int:
         self.gradients = ShardedGradients(self.model)
-        return self.hparams.max_tokens_per_forward
+        return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
 
     def make_meter(self, epoch: float) -> "LmMeter":
         return LmMeter(epoch)
@@ -78,7 +78,7 @@ class LmTrial(StepTrial):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         train, hparams = self.data.train, self.hparams
         group = self.data.shuffle_shards
-        order = WindowOrder(train.counts, hparams.global_batch_size, hparams.seed, group)
+        order = WindowOrder(train.counts, hparams.global_batch_size, hparams.known_seed, group)
         loading = {**self.loading(), "rank": self.data_rank, "ranks": self.layout.data_ranks}
         del loading["slot"]
         return train_loader(train, order, **loading)
@@ -98,7 +98,7 @@ class LmTrial(StepTrial):
             tokens = sum(len(row["input_ids"]) for row in batch)
             self.meter.add(sums, self.get_batch_length(batch), tokens)
 
-    def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all slots."""
         self.scores.add(batch, evaluate(self.model, batch, self.layout))
         return {}

@@ -44,7 +44,7 @@ class PretrainText(NamedTuple):
             _check(corpus, tokenizer, hparams)
             splits.append(Examples(corpus, vocabulary, hparams))
         held_out = min(len(splits[1].corpus), data.max_validation_examples or 1 << 62)
-        return cls(tokenizer, *splits, held_out)
+        return cls(tokenizer, splits[0], splits[1], held_out)
 
     def summary(self) -> DataSummary:
         lines = {
@@ -69,7 +69,7 @@ def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedToke
 
     Raises UserError for one that masks nothing.
     """
-    if data.vocab_size is not None:
+    if data.tokenizer is None:
         positions = hparams.model_keys()["max_position_embeddings"]
         return named_tokenizer(str(own_tokenizer(data, positions)))
     tokenizer = named_tokenizer(data.tokenizer)

@@ -52,7 +52,7 @@ class Examples:
         selected, nothing is hidden and no order is asked for.
         """
         hparams = self.hparams
-        rng = np.random.default_rng([hparams.seed, epoch, number])
+        rng = np.random.default_rng([hparams.known_seed, epoch, number])
         tokens, sentences = self.corpus.example(number)
         if hparams.span_fraction and rng.random() < hparams.span_fraction and len(sentences) > 1:
             cloze = make_cloze(tokens, sentences, self.vocabulary, rng)
@@ -91,15 +91,15 @@ class Examples:
 
     def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], and what `make` returns besides."""
-        parts = [[self.vocabulary.cls]]
+        parts: list[Any] = [[self.vocabulary.cls]]
         for segment in segments:
             parts += [segment, [self.vocabulary.sep]]
         ids = np.concatenate(parts)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
         nothing = {"masked": np.zeros(0, np.int64), "mlm_labels": np.zeros(0, np.int64)}
-        nothing |= dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
-        return {"input_ids": ids, "token_type_ids": types, **nothing, **targets}
+        no_labels = dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
+        return {"input_ids": ids, "token_type_ids": types, **nothing, **no_labels, **targets}
 
     def row(self, tickets: np.ndarray) -> PretrainRow:
         """Examples (epoch, number), int64 [n, 2], end to end; `windows` holds the numbers."""
@@ -119,7 +119,7 @@ class Examples:
             "end_positions": np.array([one["end"] for one in made], np.int64),
             "windows": np.ascontiguousarray(tickets[:, 1]),
         }
-        row: PretrainRow = {name: torch.from_numpy(column) for name, column in columns.items()}
+        row: Any = {name: torch.from_numpy(column) for name, column in columns.items()}
         row["max_length"] = max(lengths, default=0)
         return row
 

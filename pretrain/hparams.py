@@ -4,7 +4,6 @@ Defaults are the published recipe for ALBERT-base and large: 125,000 steps of 4,
 tokens with LAMB at 0.00176, 3,125 steps of warm-up.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +83,7 @@ class PretrainHParams(StepHParams):
         super().check()
 
 
-def parse_pretrain_hparams(values: Mapping[str, Any]) -> PretrainHParams:
+def parse_pretrain_hparams(values: Any) -> PretrainHParams:
     """`hyperparameters:` of a pretraining experiment. Raises UserError as `parse_section` does."""
     return parse_section(PretrainHParams, "hyperparameters", values)
 

@@ -30,7 +30,7 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
         self.post_init()
 
 
-def read_pretraining(model: nn.Module, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
+def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
     """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
     model has the head, also start and end logits [T, 2].
 
@@ -40,7 +40,8 @@ def read_pretraining(model: nn.Module, row: PretrainRow | Row, tokens: int) -> t
     masked = row.get("masked")
     if masked is None:
         masked = torch.arange(0, tokens, _HIDDEN_EVERY, device=hidden.device)
-    windows = len(row["sop_labels"]) if "sop_labels" in row else len(row["cu_seqlens"]) - 1
+    labels: Any = row.get("sop_labels")
+    windows = len(row["cu_seqlens"]) - 1 if labels is None else len(labels)
     first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]
     pooled = model.albert.pooler_activation(model.albert.pooler(first))
     logits = model.predictions(hidden[masked]), model.sop_classifier(pooled)  # [M, V], [n, 2]

@@ -93,7 +93,7 @@ def _of_cluster(run: str, kind: str, number: int) -> Pretraining:
 
 
 def _accuracies(scores: dict[str, float] | None) -> dict[str, float]:
-    return {name: scores[name] for name in ACCURACIES if name in (scores or {})}
+    return {name: scores[name] for name in ACCURACIES if scores and name in scores}
 
 
 def _no_pretraining(run: str) -> UserError:

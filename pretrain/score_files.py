@@ -53,7 +53,7 @@ class Scores:
         for name, now in (("recipe", recipe), ("pretraining", pretraining.identity)):
             self._check_same(past.get(name, now), now)
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-        self.content = {
+        self.content: dict[str, Any] = {
             "run": run,
             "recipe_sha256": digest,
             "recipe": recipe,

@@ -40,7 +40,7 @@ CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy")
 
 
-class PretrainTrial(StepTrial):
+class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT.
 
     Args: given: hyperparameters and data, where the caller has them; else `context` says them.
@@ -61,7 +61,7 @@ class PretrainTrial(StepTrial):
         hparams, examples = self.hparams, self.data.train
         group = examples.corpus.data.shuffle_shards
         batch = hparams.global_batch_size
-        order = ExampleOrder(examples, batch, self.slots, hparams.seed, group)
+        order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
         return train_loader(examples, order, **self.loading())
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
@@ -93,7 +93,7 @@ class PretrainTrial(StepTrial):
 
     def row_loss(self, row: PretrainRow) -> torch.Tensor:
         mlm, sop, *spans = self.forward(row)
-        parts = [
+        parts: list[tuple[torch.Tensor, Any]] = [
             (token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
             (order_losses(sop, row), (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)),
         ]
@@ -101,13 +101,13 @@ class PretrainTrial(StepTrial):
             asked = (row["start_positions"] != NO_LABEL).sum().clamp(min=1)
             parts.append((span_losses(logits, row), asked))
         # The meter divides by windows: each is given an even share of the row's.
-        share = sum(losses.detach().sum() / count for losses, count in parts)
+        share: Any = sum(losses.detach().sum() / count for losses, count in parts)
         self.meter.update(row, share.expand(len(row["sop_labels"])))
         return sum(
             losses.sum() * weight for (losses, _), weight in zip(parts, self.weights, strict=False)
         )
 
-    def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this slot's rows; the metrics come from the reducer, once for all slots."""
         self.forward.refresh()
         for row in batch:
@@ -168,7 +168,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     Without sentence order the pooler and its classifier are frozen: nothing trains them, and
     LAMB's weight decay would wear them out. Raises UserError for a model that cannot be built.
     """
-    torch.manual_seed(hparams.seed)
+    torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
         model = _pretrained(kind, hparams.model)

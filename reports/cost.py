@@ -59,7 +59,7 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
     row = {column["head"]: getattr(run, name) for name, column in SHOWN.items()}
     worked, its, tokens = run.worked or run.hours, base.worked or base.hours, "tokens" in unit
     alike = not run.unlike(base)
-    priced = alike and base.cost and run.cost is not None
+    cheaper = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
     work = run.windows * (run.tokens or 0) / 1e6 if tokens else run.windows / 1e3
     if tokens:
         row = {"tokens/s" if head == "windows/s" else head: row[head] for head in row}
@@ -73,7 +73,7 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
         "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
         unit: None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
-        "cheaper": 1 - run.cost / base.cost if priced else None,
+        "cheaper": cheaper,
     }
 
 

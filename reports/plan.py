@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Report:
     unit = LENGTH if rules.tokens is not None else 1
     paced = pace(args.config) if rules.tokens and not args.throughput else None
     speed = paced or parse_speed(args.throughput, known, unit)
-    rules = dataclasses.replace(rules, batch=rules.batch or (paced and paced.batch))
+    rules = dataclasses.replace(rules, batch=rules.batch or (paced.batch if paced else None))
     choices = layouts(known, args.pool, args.slots, paced)
     work = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
@@ -121,8 +121,8 @@ def evaluate(
     row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}",
                            "market": "spot" if spot else "on demand", "slots": slots}  # fmt: skip
     if spot:
-        rates = (seen[case].alike() for case in ("middle", "high"))
-        steps = rules.checkpoint_period or best_period(job, *rates, step)
+        middle, high = (seen[case].alike() for case in ("middle", "high"))
+        steps = rules.checkpoint_period or best_period(job, middle, high, step)
         job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
     else:
         seen = dict.fromkeys(CASES, Constant(0.0))

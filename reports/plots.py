@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ def _plot(name: str, axes: Axes, caption: str, x: str, y: str = "") -> Plot:
     if axes.get_legend_handles_labels()[1]:  # over the lines and bars it would hide some
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     text = io.StringIO()
-    axes.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    axes.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})  # type: ignore[union-attr]  # no SubFigure
     svg = text.getvalue()
     return Plot(name, svg[svg.index("<svg") :], caption)
 
@@ -45,7 +46,7 @@ def cost_plot(runs: Sequence[Run]) -> Plot:
         )  # fmt: skip
         left += width.to_numpy()
     for row, run in enumerate(runs):
-        ends = [run.cost if end is None else end for end in (run.low, run.high)]
+        ends: list[Any] = [run.cost if end is None else end for end in (run.low, run.high)]
         if ends[0] < ends[1]:
             axes.plot(ends, [row, row], "|-", color="black", linewidth=1)
         left[row] = max(left[row], ends[1])
@@ -66,7 +67,8 @@ def pareto_plot(options: pd.DataFrame, deadline: float | None) -> Plot:
     kinds = options["hardware"].str.partition(" x ")[2]
     for index, kind in enumerate(kinds.unique()):  # with a thick edge, the shapes serve twice
         edge, marker = 0.8 + 1.0 * (index // len(MARKERS)), MARKERS[index % len(MARKERS)]
-        look = {"color": "black", "marker": marker, "ls": "none", "mew": edge, "ms": 5.2 + edge}
+        look: dict[str, Any] = {"color": "black", "marker": marker, "ls": "none"}
+        look |= {"mew": edge, "ms": 5.2 + edge}
         axes.plot([], [], label=kind, mfc="white", **look)
         for market, face in (("spot", "0.6"), ("on demand", "white")):
             mine = options[(kinds == kind) & (options["market"] == market)]

@@ -127,7 +127,7 @@ def to_json(report: Report) -> str:
                   for row in table.frame.to_dict("records")]}
         for table in report.tables
     ]  # fmt: skip
-    content = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
+    content: Any = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
     content |= {"total": report.total, "notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

@@ -43,8 +43,8 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     `windows` is the work that a benchmark's throughput is projected to.
     Raises UserError for a file that cannot be read or is no training.
     """
-    path, at, machine = text.rpartition("@")
-    path, machine = (path, machine_of("--run", machine, prices)) if at else (text, None)
+    before, at, name = text.rpartition("@")
+    path, machine = (before, machine_of("--run", name, prices)) if at else (text, None)
     found = Document.read(Path(path) / "metrics.json" if Path(path).is_dir() else Path(path))
     benchmark = "results" in found.content or "stage" in found.content
     run, hours = _benchmark(path, found, windows) if benchmark else _local(path, found)

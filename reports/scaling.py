@@ -25,7 +25,7 @@ def scaling_report(
 
     Raises UserError for runs that are not one series, or of which nothing is known yet.
     """
-    rows, tables = list(_measured(series)), []
+    rows, tables = list(_measured(series)), list[Table]()
     for label, found in pretraining:
         try:
             own, more = pretraining_tables(found, label)

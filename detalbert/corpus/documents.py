@@ -66,7 +66,7 @@ def split_long(text: str) -> list[str]:
 
 
 def _group(pieces: list[str]) -> list[list[str]]:
-    groups, characters = [[]], 0
+    groups, characters = [list[str]()], 0
     for piece in pieces:
         if characters >= _AT_ONCE:
             groups.append([])

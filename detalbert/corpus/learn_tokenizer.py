@@ -118,14 +118,15 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
     It is made once and kept below `data.cache_dir`; the processes of a machine wait for the first.
     Raises UserError for text that cannot be read and a folder that cannot be written.
     """
-    text = open_text(data.text, "data.text", _PART, "train")
+    assert data.text is not None and data.vocab_size is not None
+    pieces, text = data.vocab_size, open_text(data.text, "data.text", _PART, "train")
     held_out = 0.0 if data.validation is not None else data.validation_fraction
     facts = [_FORMAT, text.fingerprint, data.vocab_size, held_out, positions]
 
     def learn() -> PreTrainedTokenizerFast:
         total = sum(part.end - part.begin for part in text.parts)
         texts = _sample(text.parts, total, held_out, read_documents)
-        return wrap(train_bpe(texts, data.vocab_size), positions)
+        return wrap(train_bpe(texts, pieces), positions)
 
     return _learn_once(Path(data.cache_dir), facts, learn)
 

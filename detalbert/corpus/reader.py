@@ -12,7 +12,7 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import filelock
 import numpy as np
@@ -21,16 +21,9 @@ from detalbert.atomic import whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
 from detalbert.errors import UserError
+from detalbert.settings.text import CorpusConfig, TextConfig
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
-
-
-class Cache(Protocol):
-    """The keys of `data:` that reading shards asks for."""
-
-    shuffle_shards: int
-    cache_dir: str
-    cache_gib: float
 
 
 class Shards:
@@ -41,9 +34,9 @@ class Shards:
     """
 
     kind = "documents"
-    described = "documents", "tokens"
+    described: tuple[str, ...] = "documents", "tokens"
 
-    def __init__(self, address: str, split: str, data: Cache) -> None:
+    def __init__(self, address: str, split: str, data: CorpusConfig) -> None:
         self.address, self.split, self.data = address, split, data
         self.index = read_index(address)
         if (found := self.index.get("kind", "examples")) != self.kind:
@@ -151,10 +144,11 @@ class Shards:
 class Corpus(Shards):
     """The examples of one split: number -> text tokens and sentence lengths."""
 
+    data: TextConfig
     kind = "examples"
     described = "documents", "sentences", "examples", "tokens"
 
-    def __init__(self, address: str, split: str, data: Cache) -> None:
+    def __init__(self, address: str, split: str, data: TextConfig) -> None:
         super().__init__(address, split, data)
         table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
         if hashlib.sha256(table).hexdigest() != self.facts["lengths_sha256"]:

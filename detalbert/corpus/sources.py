@@ -120,8 +120,8 @@ def unpack_sizes(parts: list[Part]) -> list[Part]:
         return parts
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
         sizes = threads.map(_unpack_size, parts)
-        options = {"total": len(parts), "unit": " files", "file": sys.stderr, "disable": None}
-        return list(tqdm(sizes, desc="sizes of compressed files", **options))
+        shown: dict[str, Any] = {"total": len(parts), "unit": " files", "file": sys.stderr}
+        return list(tqdm(sizes, desc="sizes of compressed files", disable=None, **shown))
 
 
 def _unpack_size(part: Part) -> Part:
@@ -147,7 +147,7 @@ def cut_part(part: Part, step: int) -> list[Part]:
     return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
 
 
-def size_of(parts: tuple[Part, ...]) -> int:
+def size_of(parts: Iterable[Part]) -> int:
     """Bytes of text, about."""
     return sum((part.end - part.begin) * part.unit for part in parts)
 
@@ -179,6 +179,7 @@ def read_documents(part: Part) -> Iterator[tuple[str, int]]:
 
 def read_exact(part: Part) -> Iterator[tuple[str, int]]:
     """As `read_documents`, the text as it stands in the file; half a surrogate pair is U+FFFD."""
+    found: Iterable[tuple[str, int]]
     if part.address.startswith("generated:"):
         found = ((text, len(text)) for text in _generated(part.address.split(":")[1]))
     elif part.address.startswith("botocore:"):

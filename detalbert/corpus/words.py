@@ -36,6 +36,8 @@ class WordEncoder:
     """
 
     def __init__(self, backend: Any) -> None:
+        self.ids: np.ndarray  # see `_forget`
+        self.ptr: np.ndarray
         self.backend = backend
         self.marks = marks_words(backend)
         self.apart = self.marks or treats_words_apart(backend)
@@ -59,9 +61,9 @@ class WordEncoder:
             self._forget()
         whole = self._stay_whole(sentences)
         plain = [s for s, is_whole in zip(sentences, whole, strict=True) if not is_whole]
-        words, counts = self._take_apart(plain)
-        words = self._look_up(words)  # [p]: number of every word of the plain sentences
-        counts = np.array(counts, np.int64)  # [n - w]
+        texts, sizes = self._take_apart(plain)
+        words = self._look_up(texts)  # [p]: number of every word of the plain sentences
+        counts = np.array(sizes, np.int64)  # [n - w]
         # The w sentences that stay whole get the numbers behind the known words, in this call.
         ids, lengths = self._encode([s for s, is_whole in zip(sentences, whole, strict=True)
                                      if is_whole])  # [their tokens], [w]  # fmt: skip
@@ -120,7 +122,7 @@ class WordEncoder:
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ordinary call: ids end to end int32 [N], and tokens per text int64 [n]."""
-        ids, lengths = [np.zeros(0, np.int32)], []
+        ids, lengths = [np.zeros(0, np.int32)], list[int]()
         for at in range(0, len(texts), _AT_A_TIME):
             batch = texts[at : at + _AT_A_TIME]
             rows = [e.ids for e in self.backend.encode_batch_fast(batch, add_special_tokens=False)]

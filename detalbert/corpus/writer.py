@@ -103,6 +103,7 @@ def write_shards(
 
 def _open_texts(data: TextConfig, part_bytes: int) -> dict[str, Text]:
     """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    assert data.text is not None  # `data.shards` is
     texts = {"text": open_text(data.text, "data.text", part_bytes, "train")}
     if data.validation is not None or data.text == "generated":
         name = data.validation or data.text
@@ -122,7 +123,7 @@ def _check_same(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[Job]:
-    part_bytes, jobs = facts["part_bytes"], []
+    part_bytes, jobs = facts["part_bytes"], list[Job]()
     for key, parts in _unpack_sizes(folder, texts).items():
         held_out = 1.0 if key == "validation" else facts["held_out"]
         groups = group_parts(list(cut_parts(parts, part_bytes)), part_bytes)

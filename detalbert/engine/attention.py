@@ -5,6 +5,7 @@ registers an attention named "packed", in which a token attends to its own windo
 named "packed_causal", in which it attends to itself and to what comes before it in its window.
 """
 
+import contextlib
 import inspect
 from functools import cached_property, partial
 from typing import Any
@@ -18,10 +19,9 @@ from detalbert.engine.dropout import drop
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
-try:
+varlen_attn: Any = None  # before torch 2.10
+with contextlib.suppress(ImportError):
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before torch 2.10
-    varlen_attn = None
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
@@ -205,7 +205,7 @@ def _without_kernel(
 ) -> Tensor:
     """[1, heads, T, d] -> [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
-        grids = [layout.pad(x) for x in (query, key, value)]
+        grids = layout.pad(query), layout.pad(key), layout.pad(value)
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
         # come after all tokens, so that a causal mask hides them from every one.
         mask = None if causal else layout.is_key
@@ -272,7 +272,7 @@ def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:
     return inputs
 
 
-def check_model(bare: nn.Module) -> None:
+def check_model(bare: Any) -> None:
     """Raise UserError for a model that would ignore the layout and attend across examples."""
     # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
     attention = bare.config._attn_implementation

@@ -3,6 +3,8 @@
 A batch is one slot's share of one optimizer step, as a list of packed rows (micro-batches).
 """
 
+from typing import cast
+
 import numpy as np
 import torch
 
@@ -44,7 +46,7 @@ def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> list[Squa
     rows = []
     for chosen in micro_batches(windows.lengths[share], max_tokens):
         columns = windows.pack(share[chosen])
-        row: SquadRow = {name: torch.from_numpy(column) for name, column in columns.items()}
+        row = cast(SquadRow, {name: torch.from_numpy(column) for name, column in columns.items()})
         row["max_length"] = int(windows.lengths[share[chosen]].max(initial=0))
         rows.append(row)
     return rows

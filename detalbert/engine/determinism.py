@@ -39,7 +39,7 @@ def choose_exact_kernels() -> None:
         if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost, and buy no bit
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property; it would cost, and buy no bit
         _compile_exactly()
 
 

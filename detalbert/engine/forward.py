@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from detalbert.engine.dropout import CpuDropout
 from detalbert.engine.gelu import CpuGelu
 from detalbert.engine.heap import keep_freed_memory
 from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
-from detalbert.engine.rows import Row
+from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 
 # Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
@@ -87,7 +88,7 @@ class Forward:
 
     def backward_of_nothing(self, row: Row) -> None:
         """Forward and backward over `row`, with gradients of zero: to compile or to measure."""
-        (sum(output.sum() for output in self(row)) * 0).backward()
+        cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
         """Compile for training and validation on a row of `tokens` tokens, windows of `longest`.
@@ -144,14 +145,14 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
                 setattr(module, name, fused())
 
 
-def pad_row(row: Row, multiple: int) -> Row:
+def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     """`row` with one more window of zeros, so that its tokens are a multiple of `multiple`."""
     tokens = len(row["input_ids"])
     missing = -tokens % multiple
     if not missing:
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
-    padded: Row = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
+    padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
     bounds = row["cu_seqlens"]
     padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
     padded["max_length"] = max(row["max_length"], missing)

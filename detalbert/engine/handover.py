@@ -77,7 +77,7 @@ class Handover(pytorch.PyTorchCallback):
             fresh = [part.state_dict() for part in getattr(self.context, key)]
             checkpoint[f"{key}_state_dict"] = fresh
         if "scaler_state_dict" in checkpoint:
-            checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()
+            checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()  # type: ignore[attr-defined]  # wrapped by now
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
 
     def _restore_threads(self, began_with: int) -> None:
@@ -102,7 +102,7 @@ class Handover(pytorch.PyTorchCallback):
         """Rate, decay and betas are those of the config of now, which `det experiment continue` may
         have changed, and not of the checkpoint. Where nothing changed, no bit does."""
         (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
-        scheduler = schedule._scheduler
+        scheduler: Any = schedule._scheduler
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
         for group, fresh, factor in zip(
             optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True

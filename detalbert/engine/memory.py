@@ -102,7 +102,7 @@ def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -
     """
     kept = _kept(sizes, half)
     h, f, heads = sizes.hidden, sizes.inner, sizes.heads
-    split = kept.heads * h + kept.inner * f + 4 * heads
+    split: float = kept.heads * h + kept.inner * f + 4 * heads
     if grid or sizes.padded:
         split += (2 if half else 4) * h * (4 * PADDING - 3)
     return kept.whole * h + split / tensor + 16 + kept.dropout * sizes.dropout * h
@@ -140,7 +140,7 @@ def split(
     gathered = sizes.layer / tensor * (3 * width + 4) + outside * width + head / tensor * 8
     logits = HEAD_CHUNK * sizes.vocabulary / tensor * (width + 4)
     layer = layer_bytes(sizes, half, tensor, grid)
-    per_token = _kept(sizes, half).outside * sizes.hidden
+    per_token: float = _kept(sizes, half).outside * sizes.hidden
     if checkpointing:  # every layer's input, and one layer run again
         per_token += sizes.layers * width * sizes.hidden + layer
     else:

@@ -32,7 +32,7 @@ def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     would mean other pieces, so it starts from random ones (`starts_from_scratch` says so).
     Raises UserError for a model that is not there, has no weights, or is no encoder.
     """
-    torch.manual_seed(hparams.seed)
+    torch.manual_seed(hparams.known_seed)
     model = _build(hparams, tokenizer)
     check_model(model)
     positions = model.config.max_position_embeddings - first_position(model)
@@ -48,6 +48,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     if hparams.model_config is not None:
         config = config_from_keys(hparams.model_config, tokenizer)
         return random_model(AutoModelForQuestionAnswering, config)
+    assert hparams.model is not None  # `check` saw to one of the two
     try:
         if starts_from_scratch(hparams, tokenizer):
             config = AutoConfig.from_pretrained(find_local(hparams.model))
@@ -65,7 +66,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     return model
 
 
-def load_weights(model_class: Any, name: str) -> tuple[PreTrainedModel, set]:
+def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
     """The model of a folder, a hub name or a checkpoint of this package, whatever its head was;
     and the names of the parameters that it has no weights for.
 
@@ -146,7 +147,7 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}
 
 
-def random_model(model_class: Any, config: PretrainedConfig) -> PreTrainedModel:
+def random_model(model_class: Any, config: PretrainedConfig) -> Any:
     """The model of `config`, its weights random. Raises UserError where there is none."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
     try:

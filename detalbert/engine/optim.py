@@ -80,11 +80,13 @@ def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
     return LambdaLR(optimizer, functools.partial(lr_factor, total=total, warmup=warmup))
 
 
-class _ByGroup:
+class _ByGroup(Optimizer):
     """Steps over lists of tensors, and reads nothing back from the device."""
 
+    step_group: Callable[[dict[str, Any], list[torch.Tensor]], None]
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step every parameter that has a gradient."""
         loss = None
         if closure is not None:
@@ -101,7 +103,7 @@ class _ByGroup:
     ) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
         """The number of this step, and the moving averages of gradients and of their squares."""
         beta1, beta2 = group["betas"]
-        gradients = [p.grad for p in parameters]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:
             state = self.state[parameter]
             if not state:

@@ -90,10 +90,11 @@ class StepLinear(nn.Linear):
     """An nn.Linear that computes with a half-precision copy of its weight; see `refresh`."""
 
     copy: Tensor
+    half_dtype: torch.dtype
     version = -1
 
     @classmethod
-    def take_over(cls, linear: nn.Linear, half: torch.dtype) -> None:
+    def take_over(cls, linear: Any, half: torch.dtype) -> None:
         """Turn `linear` into one, in place: parameters, names and state dict stay."""
         linear.__class__ = cls
         linear.half_dtype = half
@@ -148,7 +149,7 @@ def take_over_layers(layers: list[nn.Module], half: torch.dtype, fp8: bool) -> l
 
     Returns them, each once; call `refresh` on each before the first forward after a change.
     """
-    taken = []
+    taken: list[Any] = []
     for layer in layers:
         for module in layer.modules():
             if type(module) is nn.Linear and module.bias is not None:

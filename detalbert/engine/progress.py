@@ -47,9 +47,7 @@ class Progress(pytorch.PyTorchCallback):
             self._shown.enter_context(logging_redirect_tqdm())  # lines go above the bar
         self.resumed_at = time.monotonic()
 
-    def on_training_workload_end(
-        self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
-    ) -> None:
+    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
         new = len(batch_metrics)
         self.done += new
         if self.reports:

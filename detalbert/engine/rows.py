@@ -1,6 +1,7 @@
 """Packed rows: n windows end to end, T real tokens, no padding."""
 
-from typing import TypedDict, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -31,12 +32,13 @@ class SquadRow(SpanRow):
     context_end: Tensor  # int64 [n], the position after the last
 
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
     """`row` with its tensors on `device`."""
-    return {
+    moved = {
         name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
         for name, value in row.items()
     }
+    return cast(AnyRow, moved)

@@ -26,8 +26,8 @@ def allow_checkpoint_globals() -> None:
     They hold NumPy's generator state, an array, which safe loading refuses by default. Only
     NumPy's own array constructors are allowed, nothing that runs code.
     """
-    state = np.random.get_state()[1]
-    rebuild = state.__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
+    state: Any = np.random.get_state()
+    rebuild = state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
     dtype = type(np.dtype(np.uint32))
     torch.serialization.add_safe_globals([rebuild, np.ndarray, np.dtype, dtype])
 

@@ -32,10 +32,10 @@ def set_threads(
     """
     distributed = distributed or core.DummyDistributedContext()
     if wanted == "auto":
-        slots, cores = distributed.local_size, count_cores()
+        slots, cores = distributed.local_size, float(count_cores())
         if fresh and max(distributed.allgather(cores // slots)) > 1:  # and all ranks are here:
             cores = idle_cores()  # none measures what another one still does
         mine = max(1, round(cores) // slots)
-        wanted = min(distributed.allgather(mine))
+        wanted = int(min(distributed.allgather(mine)))
     torch.set_num_threads(wanted)
     return wanted

@@ -7,7 +7,7 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from determined import pytorch
@@ -25,11 +25,12 @@ from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
-from detalbert.engine.rows import Row, to_device
+from detalbert.engine.rows import AnyRow, to_device
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import StepHParams
 
+AnyHParams = TypeVar("AnyHParams", bound=StepHParams)
 Given = tuple[Any, Any]  # a trial's (hyperparameters, data)
 
 
@@ -45,7 +46,7 @@ def read_context(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class StepTrial(pytorch.PyTorchTrial):
+class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Trains an encoder over packed rows. A trial makes the model and brings the data.
 
     Puts the model on the device; makes its forward, optimizer, schedule, meter, progress, profile.
@@ -59,10 +60,12 @@ class StepTrial(pytorch.PyTorchTrial):
         read: what a forward gives, see `Forward`.
     """
 
+    data: Any  # as the workload's `load` gives it
+
     def __init__(
         self,
         context: pytorch.PyTorchTrialContext,
-        hparams: StepHParams,
+        hparams: AnyHParams,
         model: nn.Module,
         examples: int,
         shown: Sequence[str],
@@ -79,8 +82,8 @@ class StepTrial(pytorch.PyTorchTrial):
         )
         # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
         # all-reduced in one piece here; gradients.py says why.
-        context._PyTorchDistributedDataParallel = lambda model: model
-        self.model = context.wrap_model(model)
+        context._PyTorchDistributedDataParallel = lambda model: model  # type: ignore[assignment,misc]
+        self.model: Any = context.wrap_model(model)
         self.max_tokens = self.prepare_rows(read)
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
@@ -112,13 +115,13 @@ class StepTrial(pytorch.PyTorchTrial):
         hparams, device = self.hparams, self.context.device
         self.forward = Forward(self.model, hparams.precision, device, hparams.compile, read)
         trained = (p for p in self.model.parameters() if p.requires_grad)
-        self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
+        self.gradients: Any = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
         return self._prepare_device()
 
     def make_meter(self, epoch: float) -> TrainingMeter:
         return TrainingMeter(epoch)
 
-    def row_flops(self, row: Row) -> float | None:
+    def row_flops(self, row: AnyRow) -> float | None:
         """Of one forward and backward over a row on the host; None: of a model not known."""
         config = self.model.config
         known = config.model_type in ENCODERS
@@ -137,11 +140,11 @@ class StepTrial(pytorch.PyTorchTrial):
         )
         self.steps, self.warmup = plan_steps(hparams, examples)
         self.schedule = self.context.wrap_lr_scheduler(
-            optim.build_scheduler(self.optimizer, self.steps, self.warmup),
+            optim.build_scheduler(self.optimizer, self.steps, self.warmup),  # type: ignore[arg-type]  # Determined names torch's old base class
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
 
-    def validated(self) -> tuple[Any, dict[str, float] | None]:
+    def validated(self) -> tuple[Any, dict[str, float]]:
         """The last validation's answers, None where it leaves none, and all its scores."""
         raise NotImplementedError
 
@@ -161,24 +164,24 @@ class StepTrial(pytorch.PyTorchTrial):
             "pin_memory": self.context.device.type == "cuda",
         }
 
-    def get_batch_length(self, batch: list[Row]) -> int:
+    def get_batch_length(self, batch: list[AnyRow]) -> int:
         return sum(len(row["windows"]) for row in batch)
 
-    def begin_step(self, batch: list[Row]) -> None:
+    def begin_step(self, batch: list[AnyRow]) -> None:
         """What has to be known of all the slot's rows before the first of them runs."""
         raise NotImplementedError
 
-    def row_loss(self, row: Row) -> Tensor:
+    def row_loss(self, row: AnyRow) -> Tensor:
         """The row's part of the slot's loss, a scalar; the step's is the mean over the slots."""
         raise NotImplementedError
 
-    def train_batch(self, batch: list[Row], epoch_idx: int, batch_idx: int) -> dict[str, Any]:
+    def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
         with self.profile.step():
             return self._step(batch, batch_idx)
 
-    def _step(self, batch: list[Row], batch_idx: int) -> dict[str, Any]:
-        determinism.seed_step(self.hparams.seed, batch_idx, self.data_rank)
+    def _step(self, batch: list[AnyRow], batch_idx: int) -> dict[str, Any]:
+        determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
         self.gradients.zero()
         self.add_gradients(batch)
         self.meter.step = batch_idx + 1
@@ -193,7 +196,7 @@ class StepTrial(pytorch.PyTorchTrial):
         # and the device waited for, at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
-    def add_gradients(self, batch: list[Row]) -> None:
+    def add_gradients(self, batch: list[AnyRow]) -> None:
         """The gradient of the step's loss, the mean over the slots, into every parameter."""
         self.begin_step(batch)
         self.forward.refresh()
@@ -258,7 +261,7 @@ class ModelBesideCheckpoint(pytorch.PyTorchCallback):
     """Puts into a checkpoint what makes it usable by itself: the model's config, the tokenizer."""
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.config = getattr(model, "module", model).config
+        self.config: Any = getattr(model, "module", model).config
         self.tokenizer = tokenizer
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:

@@ -56,7 +56,7 @@ def answer_batches(trained: Trained, threshold: float, connection: Connection) -
         else:
             pool.submit(answer, asked, lambda: asked.number not in running)
 
-    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    one_thread: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}
     count = slots(trained)
     with ThreadPoolExecutor(count, **one_thread) as pool, contextlib.suppress(EOFError, OSError):
         while True:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, first_line
@@ -35,7 +35,7 @@ def fetch(name: str, cache: Path = CACHE) -> Path:
 
     Raises as `find_checkpoint`.
     """
-    if (uuid := _REFERENCE.fullmatch(name)["uuid"]) and (cache / uuid).is_dir():
+    if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (cache / uuid).is_dir():
         return cache / uuid
     with told(f"--model {name}"):
         return _download(find_checkpoint(name), cache)
@@ -51,7 +51,7 @@ def find_checkpoint(name: str) -> Any:
     """
     from determined.experimental import client
 
-    reference = _REFERENCE.fullmatch(name)
+    reference: Any = _REFERENCE.fullmatch(name)
     kind, rank = reference["kind"], reference["rank"] or ":best"
     if rank not in (":best", ":latest"):
         raise UserError(f"--model {name}: give {kind}:ID, :best or :latest after it")

@@ -104,7 +104,7 @@ def _scores(trained: Trained) -> str:
 
 
 def _rows(values: dict[str, Any]) -> str:
-    lines: list[str | None] = ["| | |", "| --- | --- |"]
+    lines = ["| | |", "| --- | --- |"]
     for key, value in values.items():
         shown = f"{value:.6g}" if isinstance(value, float) else str(value)
         lines.append(f"| {key} | {shown.replace('|', chr(92) + '|')} |")

@@ -83,7 +83,7 @@ def _write_all(
 ) -> dict[str, float]:
     tally, losses = Tally(), []
     for chunk in chunks:
-        results = chunk.predictions, chunk.null_odds, chunk.n_best
+        results: list[dict[str, Any]] = [chunk.predictions, chunk.null_odds, chunk.n_best]
         for writer, values in zip(writers, results, strict=True):
             writer.add(values)
         known = [example for example in chunk.examples if example.answers is not None]

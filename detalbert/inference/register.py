@@ -55,7 +55,7 @@ def register(checkpoint: Any, name: str) -> str:
         model = master.create_model(name)
     shown = ", ".join(f"{key} {_shown(value)}" for key, value in facts.items())
     for version in model.list_versions():
-        if version.checkpoint.uuid == checkpoint.uuid:
+        if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
             return (
                 f"{name} has this checkpoint already, as version {version.model_version}: {shown}"
             )

@@ -17,7 +17,7 @@ from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -210,7 +210,7 @@ def make_app(
     web.handle_errors(app)
     web.show_page(app, PAGE)
     show_meters(app, worker.meters, {"model": trained.model.config.model_type})
-    responses = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), web.PROBLEM)
+    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), web.PROBLEM)
 
     @app.post("/answer", response_model=Reply, responses=responses)
     async def answer(asked: Ask) -> Any:
@@ -227,7 +227,7 @@ def make_app(
 
     app.add_middleware(web.BoundedBody, body=limits.body, seconds=limits.seconds)
     app.add_middleware(Guard, access=access)
-    paths = frozenset(route.path for route in app.routes)
+    paths = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]  # ours have one
     app.add_middleware(Counted, meters=worker.meters, paths=paths)
     return app
 
@@ -277,7 +277,7 @@ def serve(trained: Trained, threshold: float, host: str, port: int, access: Acce
     theirs.close()
     listener.close()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: os.kill(web_side.pid, number))
+        signal.signal(number, lambda number, _: os.kill(cast(int, web_side.pid), number))
     engine.answer_batches(trained, threshold, ours)
     web_side.join()
     if web_side.exitcode not in (0, -signal.SIGINT, -signal.SIGTERM):
@@ -285,5 +285,5 @@ def serve(trained: Trained, threshold: float, host: str, port: int, access: Acce
 
 
 def _end_with_the_parent() -> None:
-    parent_process().join()
+    cast(Any, parent_process()).join()
     os._exit(1)

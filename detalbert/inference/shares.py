@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import determined
 import numpy as np
 import torch
 from determined import core
@@ -32,6 +31,7 @@ from detalbert.inference.find import find
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.predict_file import open_questions, table, write_answers
 from detalbert.squad.windows import Example
+from detalbert.training import master
 from detalbert.training.checkpoints import checksum, describe_files, find_fault, write_manifest
 from detalbert.training.uploads import UploadedParts
 
@@ -55,13 +55,13 @@ class Asked:
         return -(-self.total // self.chunk)
 
 
-def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: int | str) -> None:
+def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) -> None:
     """This slot's part of `predict.py --model NAME --data DATA` in a trial.
 
     Every process of the trial calls it. Args: wanted: `--threshold`; threads: `--threads`.
     Raises UserError as `load_model` and `predict` do, and for answers to other questions.
     """
-    info = determined.get_cluster_info()
+    info = master.task()
     launched = "RANK" in os.environ
     distributed = core.DistributedContext.from_torch_distributed() if launched else None
     mode = core.PreemptMode.WorkersAskMaster  # a slot asks after each part, in its own time
@@ -207,6 +207,7 @@ class _Job:
     def _join(self) -> None:
         """The files of one process from the parts of all, in the last checkpoint."""
         checkpoint, steps = self.context.checkpoint, self.asked.parts + 1
+        assert self.stored is not None
         with tempfile.TemporaryDirectory() as name:
             parts, out = Path(name) / "parts", Path(name) / "out"
             checkpoint.download(self.stored, parts, download_mode=DownloadMode.NoSharedDownload)

@@ -139,7 +139,7 @@ def run(
     here = token or host in ("127.0.0.1", "::1")
     word = "" if here else "; without --token whoever reaches it may ask"
     print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
-    timeouts = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
+    timeouts: dict[str, Any] = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
     config = uvicorn.Config(app, log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
         Server(config, on_exit).run(sockets=[listener])

@@ -5,7 +5,7 @@ Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
@@ -66,6 +66,10 @@ class StepHParams(Section):
     reporting_period: int = limited(10, above=0)
     profile_steps: int = limited(0, least=0)  # rank 0 traces so many after a warm-up
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
+
+    @property
+    def known_seed(self) -> int:
+        return cast(int, self.seed)  # a trial or `Training.load` has set it
 
     def learning_rate(self) -> float:
         """Peak learning rate by the linear scaling rule (Goyal et al. 2017, arXiv:1706.02677).

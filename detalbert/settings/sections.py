@@ -56,7 +56,7 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
     hints = typing.get_type_hints(cls)
     values = {key: value for key, value in values.items() if key in fields or value is not None}
     for key in values:

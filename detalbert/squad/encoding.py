@@ -24,8 +24,8 @@ _FEW = 2  # a question and its context
 _SAMPLE = 16  # texts that are encoded both ways
 
 # These normalizers change each character by itself, or a mark together with its base.
-_NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "BertNormalizer")
-_NORMALIZERS += ("Precompiled",)
+_NORMALIZERS: tuple[str, ...] = ("Precompiled",)
+_NORMALIZERS += ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "BertNormalizer")
 _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing")  # these leave offsets alone
 

@@ -138,7 +138,8 @@ class Tally:
 
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
     """Greatest exact match and F1 over the gold answers with words, or over "" without any."""
-    gold = list(dict.fromkeys(text for text, _ in example.answers if answer_words(text))) or [""]
+    texts = [text for text, _ in example.answers or () if answer_words(text)]
+    gold = list(dict.fromkeys(texts)) or [""]
     return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
 
 

@@ -24,7 +24,7 @@ class Example(NamedTuple):
     title: str
     context: str
     question: str
-    answers: tuple[tuple[str, int], ...]
+    answers: tuple[tuple[str, int], ...] | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ def _draw(rng: Random, split: str, sort: str, used: set[str]) -> str:
 
 def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fact]]:
     """Draw the facts that the paragraph tells, thing by thing, and those that it leaves out."""
-    told, untold = [], []
+    told, untold = list[Fact](), list[Fact]()
     for kind, count in zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 2))), strict=True):
         relations = rng.sample(kind.relations, 2)
         for thing in [_draw(rng, split, kind.sort, used) for _ in range(count)]:

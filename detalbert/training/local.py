@@ -102,7 +102,7 @@ def process_group() -> Iterator[core.DistributedContext]:
         return
     os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    ports = [[_free_port(), _free_port()] if os.environ["RANK"] == "0" else None]
+    ports: list[Any] = [[_free_port(), _free_port()] if os.environ["RANK"] == "0" else None]
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.broadcast_object_list(ports)

@@ -49,7 +49,8 @@ class Metadata:
         if self.way is None:
             self._token = self._take_token()
         try:
-            text = self._request("GET", f"meta-data/{path}", self._token and {TOKEN: self._token})
+            headers = {TOKEN: self._token} if self._token else None
+            text: str | None = self._request("GET", f"meta-data/{path}", headers)
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 return self._read_in_another_way(path, error)

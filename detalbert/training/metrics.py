@@ -53,7 +53,7 @@ class RunMetrics(core.DummyTrainContext):
         best = self.best()
         if best is None or (self.path / "predictions.json").exists():
             return
-        source = checkpoint.parent / step_name(best["steps"])
+        source = checkpoint.parent / step_name(int(best["steps"]))
         for name in ("predictions.json", "null_odds.json"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(source / name, self.path / name)
@@ -65,7 +65,7 @@ class RunMetrics(core.DummyTrainContext):
     def best_steps(self, count: int) -> set[int]:
         """The steps of the `count` best validations so far."""
         ranked = sorted(self.validations, key=lambda v: -self.sign * v[self.metric])
-        return {validation["steps"] for validation in ranked[:count]}
+        return {int(validation["steps"]) for validation in ranked[:count]}
 
     def get_experiment_best_validation(self) -> float | None:
         best = self.best()

@@ -58,14 +58,14 @@ class TensorSaver:
         Returns: waits for the files; raises RuntimeError for a full disk, of any process.
         """
         tensors = {"model": parts.get_model_state_dict(model)}
-        numbers: dict[str, dict[str, float]] = {}
+        numbers: dict[str, dict[str, torch.Tensor]] = {}
         if optimizer.state:  # else torch would make one, and count a step
             tensors["optimizer"], numbers = _split(model, optimizer)[1:]
         if dist.get_rank() == 0:
             values = {n: {k: v.item() for k, v in kept.items()} for n, kept in numbers.items()}
             (path / NUMBERS).write_text(json.dumps(values))
         writer = _Writer(path, self._stage)
-        written = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
+        written: Any = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
 
         def wait() -> None:
             try:
@@ -89,7 +89,7 @@ class _Writer(dcp.FileSystemWriter):
 
     def __init__(self, path: Path, stage: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         super().__init__(path)
-        self.stage = stage
+        self.stage = stage  # type: ignore[method-assign, assignment]  # torch calls it by position
 
 
 @torch.no_grad()
@@ -163,7 +163,7 @@ def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> s
 def _split(model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any, Any]:
     """The optimizer's state, its tensors with a dimension, its numbers; both by parameter's name.
     All are the optimizer's own, or new ones where it has taken no step."""
-    whole = parts.get_optimizer_state_dict(model, optimizer)
+    whole: Any = parts.get_optimizer_state_dict(model, optimizer)
     state = whole["state"].items()
     tensors = {name: {k: v for k, v in kept.items() if v.ndim} for name, kept in state}
     numbers = {name: {k: v for k, v in kept.items() if not v.ndim} for name, kept in state}
@@ -189,6 +189,5 @@ class _Reader(dcp.FileSystemReader):
 
         with self.fs.create_stream(path, "rb") as file:
             metadata = Plain(file).load()
-        metadata.storage_meta = metadata.storage_meta or dcp.StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata

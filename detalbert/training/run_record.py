@@ -3,8 +3,6 @@
 import logging
 from typing import Any
 
-import determined
-
 from detalbert.errors import first_line
 from detalbert.training import master
 
@@ -17,7 +15,7 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
     Written once; again where a continued experiment has other values. A master that does not take
     it is told of in the log: training goes on.
     """
-    number = determined.get_cluster_info().trial.trial_id  # of its run, too
+    number = master.task().trial.trial_id  # of its run, too
     path = f"/api/v1/runs/{number}/metadata"
     try:
         kept = master.call("get", path).get("metadata") or {}
@@ -32,7 +30,7 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
 def best_validation() -> dict[str, float] | None:
     """The trial's best by the searcher's metric over all its starts, with its `steps`; None where
     the master names none."""
-    number = determined.get_cluster_info().trial.trial_id
+    number = master.task().trial.trial_id
     try:
         best = master.call("get", f"/api/v1/trials/{number}")["trial"]["bestValidation"]
     except Exception as error:

@@ -6,8 +6,8 @@
 
 import logging
 from collections import abc
+from typing import Any, cast
 
-import determined
 from determined import pytorch
 
 from detalbert.errors import first_line
@@ -30,10 +30,10 @@ class UntilDropped(abc.Container):
         self.reports, self.hparams, self.context = reports, hparams, context
         self._failed = False
 
-    def __contains__(self, step: object) -> bool:
+    def __contains__(self, step: Any) -> bool:
         """Every rank must ask this at the same steps."""
         done = int(step)
-        since = (done - 1) % self.hparams.validation_period + 1
+        since = (done - 1) % cast(int, self.hparams.validation_period) + 1
         asks = since.bit_count() == 1 or done % self.hparams.reporting_period == 0
         if asks and self._dropped(done):
             self.context.set_stop_requested(True)
@@ -50,7 +50,7 @@ class UntilDropped(abc.Container):
 
     def _state(self) -> str:
         """Of the trial, as the master has it; empty where it gives no answer."""
-        number = determined.get_cluster_info().trial.trial_id
+        number = master.task().trial.trial_id
         try:
             return master.call("get", f"/api/v1/trials/{number}")["trial"]["state"]
         except Exception as error:  # training goes on, whatever the master and the network do

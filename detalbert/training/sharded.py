@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import determined
 import torch
@@ -32,6 +32,8 @@ class ShardedController(pytorch._PyTorchTrialController):
     `context._core.checkpoint` is a `LocalCheckpoints`, or a cluster's `UploadedParts`.
     """
 
+    trial: Any  # a StepTrial
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # A group of its own: what is written beside training must not meet training's messages.
@@ -45,7 +47,7 @@ class ShardedController(pytorch._PyTorchTrialController):
         super()._run()
         began = time.monotonic()
         self._finish()
-        if stalls := self.context._core.checkpoint.stalls:
+        if stalls := cast(Any, self.context._core.checkpoint).stalls:
             stalls[-1] += time.monotonic() - began
 
     def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,10 +67,11 @@ class ShardedController(pytorch._PyTorchTrialController):
         self._finish()
         if self.is_chief:
             self.core_context.train.set_status("checkpointing")
+        assert self.state is not None
         self.state.last_ckpt = steps = self.state.batches_trained
         metadata = {"steps_completed": steps, "framework": f"torch-{torch.__version__}"}
         metadata["format"] = "torch.distributed.checkpoint"
-        store = self.context._core.checkpoint
+        store: Any = self.context._core.checkpoint
         with contextlib.ExitStack() as stack:
             kept = store.store_together(metadata, Peers(self._group))
             path, name = stack.enter_context(kept)

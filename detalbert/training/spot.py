@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import abc
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import determined
 from determined import core
@@ -152,7 +153,7 @@ class EarlyCheckpoint(abc.Container):
         self, hparams: StepHParams, distributed: core.DistributedContext, first: int = 0
     ) -> None:
         self.hparams = hparams
-        self.every = Every(hparams.checkpoint_period, first)
+        self.every = Every(cast(int, hparams.checkpoint_period), first)
         self.distributed = distributed
         self._asked = threading.Event()
 
@@ -160,7 +161,7 @@ class EarlyCheckpoint(abc.Container):
         """Ask for one checkpoint soon. Safe from any thread."""
         self._asked.set()
 
-    def __contains__(self, step: object) -> bool:
+    def __contains__(self, step: Any) -> bool:
         """Every rank must ask this at the same steps."""
         early = self.hparams.spot_notice and int(step) % self.hparams.reporting_period == 0
         return (early and self._agreed()) or step in self.every
@@ -199,7 +200,7 @@ class ThroughTheMaster:
         Raises: Exception: the master did not take it (`master.call`).
         """
         self._noticed = True
-        allocation = determined.get_cluster_info().allocation_id
+        allocation = master.task().allocation_id
         path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
         master.call("post", path, json={"allocationId": allocation})
 

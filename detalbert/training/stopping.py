@@ -7,6 +7,7 @@ import signal
 from collections import abc
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import torch
 from determined import core
@@ -73,7 +74,7 @@ class Told:
     ) -> None:
         self.should_preempt, self.by = preempt.should_preempt, by
         self.silent = not chief
-        preempt.should_preempt = self
+        preempt.should_preempt = self  # type: ignore[method-assign]  # in its place
 
     def __call__(self, auto_ack: bool = True) -> bool:
         asked = self.should_preempt(auto_ack)
@@ -96,7 +97,7 @@ class Every(abc.Container):
         self.period = period
         self.after = first + min(SHORTEST, period) if first else 0
 
-    def __contains__(self, step: object) -> bool:
+    def __contains__(self, step: Any) -> bool:
         return int(step) % self.period == 0 and int(step) >= self.after
 
 

@@ -70,7 +70,7 @@ class UploadedParts(core.CheckpointContext):
             if peers.rank == 0:
                 files = {name: facts for found in everywhere for name, facts in found.items()}
                 write_manifest(folder, {"steps": steps}, files)
-            uploading = copy.copy(self)
+            uploading: Any = copy.copy(self)
             uploading._dist = peers
             uploading.upload(folder, metadata, shard=True, selector=lambda path: True)
         except UserError:

@@ -133,7 +133,7 @@ def _from_checkpoint(source: Source, device: torch.device, attention: str) -> Pr
 
 
 def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
-    model, info = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         source.folder,
         attn_implementation=attention,
         dtype=torch.float32,
@@ -141,6 +141,7 @@ def _from_library(source: Source, device: torch.device, attention: str) -> PreTr
         trust_remote_code=False,
         output_loading_info=True,
     )
+    model, info = loaded
     if info["missing_keys"]:
         lacks = sorted(info["missing_keys"])[0]
         raise UserError(f"{source.folder}: its weights lack {lacks!r}; give a whole model")

@@ -63,6 +63,7 @@ def score(model: PreTrainedModel, windows: Windows, hparams: LmHParams) -> dict[
     head = model.get_output_embeddings().weight
     scores = Scores(model.config.vocab_size, windows.bytes_per_token, counts=True)
     scores.reset()
+    assert hparams.max_tokens_per_forward != "auto"
     for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward):
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         for row in rows:
