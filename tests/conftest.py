@@ -49,6 +49,7 @@ torch.set_num_threads(1)
 
 Once = Callable[[str, Callable[[pathlib.Path], Any]], pathlib.Path]
 Train = Callable[..., subprocess.CompletedProcess]
+Script = Callable[[str], list[str]]
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Fixtures whose tests start a process or train a model: `make quick` leaves those tests out.
 STARTS = {"python", "real_python", "cache_dir", "sandbox", "fork"}
@@ -262,6 +263,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     serve = [sys.executable, str(script), "serve", owner]
     subprocess.Popen(serve, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     return str(path)
+
+
+@pytest.fixture
+def script(python: str, tmp_path: pathlib.Path) -> Script:
+    """`script(source)`: the command that runs this source in a fork, with the package to import."""
+
+    def command(source: str) -> list[str]:
+        path = tmp_path / "script.py"
+        path.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{source}")
+        return [python, str(path)]
+
+    return command
 
 
 @pytest.fixture(scope="session")

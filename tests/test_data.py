@@ -90,7 +90,7 @@ def _load(arguments: tuple) -> str:
 
 
 def test_of_many_processes_one_featurises(tmp_path: Path, fork: None) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     with context.Manager() as manager, context.Pool(3) as pool:
         barrier = manager.Barrier(3)
         built = pool.map(_load, [(tmp_path, barrier)] * 3, chunksize=1)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 import torch._inductor.config
 
 from detalbert.engine.determinism import choose_exact_kernels
-from tests.conftest import ROOT, LocalRun
+from tests.conftest import ROOT, LocalRun, Script
 
 # Forked processes, four at a time: each warms its threads up, then calls the same square root
 # twice; prints how many got two different results.
@@ -86,9 +85,9 @@ print(json.dumps(Watch.seen))
 """
 
 
-def vector_math(module: str, *arguments: object) -> list[tuple[str, int]]:
+def vector_math(command: list[str], module: str, *arguments: object) -> list[tuple[str, int]]:
     """What the main thread of a program calls: name, numbers."""
-    command = [sys.executable, "-c", WATCH, module, *map(str, arguments)]
+    command = [*command, module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -96,21 +95,23 @@ def vector_math(module: str, *arguments: object) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("program", ["train", "embedded.pretrain"])
 def test_what_trains_begins_with_a_small_one(
-    program: str, tiny_config: Path, tmp_path: Path
+    program: str, tiny_config: Path, tmp_path: Path, script: Script
 ) -> None:
     arguments = {
         "train": ["--config", tiny_config, "--output-dir", tmp_path / "out"],
         "embedded.pretrain": ["--steps", 1, "--documents", 50, "--output", tmp_path / "model"],
     }
-    (first, numbers), *rest = vector_math(program, *arguments[program])
+    (first, numbers), *rest = vector_math(script(WATCH), program, *arguments[program])
     assert first == "sqrt" and numbers <= 64
     assert rest  # the program itself calls it, too
 
 
-def test_prediction_begins_with_a_small_one(local_run: LocalRun) -> None:
+def test_prediction_begins_with_a_small_one(local_run: LocalRun, script: Script) -> None:
     """It computes in another thread, later."""
     question = ["--question", "Who?", "--context", "Ann is here."]
-    (first, numbers), *_ = vector_math("predict", "--model", local_run.path, *question)
+    (first, numbers), *_ = vector_math(
+        script(WATCH), "predict", "--model", local_run.path, *question
+    )
     assert first == "sqrt" and numbers <= 64
 
 

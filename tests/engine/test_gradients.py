@@ -1,16 +1,15 @@
 """One buffer of gradients: views, clipping, and the all-reduce over ranks."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from detalbert.engine.gradients import FlatGradients, all_reduce
+from tests.lm.ranks import start
 
 TINY = (1e-30, 1e-37, 1e-44)  # largest gradients; the last is no normal float32
 
@@ -53,10 +52,9 @@ def test_clipping_is_torchs(max_norm: float) -> None:
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-6, atol=0)
 
 
-def _rank(rank: int, ranks: int, folder: str) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+def _all_reduced(ranks: int) -> dict[str, torch.Tensor]:
+    """On each rank: what it has after every kind of all-reduce."""
+    rank = dist.get_rank()
     seen: dict[str, Any] = {}
     for wire in (torch.float32, torch.bfloat16, torch.float16):
         for size, scale in ((1, 1.0), (1000, 1e-6), (1001, 1e4)):
@@ -79,8 +77,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
     net(torch.full((2, 7), float(rank))).sum().backward()
     gradients.average()
     seen["weight"], seen["mean"] = net[0].weight.detach(), gradients.flat
-    torch.save(seen, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return seen
 
 
 def _addend(rank: int, size: int, scale: float) -> torch.Tensor:
@@ -90,8 +87,7 @@ def _addend(rank: int, size: int, scale: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path, fork: None) -> None:
-    mp.start_processes(_rank, (ranks, str(tmp_path)), nprocs=ranks, start_method="spawn")
-    seen = [torch.load(tmp_path / f"{rank}.pt") for rank in range(ranks)]
+    seen = start(_all_reduced, ranks, tmp_path, ranks)
     for name in seen[0]:
         for other in seen[1:]:
             torch.testing.assert_close(other[name], seen[0][name], rtol=0, atol=0, equal_nan=True)

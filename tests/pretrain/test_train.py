@@ -18,7 +18,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos
-from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, configured, settings
+from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Script, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 
 
@@ -158,7 +158,7 @@ def test_the_soak_leaves_no_trace(fork: None) -> None:
     assert found == []
 
 
-def test_the_entry_point_fine_tunes_without_pretrain(real_python: str) -> None:
+def test_the_entry_point_fine_tunes_without_pretrain(script: Script) -> None:
     """Only a config with text imports the package."""
     code = "import sys, train; sys.exit('pretrain' in sys.modules)"
-    assert subprocess.run([real_python, "-c", code], cwd=ROOT).returncode == 0
+    assert subprocess.run(script(code), cwd=ROOT).returncode == 0

@@ -5,7 +5,6 @@ import pathlib
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
 from detalbert.training import preflight
-from tests.conftest import ROOT, TINY
+from tests.conftest import TINY, Script
 from tests.fakes.http import AnswerServer
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
@@ -233,27 +232,24 @@ print("ok")
 """
 
 
-def ranks(behave: str) -> list[subprocess.Popen]:
+def ranks(command: list[str], behave: str) -> list[subprocess.Popen]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RANK]
-    return [
-        subprocess.Popen(
-            [*command, str(rank), str(port), behave], env=env, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
+    words = [[*command, str(rank), str(port), behave] for rank in range(2)]
+    return [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in words]
+
+
+def test_an_all_reduce_of_two_ranks(script: Script) -> None:
+    assert [process.communicate(timeout=600)[0] for process in ranks(script(RANK), "well")] == [
+        "ok\n",
+        "ok\n",
     ]
 
 
-def test_an_all_reduce_of_two_ranks(fork: None) -> None:
-    assert [process.communicate(timeout=600)[0] for process in ranks("well")] == ["ok\n", "ok\n"]
-
-
 @pytest.mark.parametrize("behave", ["absent", "late"])
-def test_a_rank_that_does_not_answer_is_noticed(behave: str, fork: None) -> None:
-    here, absent = ranks(behave)
+def test_a_rank_that_does_not_answer_is_noticed(behave: str, script: Script) -> None:
+    here, absent = ranks(script(RANK), behave)
     try:
         said = here.communicate(timeout=600)[0]
     finally:
