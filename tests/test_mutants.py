@@ -8,6 +8,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.mutation import find_mutants
 
+pytestmark = pytest.mark.usefixtures("real_python")
+
 SOURCE = '''
 """Not 1 < 2."""
 import os

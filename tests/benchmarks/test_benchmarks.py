@@ -25,6 +25,8 @@ from benchmarks import (
 from benchmarks.__main__ import main
 from benchmarks.measure import Options
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 SIDES = ("ours", "peer")
 FIELDS = {
     "stage",

@@ -4,8 +4,11 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from benchmarks.measure import memory_of_process
+
+pytestmark = pytest.mark.usefixtures("fork")
 
 
 def test_memory_of_a_child_is_its_own() -> None:

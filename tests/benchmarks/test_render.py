@@ -8,6 +8,8 @@ import pytest
 from benchmarks import render
 from benchmarks.__main__ import main
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 
 def test_render_fills_the_page_between_its_markers(tiny: tuple[str, ...], tmp_path: Path) -> None:
     results = tmp_path / "results"

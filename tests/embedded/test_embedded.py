@@ -15,6 +15,8 @@ from embedded.prune import prune
 from tests.conftest import ROOT
 from tests.fakes.questions import world_questions
 
+pytestmark = pytest.mark.usefixtures("fork")
+
 FOLDER = ROOT / "embedded" / "albert-tiny"
 
 

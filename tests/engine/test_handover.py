@@ -81,9 +81,9 @@ def said(shown: str) -> str:
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    more = ["--set", f"data.cache_dir={tmp_path}/cache", "--set", "data.max_train_examples=200",
+    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=200",
             "--set", "data.max_validation_examples=20",
             *settings(max_steps=8, num_workers=0, reporting_period=2)]  # fmt: skip
     config, outs = Path("configs/local.yaml"), {n: tmp_path / f"uncut {n}" for n in (1, 2)}
