@@ -1,9 +1,9 @@
-"""Optimizer steps of a small Llama, split over two processes (gloo, a core each).
+"""Optimizer steps of a small Llama: in one process, or sharded over two (gloo, a core each).
 
-Ours is `LmTrial.train_batch`, outside of Determined's loop. The peer is transformers' own engine.
-Both run in the same two processes, in turn, from the same weights over the same windows in the same
-micro-batches. A window goes across documents, so that it is one piece for both: attention within
-documents is ours alone.
+Ours is `LmTrial.train_batch`, outside of Determined's loop. The baseline is the model of
+transformers, sharded by its own `DistributedConfig`. Both run in the same processes, in turn, from
+the same weights over the same windows in the same micro-batches. A window goes across documents, so
+that it is one piece for both: attention within documents is ours alone.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,96 +20,76 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from determined import core
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from benchmarks.lm_peer import SPLITS, Peer
-from benchmarks.measure import (
-    ROOT,
-    Different,
-    Options,
-    environment,
-    interleave,
-    rates,
-    ratio_of,
-    write_json,
-)
-from benchmarks.sharding import documents_of
-from benchmarks.step import train_step
-from detalbert.engine.determinism import choose_exact_kernels
-from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.local import process_group, trial_context
-from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
+from benchmarks import measure
+from benchmarks.measure import ROOT, SEARCHER, Different, Options, rates, ratio_of, write_json
+from detalbert.engine import optim
+from detalbert.training.local import process_group
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
 from lm.model import read_config
-from lm.packed import CausalRow
 from lm.trial import LmTrial
 
-PROCESSES = 2
 TURN = 4  # steps
-ALLOWED = 1e-4  # between the losses of a step
-_SMALL = {
-    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 704, "max_position_embeddings": 512,
-}  # fmt: skip
-_TINY = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+_SMALL = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4}
+_SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 704}
+_TINY = {**_SMALL, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+_BASE = {**_SMALL, "hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 2048}
+_BASE |= {"num_attention_heads": 12, "num_key_value_heads": 12}
 # Per `--shape` (any other is small): the model, tokens of a window, entries of the vocabulary.
-SIZES = {"small": (_SMALL, 512, 8192), "tiny": ({**_SMALL, **_TINY}, 32, 320)}
+SIZES = {"tiny": (_TINY, 32, 320), "small": (_SMALL, 512, 8192), "base": (_BASE, 2048, 8192)}
 WINDOWS, MICRO = 8, 2  # of a step over all processes, and of a micro-batch
 
 
 def lm(options: Options) -> dict[str, Any]:
-    """Tokens a second of both sides, the model sharded over two processes; and split by tensors."""
+    """Tokens per second of both sides, the model sharded over two processes."""
+    return _measured(options, processes=2)
+
+
+def step(options: Options) -> dict[str, Any]:
+    """Tokens per second of both sides, in one process."""
+    return _measured(options, processes=1)
+
+
+def _measured(options: Options, processes: int) -> dict[str, Any]:
+    shape = options.shape if options.shape in SIZES else "small"
+    if options.shape == "auto" and processes == 1 and torch.cuda.is_available():
+        shape = "base"
     with tempfile.TemporaryDirectory() as name:
-        config = write_model(options, Path(name))
-        found = two_processes(config, options.repeats, Path(name))
-    check_losses(found["losses"])
-    shape, length, _ = _size(options)
-    table = rates(found["seconds"], tokens=TURN * WINDOWS * length)
-    splits = {}
-    for split in SPLITS:
-        results = {side: table[f"{split} {side}"] for side in ("ours", "peer")}
-        ratio = {"tokens_per_second": ratio_of(results, "tokens_per_second")}
-        splits[split] = {"results": results, "ratio": ratio}
-    return {
-        "device": {**environment(torch.device("cpu"))["device"], "threads": 1},
-        **splits["shard"],
-        "tensor": splits["tensor"],
-        "losses": found["losses"],
-        "settings": {
-            "model": shape,
-            "processes": PROCESSES,
-            "backend": "gloo",
-            "precision": "fp32",
-            "windows": WINDOWS,
-            "windows_per_forward": MICRO,
-            "tokens_per_window": length,
-            "steps_per_turn": TURN,
-            "text": str(options.text or "botocore"),
-        },
+        config = write_model(options, shape, Path(name))
+        found = in_processes(config, options.repeats, Path(name), processes)
+    half = processes == 1 and torch.cuda.is_available()
+    check_losses(found["losses"], allowed=2e-2 if half else 1e-4)
+    results = rates(found["seconds"], tokens=TURN * WINDOWS * SIZES[shape][1])
+    settings = {
+        "workload": "lm",
+        "shape": shape,
+        "model": SIZES[shape][0],
+        "processes": processes,
+        "precision": config["hyperparameters"]["precision"],
+        "windows": WINDOWS,
+        "windows_per_forward": MICRO,
+        "tokens_per_window": SIZES[shape][1],
+        "steps_per_turn": TURN,
     }
+    ratio = ratio_of(results, "tokens_per_second")
+    return {"results": results, "ratio": ratio, "losses": found["losses"], "settings": settings}
 
 
-def check_losses(losses: dict[str, list[float]]) -> None:
-    """Raises Different unless the two sides' are equal to rounding in every step."""
-    for split in SPLITS:
-        pairs = zip(losses[f"{split} ours"], losses[f"{split} peer"], strict=True)
-        for step, (ours, peer) in enumerate(pairs):
-            if not abs(ours - peer) <= ALLOWED:
-                raise Different(f"lm: {split}: loss {ours} in step {step}, the peer's {peer}")
+def check_losses(losses: dict[str, list[float]], allowed: float) -> None:
+    """Raise Different unless both sides' losses are equal to rounding in every step."""
+    for number, (ours, peer) in enumerate(zip(losses["ours"], losses["peer"], strict=True)):
+        if not abs(ours - peer) <= allowed:
+            raise Different(f"lm: loss {ours} in step {number}, the baseline's {peer}")
 
 
-def _size(options: Options) -> tuple[dict[str, Any], int, int]:
-    return SIZES["tiny" if options.shape == "tiny" else "small"]
-
-
-def write_model(options: Options, folder: Path) -> dict[str, Any]:
-    """The text, its shards and the weights that both begin with; the config of our run."""
-    shape, length, vocabulary = _size(options)
+def write_model(options: Options, shape: str, folder: Path) -> dict[str, Any]:
+    """Write the text, its shards and the first weights; returns the config of our run."""
+    model_keys, length, vocabulary = SIZES[shape]
     text = folder / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": x}) + "\n" for x in documents_of(options)))
+    text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
     hyperparameters = {
         "model": str(folder / "model"),
         "global_batch_size": WINDOWS,
@@ -118,7 +98,7 @@ def write_model(options: Options, folder: Path) -> dict[str, Any]:
         "max_seq_length": length,
         "max_tokens_per_forward": MICRO * length,
         "across_documents": True,
-        "precision": "fp32",
+        "precision": "bf16" if shape == "base" and torch.cuda.is_available() else "fp32",
         "num_workers": 0,
         "seed": 42,
     }
@@ -130,100 +110,113 @@ def write_model(options: Options, folder: Path) -> dict[str, Any]:
     }
     tokenizer = LmText.load(data, parse_lm_hparams(hyperparameters)).tokenizer
     torch.manual_seed(42)
-    model = AutoModelForCausalLM.from_config(read_config(None, shape, tokenizer, length))
+    model_keys = {**model_keys, "max_position_embeddings": length}
+    model = AutoModelForCausalLM.from_config(read_config(None, model_keys, tokenizer, length))
     model.save_pretrained(folder / "model")
-    searcher = {"name": "single", "metric": "loss", "smaller_is_better": True}
-    return {"hyperparameters": hyperparameters, "data": data, "searcher": searcher}
+    return {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
 
 
-def two_processes(config: dict[str, Any], repeats: int, folder: Path) -> dict[str, Any]:
-    """Per split and side the seconds of each turn and the loss of each step."""
+def in_processes(
+    config: dict[str, Any], repeats: int, folder: Path, processes: int
+) -> dict[str, Any]:
+    """Return per side the seconds of each turn and the loss of each step."""
     job, found = folder / "job.json", folder / "found.json"
     job.write_text(json.dumps({"config": config, "repeats": repeats}))
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc_per_node={PROCESSES}", "-m", "benchmarks.lm", str(job), str(found)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+    env = os.environ | (
+        {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if processes > 1 else {}
+    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    command = [sys.executable, *torchrun, "-m", "benchmarks.lm", str(job), str(found)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("[rank")]
-        raise Different(f"lm: failed: {(said or ['?'])[-1]}")
+        raise Different(f"lm: failed: {done.stderr[-500:]}")
     return json.loads(found.read_text())
 
 
-# ---- one of the processes ------------------------------------------------------------------
+class Peer:
+    """The first weights, sharded over all processes, and the optimizer of `trial`."""
+
+    def __init__(self, trial: LmTrial) -> None:
+        model = AutoModelForCausalLM.from_pretrained(
+            trial.hparams.model, attn_implementation="sdpa", dtype=torch.float32
+        )
+        self.half, self.device = trial.hparams.precision == "bf16", measure.device()
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            # What from_pretrained does with a distributed_config; that needs accelerate.
+            sizes = {"fsdp_size": dist.get_world_size()}
+            config, _, mesh = model.prepare_distribute_model(sizes)
+            model = model.maybe_distribute_model(model, config, mesh)
+        self.model = model.to(self.device).train()
+        self.hparams = hparams = trial.hparams
+        groups = optim.parameter_groups(self.model, hparams.weight_decay)
+        rate = hparams.learning_rate()
+        self.optimizer = optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
+        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
+
+    def batch(self, rows: list[Any]) -> list[tuple[Tensor, Tensor]]:
+        """Per micro-batch the tokens and the token after each, int64 [windows, length]."""
+        shape = -1, self.hparams.max_seq_length
+        return [(row["input_ids"].view(shape), row["targets"].view(shape)) for row in rows]
+
+    def step(self, batch: list[tuple[Tensor, Tensor]]) -> float:
+        """One optimizer step; returns the mean loss of this process's windows."""
+        total = sum(len(tokens) for tokens, _ in batch)
+        mean = torch.zeros((), device=self.device)
+        for tokens, targets in batch:
+            tokens, targets = tokens.to(self.device), targets.to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+                output = self.model(tokens, labels=targets, shift_labels=targets, use_cache=False)
+            loss = output.loss * (len(tokens) / total)
+            loss.backward()
+            mean += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return float(mean)
 
 
-class _Side:
-    """Steps of one side, TURN of them a call; `step` gives what `loss` makes a step's loss of, from
-    the list of what all processes have."""
+class Side:
+    """Steps of one side, TURN of them per call; keeps what `step` returns of each."""
 
-    def __init__(
-        self,
-        batches: list[Any],
-        step: Callable[[Any, int], Any],
-        loss: Callable[[list[Any]], float],
-    ) -> None:
-        self.batches, self.step, self.loss = batches, step, loss
-        self.done: list[Any] = []  # per step
+    def __init__(self, batches: list[Any], step: Callable[[Any, int], Any]) -> None:
+        self.batches, self.step, self.done = batches, step, list[Any]()
 
     def __call__(self) -> None:
-        first = len(self.done)
-        for number in range(first, first + TURN):
+        for number in range(len(self.done), len(self.done) + TURN):
             self.done.append(self.step(self.batches[number], number))
         dist.barrier()
 
-    def losses(self) -> list[float]:
+    def losses(self, mean: Callable[[list[Any]], Any]) -> list[float]:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, self.done)
-        return [float(self.loss(list(step))) for step in zip(*everywhere, strict=True)]
-
-
-def _sides(split: str, trial: LmTrial) -> dict[str, _Side]:
-    """Both, by the names of their results, with their inputs on the host beforehand."""
-    rows = list(islice(trial.build_training_data_loader(), trial.steps))
-    peer = Peer(Path(trial.hparams.model), split, trial)
-    padded = [peer.batch(batch) for batch in rows]
-
-    def ours(batch: list[CausalRow], step: int) -> Any:
-        train_step(trial, batch, step)
-        return trial.meter.per_slot_reduce()
-
-    def loss(slots: list[Any]) -> float:
-        return trial.meter.cross_slot_reduce(slots)["loss"]
-
-    sides = {"ours": _Side(rows, ours, loss)}
-    return sides | {"peer": _Side(padded, lambda batch, _: peer.step(batch), np.mean)}
-
-
-@contextlib.contextmanager
-def _trial(
-    split: str, config: dict[str, Any], group: core.DistributedContext, folder: Path
-) -> Iterator[LmTrial]:
-    """A run's trial, split one way."""
-    values = {**config["hyperparameters"], "layout": {split: PROCESSES}}
-    hparams = parse_lm_hparams(values)
-    metrics = RunMetrics(folder / f"{split}-{group.rank}", config["searcher"])
-    checkpoints, stop = LocalCheckpoints(group, metrics, {}, {}), StopRequest(group)
-    config = {**config, "hyperparameters": values}
-    with trial_context(group, checkpoints, metrics, stop, config, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
-        trial = LmTrial(context, (hparams, LmText.load(config["data"], hparams)))
-        trial.model.train()
-        yield trial
+        return [float(mean(list(step))) for step in zip(*everywhere, strict=True)]
 
 
 def process(job: dict[str, Any], found: Path) -> None:
-    """Both sides of both splits in turn; the first process writes what `two_processes` returns."""
-    choose_exact_kernels()
+    """Measure both sides in turn; rank 0 writes what `in_processes` returns."""
+    config = job["config"]
     with process_group() as group, contextlib.ExitStack() as stack:
-        sides: dict[str, _Side] = {}
-        for split in SPLITS:
-            trial = stack.enter_context(_trial(split, job["config"], group, found.parent))
-            sides |= {f"{split} {name}": side for name, side in _sides(split, trial).items()}
-        seconds = interleave(sides, job["repeats"])
-        losses = {name: side.losses() for name, side in sides.items()}
+        hparams = parse_lm_hparams(config["hyperparameters"])
+        folder = found.parent / str(group.rank)
+        context = stack.enter_context(measure.context_of(config, folder, group))
+        trial = LmTrial(context, (hparams, LmText.load(config["data"], hparams)))
+        trial.model.train()
+        rows = list(islice(trial.build_training_data_loader(), trial.steps))
+        peer = Peer(trial)
+
+        def ours(batch: list[Any], number: int) -> Any:
+            measure.train_step(trial, batch, number)
+            return trial.meter.per_slot_reduce()
+
+        padded = [peer.batch(batch) for batch in rows]
+        sides = {"ours": Side(rows, ours), "peer": Side(padded, lambda x, _: peer.step(x))}
+        seconds = measure.interleave(sides, job["repeats"])
+        reduce = trial.meter.cross_slot_reduce
+        losses = {
+            "ours": sides["ours"].losses(lambda slots: reduce(slots)["loss"]),
+            "peer": sides["peer"].losses(np.mean),
+        }
         if group.rank == 0:
             write_json(found, {"seconds": seconds, "losses": losses})
 

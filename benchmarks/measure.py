@@ -1,61 +1,110 @@
-"""How everything here is measured: taking turns, a synchronised clock, memory, the environment."""
+"""How every stage is measured: options, models, taking turns, a synchronised clock, rates."""
 
+import contextlib
 import json
-import multiprocessing
-import os
-import platform
-import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 import torch
-import transformers
+from determined import core, pytorch
 
 from detalbert import atomic
+from detalbert.corpus.api_text import find_services, read_service
+from detalbert.engine import flops
+from detalbert.engine.determinism import choose_exact_kernels
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
+from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.local import trial_context
+from detalbert.training.metrics import RunMetrics
+from detalbert.training.stopping import StopRequest
+from pretrain.hparams import SIZE_KEYS, SIZES
 
+SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
 ROOT = Path(__file__).resolve().parents[1]
+# The published sizes, and two of our own that a CPU trains in no time.
+_SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
+SHAPES = {
+    name: dict(zip(SIZE_KEYS, _SIZES[name], strict=True))
+    for name in ("tiny", "small", "base", "large", "xxlarge")
+}
 
 
 class Different(Exception):
-    """The two sides of a benchmark do not agree, so their speeds mean nothing."""
+    """The two sides of a stage do not agree, so their speeds mean nothing."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a stage is run on."""
+    """What a stage is run on: the flags of `python -m benchmarks`."""
 
-    data: Path  # a folder with train.json and dev.json of SQuAD's shape
-    tokenizer: str  # a folder or hub name
+    data: Path  # folder with train.json and dev.json of SQuAD's shape
+    tokenizer: str  # folder or hub name
+    workload: str = "finetuning"
     repeats: int = 5
-    examples: int | None = None  # at most so many questions of each file
+    examples: int | None = None  # at most so many questions of each file, or documents
     windows: int = 48  # windows of one optimizer step
-    steps: int = 200  # of the loss-parity stage
-    parity_windows: int = 8  # windows of one of its steps
-    shape: str = "auto"  # of the model: a key of `shapes.SHAPES`; auto: small on a CPU
-    sizes: str = "1e6,11.7e6,58.7e6"  # numbers in the gradients of `allreduce`
-    text: Path | None = None  # a document a line, for pretraining; default: botocore's
-    model: Path | None = None  # a folder, of `finetune`; default: the embedded model
-    before: Path | None = None  # a checkout of an earlier commit, the peer of `serve`
+    shape: str = "auto"  # key of SHAPES; auto: small on a CPU
+    text: Path | None = None  # one document per line; default: botocore's
+    model: Path | None = None  # model folder for `finetune`; default: the embedded model
+    before: Path | None = None  # checkout of an earlier commit, the baseline of `serve`
 
 
-def now(device: torch.device | None = None) -> float:
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def shape_of(options: Options, on_gpu: str = "xxlarge") -> str:
+    """Return a key of SHAPES; auto is small on a CPU and `on_gpu` on a GPU."""
+    name = options.shape
+    if name == "auto":
+        name = on_gpu if device().type == "cuda" else "small"
+    if name not in SHAPES:
+        raise UserError(f"--shape {name}: no such shape; choose one of {', '.join(SHAPES)}")
+    return name
+
+
+def documents(options: Options) -> list[str]:
+    """Return the documents of `--text`, each on one line; UserError if there are none."""
+    found = chain.from_iterable(map(read_service, find_services()))
+    if options.text is not None:
+        try:
+            found = chain(options.text.read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--text {options.text}: cannot read it: {first_line(error)}") from None
+    lines = (" ".join(text.split()) for text in found)
+    if not (texts := list(islice(filter(None, lines), options.examples))):
+        raise UserError(f"--text {options.text}: no text in it; give a file of documents")
+    return texts
+
+
+def peak_flops() -> tuple[float, str]:
+    """Return the FLOP/s that an MFU of 1 would reach, and where the number is from."""
+    name = torch.cuda.get_device_name() if device().type == "cuda" else ""
+    if (known := flops.peak_flops(name, half=True)) is not None:
+        return known, "data sheet, half precision"
+    matrix, seconds = torch.rand(2048, 2048, device=device()), []
+    for _ in range(6):
+        began = now()
+        matrix @ matrix
+        seconds.append(now() - began)
+    return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
+
+
+def now() -> float:
     """Seconds on a clock that waits until the device has done all it was given."""
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def interleave(
-    sides: Mapping[str, Callable[[], Any]],
-    repeats: int,
-    device: torch.device | None = None,
-    warm_up: int = 1,
+    sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
     """Seconds of each call: every side `warm_up` times unmeasured, then in turn, `repeats` times.
 
@@ -67,9 +116,9 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, call in sides.items():
-            began = now(device)
+            began = now()
             call()
-            seconds[name].append(now(device) - began)
+            seconds[name].append(now() - began)
     return seconds
 
 
@@ -85,115 +134,40 @@ def spread_of(values: list[float]) -> dict[str, Any]:
 def rates(seconds: Mapping[str, list[float]], **amounts: float) -> dict[str, dict[str, Any]]:
     """Per side seconds, and for each amount `<name>_per_second`."""
     return {
-        side: {
-            "seconds": spread_of(values),
-            **{
-                f"{name}_per_second": spread_of([amount / value for value in values])
-                for name, amount in amounts.items()
-            },
-        }
+        side: {"seconds": spread_of(values)}
+        | {f"{x}_per_second": spread_of([n / s for s in values]) for x, n in amounts.items()}
         for side, values in seconds.items()
     }
 
 
-def ratio_of(results: Mapping[str, Mapping[str, Any]], name: str) -> float:
-    """How many times the peer's median ours is."""
-    return results["ours"][name]["median"] / results["peer"][name]["median"]
+def ratio_of(results: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
+    """How many times the baseline's median ours is, by the figure's name."""
+    return {name: results["ours"][name]["median"] / results["peer"][name]["median"]}
 
 
-def peak_memory(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> int:
-    """Bytes by which a fresh process grows at most while it runs `prepare(*arguments)()`.
-
-    What `prepare` itself takes (imports, reading files, the inputs) is there before and does not
-    count; what the call returns does. Linux only.
-    """
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_growth, (prepare, arguments))
-
-
-def _growth(prepare: Callable[..., Callable[[], Any]], arguments: Any) -> int:
-    return growth(prepare(*arguments))
-
-
-def growth(call: Callable[[], Any]) -> int:
-    """Bytes by which this process grows at most while it runs `call()`. Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts over
-    before = memory_of_process("VmRSS")
-    kept = call()
-    grown = memory_of_process("VmHWM") - before
-    del kept
-    return grown
+@contextlib.contextmanager
+def context_of(
+    config: dict[str, Any], folder: Path, group: core.DistributedContext | None = None
+) -> Iterator[pytorch.PyTorchTrialContext]:
+    """Determined's context, as a run makes it; it writes into `folder`."""
+    choose_exact_kernels()
+    group = group or core.DummyDistributedContext()
+    metrics = RunMetrics(folder, config["searcher"])
+    checkpoints = LocalCheckpoints(group, metrics, {}, {})
+    with trial_context(group, checkpoints, metrics, StopRequest(group), config, 0) as context:
+        context._current_batch_idx = 0  # the trial loop counts it
+        yield context
 
 
-def memory_of_process(name: str, process: int | str = "self") -> int:
-    """VmRSS, or VmHWM, its greatest since the program began, in bytes; 0 after its end. Linux only.
-
-    `ru_maxrss` of a child will not do: it counts the memory of the parent that it was forked from.
-    """
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(name)]
-    return sizes[0] if sizes else 0
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, device, clocks, commit and load: what a figure depends on besides the code."""
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-            "numpy": np.__version__,
-            "cuda": torch.version.cuda,
-        },
-        "device": {
-            "type": device.type,
-            "name": torch.cuda.get_device_name() if device.type == "cuda" else _processor(),
-            "cores": len(os.sched_getaffinity(0)),
-            "threads": torch.get_num_threads(),
-        },
-        "clocks": _clocks(device),
-        "commit": commit_of(ROOT),
-        "load": os.getloadavg()[0],  # of the last minute, this benchmark's own included
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _clocks(device: torch.device) -> dict[str, Any]:
-    """Clocks in MHz: of the cores, and of the GPU as `nvidia-smi` has them."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    clocks: dict[str, Any] = {
-        "cpu_mhz": [float(x.split(":")[1]) for x in lines if x.startswith("cpu MHz")]
-    }
-    if device.type == "cuda":
-        query = "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit"
-        clocks["gpu"] = _output("nvidia-smi", query, "--format=csv,noheader")
-    return clocks
-
-
-def commit_of(checkout: Path) -> str | None:
-    git = "git", "-C", str(checkout)
-    commit = _output(*git, "rev-parse", "HEAD")
-    changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit} and changes" if commit and changed else commit
-
-
-def _output(*command: str) -> str | None:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None if result.returncode == 0 else None
+def train_step(trial: StepTrial, batch: list[Any], step: int) -> None:
+    """One optimizer step of ours."""
+    trial.meter.reset()
+    trial.train_batch(batch, 0, step)
+    trial.schedule.step()
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """The file appears whole or not at all. Raises UserError where it cannot be written."""
+    """Write the file whole or not at all; UserError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.whole_file(path) as file:

@@ -2,18 +2,16 @@
 
     python -m benchmarks predict        # a quarter of an hour on two cores
 
-The embedded model on questions of the embedded world; on a GPU an albert-xxlarge, or `--shape`. The
-weights of the span head, or all, are random, which costs the same.
-`ratio` is the whole of `predict`, from the file to the files, over the forward passes
-alone on the same packed rows, made beforehand; medians over turns taken alternately.
-`peak_mib` is the greatest resident memory of a `predict.py` process, by number of questions.
+The embedded model (its span head random, which costs the same) on generated questions; on a GPU an
+albert-xxlarge, or `--shape`. `ratio` is the whole of `predict`, from the file to the files, over
+the forward passes alone on the same packed rows. `peak_mib` is the greatest resident memory of a
+`predict.py` process, by number of questions.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.measure import ROOT, Options, interleave, memory_of_process
-from benchmarks.shapes import SHAPES, device_of, shape_of
+from benchmarks.measure import ROOT, SHAPES, Options, device, interleave, shape_of
 from detalbert.engine.rows import to_device
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
@@ -34,24 +31,22 @@ from detalbert.squad.question_stream import read_questions
 
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
 QUESTIONS_A_PARAGRAPH = 6
-_LOOK = 0.02  # seconds between looks at a process's memory
+# Runs predict.py and prints its peak memory in KiB: that of a child counts its parent's.
+PEAK = """import predict, resource, sys
+status = predict.main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(status)"""
 
 
 def write_questions(path: Path, count: int) -> Path:
-    """At least `count` questions as SQuAD JSON."""
+    """Write at least `count` questions as SQuAD JSON."""
     document = world.generate("train", seed=2, paragraphs=-(-count // QUESTIONS_A_PARAGRAPH))
     path.write_text(json.dumps(document))
     return path
 
 
-def shape_to_answer(options: Options) -> str:
-    """A key of SHAPES, or embedded: what `auto` is on a CPU."""
-    on_cpu = device_of(options).type == "cpu"
-    return "embedded" if options.shape == "auto" and on_cpu else shape_of(options)
-
-
 def write_model(folder: Path, shape: str = "embedded") -> Path:
-    """A model for `load_model`: a random one, or the embedded one with a random span head."""
+    """Write a model for `load_model`: a random one, or the embedded one with a random head."""
     source = ROOT / "embedded" / "albert-tiny"
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
@@ -74,41 +69,30 @@ def run_forward(model: Trained, rows: list[Any]) -> None:
 
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     """Greatest resident memory of a process that answers `questions`."""
-    command = [sys.executable, str(ROOT / "predict.py"), "--model", str(model)]
-    command += ["--data", str(questions), "--output-dir", str(folder)]
-    greatest = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            greatest = max(greatest, memory_of_process("VmHWM", process.pid))
-            time.sleep(_LOOK)
-    if process.returncode:
-        raise RuntimeError(f"predict.py ended with status {process.returncode}")
-    return greatest / 2**20
+    words = ["--model", str(model), "--data", str(questions), "--output-dir", str(folder)]
+    said = subprocess.check_output([sys.executable, "-c", PEAK, *words], cwd=ROOT, text=True)
+    return int(said.split()[-1]) / 1024
 
 
 def predict(options: Options) -> dict[str, Any]:
     """Ratio, medians and spread in seconds, and peak memory in MiB."""
-    shape = shape_to_answer(options)
+    auto = options.shape == "auto" and device().type == "cpu"
+    shape = "embedded" if auto else shape_of(options)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        small = write_questions(folder / "small.json", SMALL)
-        large = write_questions(folder / "large.json", LARGE)
-        peaks = {
-            count: peak_mib(write_model(folder / f"model-{count}", shape), path, folder / "out")
-            for count, path in ((SMALL, small), (LARGE, large))
-        }
-        model = load_model(str(folder / f"model-{LARGE}"))
-        examples = list(read_questions(large))
+        path = write_model(folder / "model", shape)
+        files = {n: write_questions(folder / f"{n}.json", n) for n in (SMALL, LARGE)}
+        peaks = {n: peak_mib(path, file, folder / "out") for n, file in files.items()}
+        model = load_model(str(path))
+        examples = list(read_questions(files[LARGE]))
         parts = [examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK)]
         rows = [row for part in parts for row in answering.featurise(model, part).rows]
-        windows = sum(len(row["windows"]) for row in rows)
         run_forward(model, rows[:20])  # burn in
-        sides = {
-            "forward": partial(run_forward, model, rows),
-            "predict": partial(predict_file.predict, model, str(large), folder / "out", 0.0),
-        }
-        seconds = interleave(sides, options.repeats, model.forward.device, warm_up=0)
+        whole = partial(predict_file.predict, model, str(files[LARGE]), folder / "out", 0.0)
+        sides = {"forward": partial(run_forward, model, rows), "predict": whole}
+        seconds = interleave(sides, options.repeats, warm_up=0)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
+    windows = sum(len(row["windows"]) for row in rows)
     return {
         "model": shape,
         "windows": windows,

@@ -1,18 +1,18 @@
-"""The peer of `finetune`, in a process of its own: what the library's example does.
+"""The baseline of `finetune`, in a process of its own: what transformers' run_qa.py does.
 
-    python -m benchmarks.run_qa --model FOLDER --train FILE --validation FILE --output FOLDER ...
+    python -m benchmarks.run_qa SETTINGS.json
 
-As in transformers' question-answering example, run_qa.py: windows padded to max_seq_length,
-shuffled batches, AdamW with a linear schedule and clipping, then logits of all padded validation
-windows, answers, scores, and the model saved. With torch alone: its Trainer needs one more library.
-On a GPU, where there is one: in bf16 then, as with the example's `--bf16`; on a CPU in fp32.
+Windows padded to max_seq_length, shuffled batches, AdamW with a linear schedule and clipping, then
+logits of all padded validation windows, answers, scores, and the model saved. Its windows, answers
+and scores are made by this package, which is quicker than the example does it. On a GPU in bf16.
 """
 
-import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -20,54 +20,41 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from benchmarks import peer
+from benchmarks.measure import device
 from detalbert.squad.question_stream import read_questions
-from detalbert.squad.windows import Example
+from squad_utils import Windows, best_spans, build_windows, merge_answers, score
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-INPUTS = ("input_ids", "token_type_ids", "attention_mask", "start_positions", "end_positions")
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("model", "train", "validation", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--rate", type=float, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--warmup", type=float, required=True)
-    return parser.parse_args()
+LENGTH = 384
+ENDS = ("start_positions", "end_positions")
 
 
-def columns_of(examples: list[Example], tokenizer: Any) -> dict[str, list[Any]]:
-    """The features of all questions, one list a column."""
-    whole: dict[str, list[Any]] = {}
-    for batch in peer.features(examples, tokenizer, peer.Limits()):
-        for name, column in batch.items():
-            whole.setdefault(name, []).extend(column)
-    return whole
+def padded(windows: Windows, chosen: np.ndarray, pad: int) -> tuple[dict[str, Any], Any]:
+    """The chosen windows as int64 [n, LENGTH] each, and the packed row of them."""
+    row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
+    real = torch.arange(LENGTH) < row["cu_seqlens"].diff()[:, None]
+    columns = {"attention_mask": real.long()} | {name: row[name] for name in ENDS}
+    for name, fill in (("input_ids", pad), ("token_type_ids", 0)):
+        columns[name] = torch.full(real.shape, fill)
+        columns[name][real] = row[name]
+    return columns, row
 
 
-def loader_of(columns: dict[str, list[Any]], batch: int, shuffle: bool) -> Any:
-    tensors = [torch.tensor(columns[name]) for name in INPUTS]
-    data = torch.utils.data.TensorDataset(*tensors)
-    return torch.utils.data.DataLoader(data, batch, shuffle=shuffle)
-
-
-def forward(model: Any, names: tuple[str, ...], rows: Any) -> Any:
-    inputs = {name: x.to(DEVICE) for name, x in zip(names, rows, strict=False)}
-    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+def forward(model: Any, columns: dict[str, Any], labels: bool) -> Any:
+    inputs = {k: x.to(device()) for k, x in columns.items() if labels or k not in ENDS}
+    with torch.autocast(device().type, torch.bfloat16, enabled=device().type == "cuda"):
         return model(**inputs)
 
 
-def train(model: Any, loader: Any, args: argparse.Namespace) -> None:
-    steps = len(loader) * args.epochs
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)
-    schedule = get_linear_schedule_with_warmup(optimizer, int(args.warmup * steps), steps)
+def train(model: Any, windows: Windows, pad: int, settings: dict[str, Any]) -> None:
+    count, batch = len(windows), settings["batch"]
+    steps = -(-count // batch) * settings["epochs"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["rate"], weight_decay=0.0)
+    warmup = int(settings["warmup"] * steps)
+    schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)
     model.train()
-    for _ in range(args.epochs):
-        for batch in loader:
-            forward(model, INPUTS, batch).loss.backward()
+    for _ in range(settings["epochs"]):
+        for chosen in torch.randperm(count).split(batch):
+            forward(model, padded(windows, chosen.numpy(), pad)[0], True).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -75,36 +62,33 @@ def train(model: Any, loader: Any, args: argparse.Namespace) -> None:
 
 
 @torch.no_grad()
-def evaluate(
-    model: Any, columns: dict[str, list[Any]], examples: list[Example], batch: int
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Scores and predictions."""
+def evaluate(model: Any, windows: Windows, examples: Any, pad: int, batch: int) -> Any:
+    """Answers of all validation questions."""
     model.eval()
-    loader = loader_of(columns, batch, shuffle=False)
-    logits = [forward(model, INPUTS[:3], rows) for rows in loader]
-    start, end = (torch.cat([getattr(x, f"{side}_logits") for x in logits]).float().cpu().numpy()
-                  for side in ("start", "end"))  # fmt: skip
-    features: dict[int, list[int]] = {}
-    for number, example in enumerate(columns["example_index"]):
-        features.setdefault(example, []).append(number)
-    offsets = columns["offset_mapping"]
-    predictions, odds, _ = peer.decode(examples, features, offsets, start, end, peer.Limits())
-    return peer.score(examples, predictions, odds), predictions
+    candidates = []
+    for chosen in np.array_split(np.arange(len(windows)), -(-len(windows) // batch)):
+        columns, row = padded(windows, chosen, pad)
+        output, real = forward(model, columns, False), columns["attention_mask"].bool()
+        ends = [x.float().cpu()[real] for x in (output.start_logits, output.end_logits)]
+        candidates.append(best_spans(*ends, row, n_best_size=20, max_answer_length=30))
+    return merge_answers(examples, windows, candidates)
 
 
 def main() -> None:
-    args = parse()
+    settings = json.loads(Path(sys.argv[1]).read_text())
     torch.manual_seed(42)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForQuestionAnswering.from_pretrained(args.model).to(DEVICE)
-    sides = [list(read_questions(file)) for file in (args.train, args.validation)]
-    train(model, loader_of(columns_of(sides[0], tokenizer), args.batch, shuffle=True), args)
-    scores, predictions = evaluate(model, columns_of(sides[1], tokenizer), sides[1], args.batch)
-    args.output.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(args.output)
-    (args.output / "predictions.json").write_text(json.dumps(predictions))
-    facts = {key: scores[key] for key in ("f1", "exact")}
-    (args.output / "metrics.json").write_text(json.dumps(facts))
+    tokenizer = AutoTokenizer.from_pretrained(settings["model"])
+    model = AutoModelForQuestionAnswering.from_pretrained(settings["model"]).to(device())
+    pad, output = tokenizer.pad_token_id or 0, Path(settings["output"])
+    examples = {split: list(read_questions(Path(settings[split]))) for split in ("train", "validation")}
+    windows = {split: build_windows(found, tokenizer) for split, found in examples.items()}
+    train(model, windows["train"], pad, settings)
+    held = examples["validation"]
+    answers = evaluate(model, windows["validation"], held, pad, settings["batch"])
+    model.save_pretrained(output)
+    (output / "predictions.json").write_text(json.dumps(answers.predictions))
+    scores = score(held, answers.predictions, answers.null_odds)
+    (output / "metrics.json").write_text(json.dumps({k: scores[k] for k in ("exact", "f1")}))
 
 
 if __name__ == "__main__":

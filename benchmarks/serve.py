@@ -24,17 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import (
-    ROOT,
-    Different,
-    Options,
-    commit_of,
-    interleave,
-    rates,
-    ratio_of,
-    spread_of,
-)
+from benchmarks.measure import ROOT, Different, Options, interleave, rates, ratio_of, spread_of
 from benchmarks.predict import write_model, write_questions
+from detalbert.environment import commit_of
 from detalbert.errors import UserError
 from detalbert.squad.question_stream import read_questions
 
@@ -132,8 +124,8 @@ def serve(options: Options) -> dict[str, Any]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = write_model(folder / "model")
         examples = list(read_questions(write_questions(folder / "some.json", QUESTIONS)))
-        bodies = [json.dumps({"question": e.question, "context": e.context}).encode()
-                  for e in examples[:QUESTIONS]]  # fmt: skip
+        asked = ({"question": e.question, "context": e.context} for e in examples[:QUESTIONS])
+        bodies = [json.dumps(each).encode() for each in asked]
         checkouts = {"ours": ROOT, "peer": options.before}
         ports = {side: stack.enter_context(serving(model, x)) for side, x in checkouts.items()}
         given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
@@ -148,7 +140,7 @@ def serve(options: Options) -> dict[str, Any]:
     results = rates(seconds, questions=len(bodies))
     return {
         "results": results,
-        "ratio": {"questions_per_second": ratio_of(results, "questions_per_second")},
+        "ratio": ratio_of(results, "questions_per_second"),
         "median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()},
         "settings": {
             "peer": f"commit {commit_of(options.before)}",

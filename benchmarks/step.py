@@ -1,293 +1,215 @@
-"""Whole optimizer steps of a model.
+"""Whole optimizer steps: of fine-tuning, of pretraining, or of a language model.
 
-Ours is `SquadTrial.train_batch` itself, outside of Determined's loop. The peer is the library's
-model over padded rows: its default attention, autocast, micro-batches, and the same optimizer,
-schedule and clipping; and the library's loss with the padding left out, so that both are equal.
+Ours is the trial's `train_batch`, outside of Determined's loop. The baseline is the model of
+transformers over the same windows in the same micro-batches, padded: its default attention,
+autocast, and the same optimizer, schedule and clipping. The loss leaves the padding out, so that
+both are equal; the first step's are compared. Inputs are on the host beforehand.
 """
 
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from determined import core, pytorch
-from transformers import AutoModelForQuestionAnswering
+from transformers import AlbertForPreTraining, AutoModelForQuestionAnswering
 
-from benchmarks.measure import Different, Options, interleave, now, rates, ratio_of, spread_of
-from benchmarks.shapes import SHAPES, peak_flops, shape_of
-from data import SquadData
+from benchmarks import lm, measure
+from benchmarks.measure import (
+    SEARCHER,
+    SHAPES,
+    Different,
+    Options,
+    context_of,
+    now,
+    rates,
+    ratio_of,
+    shape_of,
+    spread_of,
+    train_step,
+)
 from detalbert.engine import optim
-from detalbert.engine.determinism import choose_exact_kernels
-from detalbert.engine.flops import training_flops
-from detalbert.engine.rows import Row
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
-from detalbert.settings.hparams import parse_hparams
-from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.local import trial_context
-from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
 from model_def import SquadTrial
+from pretrain.trial import PretrainTrial
 
-MICRO = 12  # padded windows in one forward of the peer
-BUDGET = 16e9  # bytes: the memory of a V100
-SEARCHER = {"name": "single", "metric": "f1", "smaller_is_better": False}
-
-
-def squad_data(options: Options, cache: str) -> dict[str, Any]:
-    """`data:` of an experiment on the files of `--data`."""
-    return {
-        "train": str(options.data / "train.json"),
-        "validation": str(options.data / "dev.json"),
-        "tokenizer": options.tokenizer,
-        "cache_dir": cache,
-        "max_train_examples": options.examples,
-        "max_validation_examples": options.examples,
-    }
+JOINED = 32  # documents of the text in one, so that most windows are full
+Tensors = dict[str, torch.Tensor]
 
 
 @contextlib.contextmanager
-def trial_of(options: Options, **hyperparameters: Any) -> Iterator[SquadTrial]:
+def trial_of(options: Options) -> Iterator[StepTrial]:
     """The trial as a run makes it, before its first step; it leaves nothing behind."""
-    values = {
-        "model_config": SHAPES[shape_of(options)],
-        "global_batch_size": options.windows,
-        "max_steps": options.steps,
-        "num_workers": 0,
-        "seed": 42,
-        **hyperparameters,
-    }
+    pretraining = options.workload == "pretraining"
+    shape = shape_of(options, "base" if pretraining else "xxlarge")
+    values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "global_batch_size": options.windows}
+    values |= {"max_steps": options.repeats + 1, "num_workers": 0, "seed": 42}
     with tempfile.TemporaryDirectory() as folder:
-        data = squad_data(options, folder)
-        for name in ("train", "validation"):
-            if not Path(data[name]).is_file():
-                raise UserError(f"--data {options.data}: no {Path(data[name]).name} in it")
+        data: dict[str, Any] = {"tokenizer": options.tokenizer, "cache_dir": folder}
+        if pretraining:
+            lines, text = measure.documents(options), Path(folder) / "text.txt"
+            joined = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
+            text.write_text("\n".join(joined), encoding="utf-8")
+            data |= {"text": str(text), "validation": str(text)}  # the latter is not read
+            values["model_config"]["classifier_dropout_prob"] = 0.0
+            values["max_seq_length"] = 128 if shape in ("tiny", "small") else 512
+        else:
+            for split, name in (("train", "train.json"), ("validation", "dev.json")):
+                if not (options.data / name).is_file():
+                    raise UserError(f"--data {options.data}: no {name} in it")
+                data[split] = str(options.data / name)
+                data[f"max_{split}_examples"] = options.examples
         config = {"hyperparameters": values, "data": data, "searcher": SEARCHER}
-        hparams = parse_hparams(values)
-        loaded = SquadData.load(data, hparams)
+        kind = PretrainTrial if pretraining else SquadTrial
         with context_of(config, Path(folder) / "run") as context:
-            trial = SquadTrial(context, (hparams, loaded))
-            trial.meter.reset()
+            trial = kind(context)
             trial.model.train()
             yield trial
 
 
-@contextlib.contextmanager
-def context_of(config: dict[str, Any], folder: Path) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Determined's context for one process, as a run makes it; it writes into `folder`."""
-    choose_exact_kernels()
-    alone = core.DummyDistributedContext()
-    metrics = RunMetrics(folder, config["searcher"])
-    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
-    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
-        yield context
-
-
-def train_step(trial: StepTrial, batch: list[Row], step: int) -> None:
-    """One optimizer step of ours; `last_loss` reads its loss, and waits for the device."""
-    trial.meter.reset()
-    trial.train_batch(batch, 0, step)
-    trial.schedule.step()
-
-
-def last_loss(trial: StepTrial) -> float:
-    """Mean loss of the windows of the last step."""
-    total, windows, *_ = trial.meter.per_slot_reduce()
-    return total / windows
-
-
 class Padded:
-    """The peer: the same weights in the library's model, rows padded to max_seq_length."""
+    """The baseline: the trial's weights in the model of transformers, over padded rows."""
 
-    def __init__(self, trial: SquadTrial) -> None:
+    def __init__(self, trial: StepTrial) -> None:
         self.hparams, self.dtype = trial.hparams, trial.dtype
-        self.device = trial.context.device
-        self.windows = trial.data.train.windows
+        self.pretraining = isinstance(trial, PretrainTrial)
         self.pad = trial.data.tokenizer.pad_token_id or 0
-        model = AutoModelForQuestionAnswering.from_config(
-            copy.deepcopy(trial.model.config), attn_implementation="sdpa"
-        )
+        kind: Any = AlbertForPreTraining if self.pretraining else AutoModelForQuestionAnswering
+        config = copy.deepcopy(trial.model.config)
+        make = kind._from_config if self.pretraining else kind.from_config
+        model = make(config, attn_implementation="sdpa")
         model.load_state_dict(trial.model.state_dict())
-        self.model = model.to(self.device).train()
+        self.model = model.to(measure.device()).train()
         groups = optim.parameter_groups(model, self.hparams.weight_decay)
-        rate = self.hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(
-            self.hparams.optimizer, groups, rate, self.hparams.beta2
-        )
+        name, rate = self.hparams.optimizer, self.hparams.learning_rate()
+        self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
         self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
-        half = self.dtype is torch.float16
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
+        self.scaler = torch.amp.GradScaler(
+            measure.device().type, enabled=self.dtype is torch.float16
+        )
 
-    def batch(self, chosen: np.ndarray) -> list[dict[str, torch.Tensor]]:
-        """The windows of a step as micro-batches of padded rows, int64 [MICRO, length]."""
-        micros = []
-        for at in range(0, len(chosen), MICRO):
-            row = self.windows.pack(chosen[at : at + MICRO])
-            lengths = np.diff(row["cu_seqlens"])
-            real = np.arange(self.hparams.max_seq_length) < lengths[:, None]
-            columns = {"attention_mask": real.astype(np.int64)}
-            for name, fill in (("input_ids", self.pad), ("token_type_ids", 0)):
-                columns[name] = np.full(real.shape, fill, np.int64)
-                columns[name][real] = row[name]
-            columns.update({k: row[k] for k in ("start_positions", "end_positions")})
-            micros.append({name: torch.from_numpy(x) for name, x in columns.items()})
-        return micros
+    def batch(self, rows: list[Any]) -> list[Tensors]:
+        """Packed rows of T tokens as padded micro-batches: int64 [windows, max_seq_length]."""
+        return [self._padded(row) for row in rows]
 
-    def step(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        """One optimizer step; returns the mean loss of its windows, on the device."""
+    def _padded(self, row: Tensors) -> Tensors:
+        length = self.hparams.max_seq_length
+        real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]  # [windows, length]
+        columns = {"attention_mask": real.long()}
+        flat = {"input_ids": row["input_ids"], "token_type_ids": row["token_type_ids"]}
+        if self.pretraining:
+            flat["labels"] = torch.full_like(row["input_ids"], -100)
+            flat["labels"][row["masked"]] = row["mlm_labels"]
+            columns["sop"] = row["sop_labels"]
+        else:
+            columns |= {name: row[f"{name}_positions"] for name in ("start", "end")}
+        for (name, values), fill in zip(flat.items(), (self.pad, 0, -100), strict=False):
+            columns[name] = torch.full(real.shape, fill)
+            columns[name][real] = values
+        return columns
+
+    def step(self, micros: list[Tensors]) -> float:
+        """One optimizer step; returns the mean loss of its windows."""
         exact = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
-        try:
-            return self._step(micros)
-        finally:
-            torch.use_deterministic_algorithms(exact)
-
-    def _step(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        total = sum(len(micro["input_ids"]) for micro in micros)
-        mean = torch.zeros((), device=self.device)
-        enabled = self.dtype is not torch.float32
+        mean = torch.zeros((), device=measure.device())
+        names = ("labels", "sop") if self.pretraining else ("start", "end")
+        counts = [sum(int((m[name] >= 0).sum()) for m in micros) for name in names]
+        total = sum(len(m["input_ids"]) for m in micros)
         for micro in micros:
-            inputs = {k: x.to(self.device, non_blocking=True) for k, x in micro.items()}
-            targets = inputs.pop("start_positions"), inputs.pop("end_positions")
-            with torch.autocast(self.device.type, self.dtype, enabled=enabled):
-                output = self.model(**inputs)
-            ends = output.start_logits, output.end_logits
-            loss = sum(_span_loss(x, inputs, y) for x, y in zip(ends, targets, strict=True))
-            loss = loss * (len(targets[0]) / total / 2)
-            self.scaler.scale(loss).backward()
-            mean += loss.detach()
+            parts = self._losses({k: x.to(measure.device()) for k, x in micro.items()})
+            self.scaler.scale(sum(s / max(n, 1) for (s, _), n in zip(parts, counts))).backward()  # noqa: B905
+            own = sum(s.detach() / max(n, 1) for s, n in parts)
+            mean += own * (len(micro["input_ids"]) / total)
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.schedule.step()
         self.optimizer.zero_grad()
-        return mean
+        torch.use_deterministic_algorithms(exact)
+        return float(mean)
 
-
-def _span_loss(
-    logits: torch.Tensor, inputs: dict[str, torch.Tensor], target: torch.Tensor
-) -> torch.Tensor:
-    """The library's own loss but for one thing: its softmax takes in the padding."""
-    real = inputs["attention_mask"].bool()
-    return F.cross_entropy(logits.float().masked_fill(~real, -torch.inf), target)
+    def _losses(self, inputs: Tensors) -> list[tuple[torch.Tensor, int]]:
+        """Sum and count of each part of the loss, padding left out, in fp32."""
+        taken = ("input_ids", "token_type_ids", "attention_mask")
+        device, half = measure.device().type, self.dtype is not torch.float32
+        with torch.autocast(device, self.dtype, enabled=half):
+            output = self.model(**{name: inputs[name] for name in taken})
+        if self.pretraining:
+            pairs = (output.prediction_logits.flatten(0, 1), inputs["labels"].flatten())
+            logits = [pairs, (output.sop_logits, inputs["sop"])]
+        else:  # the mean of start and end; each is counted once per window
+            real = inputs["attention_mask"].bool()
+            ends = output.start_logits, output.end_logits
+            masked = [x.float().masked_fill(~real, -torch.inf) / 1 for x in ends]
+            logits = [(masked[0], inputs["start"]), (masked[1], inputs["end"])]
+        share = 1.0 if self.pretraining else 0.5
+        return [
+            (share * F.cross_entropy(x.float(), y, ignore_index=-100, reduction="sum"),
+             int((y >= 0).sum()))
+            for x, y in logits
+        ]  # fmt: skip
 
 
 def step(options: Options) -> dict[str, Any]:
-    """Whole optimizer steps of `options.windows` windows; inputs are on the host beforehand."""
+    """Windows per second and MFU of both sides."""
+    if options.workload == "lm":
+        return lm.step(options)
     with trial_of(options) as trial:
-        device, peer = trial.context.device, Padded(trial)
+        peer = Padded(trial)
         batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
-        chosen = [np.concatenate([row["windows"].numpy() for row in rows]) for rows in batches]
-        padded = [peer.batch(windows) for windows in chosen]
-        turn = {"ours": 0, "peer": 0}
+        padded = [peer.batch(rows) for rows in batches]
+        first = _first_step(trial, peer, batches[0], padded[0])
+        turns = {"ours": iter(enumerate(batches[1:], 1)), "peer": iter(enumerate(padded[1:], 1))}
 
         def ours() -> None:
-            train_step(trial, batches[turn["ours"]], turn["ours"])
-            turn["ours"] += 1
+            number, rows = next(turns["ours"])
+            train_step(trial, rows, number)
 
-        def theirs() -> None:
-            peer.step(padded[turn["peer"]])
-            turn["peer"] += 1
-
-        first = _first_step(trial, peer, batches[0], padded[0], device)
-        turn.update(ours=1, peer=1)
-        sides = {"ours": ours, "peer": theirs}
-        seconds = interleave(sides, options.repeats, device, warm_up=0)
-        lengths = [trial.data.train.windows.lengths[x] for x in chosen[1:]]
+        sides = {"ours": ours, "peer": lambda: peer.step(next(turns["peer"])[1])}
+        seconds = measure.interleave(sides, options.repeats, warm_up=0)
         results = rates(seconds, windows=options.windows)
-        peak, source = peak_flops(device)
-        for side, values in seconds.items():
-            rate = _throughput(values, lengths, trial.model.config, peak)
-            results[side].update(rate, first_step_seconds=first[side])
-        measured = sides if device.type == "cuda" else {}
-        memory = {name: _memory(call, turn) for name, call in measured.items()}
-    return {
-        "results": results,
-        "ratio": {"windows_per_second": ratio_of(results, "windows_per_second")},
-        "memory": memory or "not measured",
-        "compile": _compiled(results),
-        "settings": {
-            **_settings(options, trial, lengths),
+        peak, source = measure.peak_flops()
+        flops = [sum(trial.row_flops(row) for row in rows) for rows in batches[1:]]
+        tokens = [sum(len(row["input_ids"]) for row in rows) for rows in batches[1:]]
+        for side, taken in seconds.items():
+            results[side]["mfu"] = spread_of([f / s / peak for f, s in zip(flops, taken)])  # noqa: B905
+            results[side]["first_step_seconds"] = first[side]
+        settings = {
+            "workload": options.workload,
+            "shape": shape_of(options, "base" if peer.pretraining else "xxlarge"),
+            "windows": options.windows,
+            "tokens_per_window": sum(tokens) / options.windows / len(tokens),
+            "precision": str(trial.dtype),
+            "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
             "peak_flops": {"value": peak, "from": source},
             "first_losses": first["losses"],
-        },
-    }
+        }
+    ratio = ratio_of(results, "windows_per_second")
+    return {"results": results, "ratio": ratio, "settings": settings, **first["memory"]}
 
 
-def _throughput(
-    seconds: list[float], lengths: list[np.ndarray], config: Any, peak: float
-) -> dict[str, Any]:
-    """Tokens a second, and the share of `peak` FLOP/s, of steps over windows of `lengths`."""
-    tokens = [int(step.sum()) for step in lengths]
-    flops = [training_flops(config, step) for step in lengths]
-    return {
-        "tokens_per_second": spread_of([n / s for n, s in zip(tokens, seconds, strict=True)]),
-        "mfu": spread_of([f / s / peak for f, s in zip(flops, seconds, strict=True)]),
-    }
-
-
-def _settings(options: Options, trial: SquadTrial, lengths: list[np.ndarray]) -> dict[str, Any]:
-    tokens = float(sum(step.sum() for step in lengths))
-    return {
-        "shape": shape_of(options),
-        "windows": options.windows,
-        "tokens_per_window": tokens / options.windows / len(lengths),
-        "precision": str(trial.dtype),
-        "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
-        "peer_windows_per_forward": MICRO,
-    }
-
-
-def _first_step(
-    trial: SquadTrial, peer: Padded, batch: list[Row], padded: Any, device: torch.device
-) -> dict[str, Any]:
-    """The warm-up, from equal weights, so its losses must be equal to rounding."""
-    began = now(device)
-    train_step(trial, batch, 0)
-    middle = now(device)
-    theirs = float(peer.step(padded))
-    ended = now(device)
-    ours = last_loss(trial)
+def _first_step(trial: StepTrial, peer: Padded, rows: Any, padded: Any) -> dict[str, Any]:
+    """Both warm-ups, from equal weights: their losses must be equal to rounding."""
+    found: dict[str, Any] = {}
+    peaks: dict[str, int] = {}
+    for side in ("ours", "peer"):
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        began = now()
+        loss = peer.step(padded) if side == "peer" else train_step(trial, rows, 0)
+        found[side] = now() - began
+        peaks[side] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    total, windows, *_ = trial.meter.per_slot_reduce()
     allowed = 1e-4 if trial.dtype is torch.float32 else 2e-2
-    if abs(ours - theirs) > allowed * abs(theirs):
-        raise Different(f"step: the first loss is {ours}, the peer's {theirs}")
-    return {"ours": middle - began, "peer": ended - middle, "losses": [ours, theirs]}
-
-
-def _memory(call: Callable[[], None], turn: dict[str, int]) -> dict[str, Any]:
-    """Peak bytes of one more step, and windows/s at a budget of 16 GB or that it does not fit."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    result: dict[str, Any] = {"budget_bytes": BUDGET}
-    for name in ("seconds", "seconds_at_budget"):
-        turn.update(ours=0, peer=0)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        try:
-            began = now(device)
-            call()
-            result[name] = now(device) - began
-        except torch.cuda.OutOfMemoryError:
-            result[name] = "out of memory"
-        result.setdefault("peak_bytes", torch.cuda.max_memory_allocated())
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, BUDGET / total))
-    torch.cuda.set_per_process_memory_fraction(1.0)
-    return result
-
-
-def _compiled(results: dict[str, Any]) -> dict[str, Any]:
-    """What the first step took beyond a usual one, and how many graphs were compiled."""
-    stats = torch._dynamo.utils.counters["stats"]
-    ours = results["ours"]
-    return {
-        "seconds": max(0.0, ours["first_step_seconds"] - ours["seconds"]["median"]),
-        "graphs": int(stats.get("unique_graphs", 0)),
-    }
+    if not abs(total / windows - loss) <= allowed * abs(loss):
+        raise Different(f"step: the first loss is {total / windows}, the baseline's {loss}")
+    memory: Mapping[str, Any] = {side: {"peak_bytes": x} for side, x in peaks.items()}
+    gpu = {"memory": memory} if torch.cuda.is_available() else {"memory": "not measured"}
+    return {**found, "losses": [total / windows, loss], "memory": gpu}

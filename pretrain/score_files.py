@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import environment
+from detalbert.environment import environment
 from detalbert.atomic import whole_file, write_json
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError, first_line

@@ -9,7 +9,7 @@ from detalbert.squad import world
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """A folder of few generated questions, and what makes every stage short."""
+    """Flags: a folder of few generated questions, few documents, the smallest model."""
     folder = tmp_path_factory.mktemp("squad")
     for name, split in (("train", "train"), ("dev", "validation")):
         (folder / f"{name}.json").write_text(json.dumps(world.generate(split)))
@@ -17,6 +17,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     texts = [p["context"] for article in passages for p in article["paragraphs"]]
     (folder / "text.txt").write_text("\n".join(["", *texts]))
     given = {"data": folder, "text": folder / "text.txt", "tokenizer": "embedded/albert-tiny"}
-    given.update({"repeats": 1, "examples": 40})
-    given.update({"windows": 4, "steps": 2, "parity-windows": 4, "shape": "tiny", "sizes": "1000"})
+    given |= {"repeats": 1, "examples": 40, "windows": 4, "shape": "tiny"}
     return tuple(word for key, value in given.items() for word in (f"--{key}", str(value)))

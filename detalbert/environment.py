@@ -1,0 +1,71 @@
+"""Facts about the machine and the software that a measured figure depends on."""
+
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return versions, device, clocks, commit, load and time, as JSON values."""
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+            "numpy": np.__version__,
+            "cuda": torch.version.cuda,
+        },
+        "device": {
+            "type": device.type,
+            "name": torch.cuda.get_device_name() if device.type == "cuda" else _processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+        },
+        "clocks": _clocks(device),
+        "commit": commit_of(Path(__file__).parents[1]),
+        "load": os.getloadavg()[0],  # mean of the last minute, this process included
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def commit_of(checkout: Path) -> str | None:
+    """Return the commit of a checkout, marked if files were changed; None if there is none."""
+    git = "git", "-C", str(checkout)
+    commit = _output(*git, "rev-parse", "HEAD")
+    changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit} and changes" if commit and changed else commit
+
+
+def _cpu_info(name: str) -> list[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(name)]
+
+
+def _processor() -> str:
+    return next(iter(_cpu_info("model name")), platform.machine())
+
+
+def _clocks(device: torch.device) -> dict[str, Any]:
+    """Clocks in MHz: of the cores, and of the GPU as `nvidia-smi` prints them."""
+    clocks: dict[str, Any] = {"cpu_mhz": [float(mhz) for mhz in _cpu_info("cpu MHz")]}
+    if device.type == "cuda":
+        query = "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit"
+        clocks["gpu"] = _output("nvidia-smi", query, "--format=csv,noheader")
+    return clocks
+
+
+def _output(*command: str) -> str | None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None if result.returncode == 0 else None
