@@ -31,9 +31,7 @@ from detalbert.training.workload import Workload
 # What a run reports of a validation; all of it is in SCORES beside the checkpoint.
 CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
 # What it prints.
-SHOWN = (
-    "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "best_exact", "best_f1", "loss",
-)  # fmt: skip
+SHOWN = tuple("exact f1 HasAns_exact HasAns_f1 NoAns_exact best_exact best_f1 loss".split())
 
 
 class SquadTrial(StepTrial[HParams, SquadRow]):

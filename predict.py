@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
         return 2
     except torch.OutOfMemoryError:
-        print("predict.py: error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU",
-              file=sys.stderr)  # fmt: skip
+        said = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+        print(f"predict.py: error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -23,7 +23,5 @@ from detalbert.squad.metrics import Tally, exact_match, f1, score
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
 
-__all__ = [
-    "Answers", "Candidates", "Example", "Tally", "Windows", "best_spans", "build_windows",
-    "exact_match", "f1", "merge_answers", "n_best_list", "named_tokenizer", "score",
-]  # fmt: skip
+__all__ = ["Answers", "Candidates", "Example", "Tally", "Windows", "best_spans", "build_windows"]
+__all__ += ["exact_match", "f1", "merge_answers", "n_best_list", "named_tokenizer", "score"]

@@ -157,11 +157,11 @@ def train_locally(
     pruning = config.get("checkpoint_storage") or {}
     checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
     stop = StopRequest(distributed)
+    reports_to = metrics if chief else None
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, checkpoints, metrics if chief else None, stop, config, done)
-        as context,
-    ):  # fmt: skip
+        trial_context(distributed, checkpoints, reports_to, stop, config, done) as context,
+    ):
         trial = training.trial(context)
         if chief:
             display.say_start(training, trial, done, checkpoint)

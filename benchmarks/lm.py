@@ -24,8 +24,16 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from benchmarks import measure
-from benchmarks.measure import ROOT, SEARCHER, Different, Options, rates, ratio_of, write_json
-from detalbert.engine import optim
+from benchmarks.measure import (
+    ROOT,
+    SEARCHER,
+    Baseline,
+    Different,
+    Options,
+    rates,
+    ratio_of,
+    write_json,
+)
 from detalbert.training.local import process_group
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
@@ -133,25 +141,18 @@ def in_processes(
     return json.loads(found.read_text())
 
 
-class Peer:
-    """The first weights, sharded over all processes, and the optimizer of `trial`."""
+class Peer(Baseline):
+    """The first weights, sharded over all processes."""
 
-    def __init__(self, trial: LmTrial) -> None:
-        model = AutoModelForCausalLM.from_pretrained(
+    def __init__(self, trial: Any) -> None:
+        model: Any = AutoModelForCausalLM.from_pretrained(
             trial.hparams.model, attn_implementation="sdpa", dtype=torch.float32
         )
-        self.half, self.device = trial.hparams.precision == "bf16", measure.device()
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if dist.get_world_size() > 1:
             # What from_pretrained does with a distributed_config; that needs accelerate.
-            sizes = {"fsdp_size": dist.get_world_size()}
-            config, _, mesh = model.prepare_distribute_model(sizes)
+            config, _, mesh = model.prepare_distribute_model({"fsdp_size": dist.get_world_size()})
             model = model.maybe_distribute_model(model, config, mesh)
-        self.model = model.to(self.device).train()
-        self.hparams = hparams = trial.hparams
-        groups = optim.parameter_groups(self.model, hparams.weight_decay)
-        rate = hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
-        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
+        super().__init__(trial, model)
 
     def batch(self, rows: list[Any]) -> list[tuple[Tensor, Tensor]]:
         """Per micro-batch the tokens and the token after each, int64 [windows, length]."""
@@ -164,15 +165,12 @@ class Peer:
         mean = torch.zeros((), device=self.device)
         for tokens, targets in batch:
             tokens, targets = tokens.to(self.device), targets.to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            with self.autocast():
                 output = self.model(tokens, labels=targets, shift_labels=targets, use_cache=False)
             loss = output.loss * (len(tokens) / total)
-            loss.backward()
+            self.scaler.scale(loss).backward()
             mean += loss.detach()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
-        self.optimizer.step()
-        self.schedule.step()
-        self.optimizer.zero_grad()
+        self.update()
         return float(mean)
 
 

@@ -15,7 +15,7 @@ from determined import core, pytorch
 
 from detalbert import atomic
 from detalbert.corpus.api_text import find_services, read_service
-from detalbert.engine import flops
+from detalbert.engine import flops, optim
 from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
@@ -164,6 +164,33 @@ def train_step(trial: StepTrial, batch: list[Any], step: int) -> None:
     trial.meter.reset()
     trial.train_batch(batch, 0, step)
     trial.schedule.step()
+
+
+class Baseline:
+    """A model of transformers, with the optimizer, schedule and clipping of a trial."""
+
+    def __init__(self, trial: Any, model: Any) -> None:
+        self.hparams, self.dtype, self.device = trial.hparams, trial.dtype, device()
+        self.model = model.to(self.device).train()
+        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
+        name, rate = self.hparams.optimizer, self.hparams.learning_rate()
+        self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
+        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
+        half = self.dtype is torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
+
+    def autocast(self) -> Any:
+        enabled = self.dtype is not torch.float32
+        return torch.autocast(self.device.type, self.dtype, enabled=enabled)
+
+    def update(self) -> None:
+        """Clip and step, once all gradients are there."""
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        self.optimizer.zero_grad()
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:

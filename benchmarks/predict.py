@@ -54,10 +54,12 @@ def write_model(folder: Path, shape: str = "embedded") -> Path:
     if shape == "embedded":
         model = kind.from_pretrained(source)
     else:
-        config = transformers.AlbertConfig(vocab_size=len(tokenizer), **SHAPES[shape])
+        sizes: dict[str, Any] = {"vocab_size": len(tokenizer), **SHAPES[shape]}
+        config = transformers.AlbertConfig(**sizes)
         model = kind.from_config(config)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
-    export(Trained(model, tokenizer, parse_hparams(hparams), None, {}, {}, None), folder)
+    forward: Any = None  # not needed for an export
+    export(Trained(model, tokenizer, parse_hparams(hparams), forward, {}, {}, None), folder)
     return folder
 
 
@@ -89,7 +91,7 @@ def predict(options: Options) -> dict[str, Any]:
         rows = [row for part in parts for row in answering.featurise(model, part).rows]
         run_forward(model, rows[:20])  # burn in
         whole = partial(predict_file.predict, model, str(files[LARGE]), folder / "out", 0.0)
-        sides = {"forward": partial(run_forward, model, rows), "predict": whole}
+        sides: dict[str, Any] = {"forward": partial(run_forward, model, rows), "predict": whole}
         seconds = interleave(sides, options.repeats, warm_up=0)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
     windows = sum(len(row["windows"]) for row in rows)

@@ -69,8 +69,9 @@ def evaluate(model: Any, windows: Windows, examples: Any, pad: int, batch: int) 
     for chosen in np.array_split(np.arange(len(windows)), -(-len(windows) // batch)):
         columns, row = padded(windows, chosen, pad)
         output, real = forward(model, columns, False), columns["attention_mask"].bool()
-        ends = [x.float().cpu()[real] for x in (output.start_logits, output.end_logits)]
-        candidates.append(best_spans(*ends, row, n_best_size=20, max_answer_length=30))
+        start, end = (x.float().cpu()[real] for x in (output.start_logits, output.end_logits))
+        found = best_spans(start, end, row, n_best_size=20, max_answer_length=30)
+        candidates.append(found)
     return merge_answers(examples, windows, candidates)
 
 
@@ -80,7 +81,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(settings["model"])
     model = AutoModelForQuestionAnswering.from_pretrained(settings["model"]).to(device())
     pad, output = tokenizer.pad_token_id or 0, Path(settings["output"])
-    examples = {split: list(read_questions(Path(settings[split]))) for split in ("train", "validation")}
+    files = {split: Path(settings[split]) for split in ("train", "validation")}
+    examples = {split: list(read_questions(file)) for split, file in files.items()}
     windows = {split: build_windows(found, tokenizer) for split, found in examples.items()}
     train(model, windows["train"], pad, settings)
     held = examples["validation"]

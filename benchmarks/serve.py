@@ -43,7 +43,7 @@ def serving(model: Path, checkout: Path) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", str(port)]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=checkout, **silent) as process:
         try:
             while process.poll() is None:
@@ -57,63 +57,33 @@ def serving(model: Path, checkout: Path) -> Iterator[int]:
             process.kill()
 
 
-class Client(asyncio.Protocol):
-    """Asks over a connection that stays open, a question when the last one's reply is there.
-
-    It does as little as it can beside the server: replies are kept as they come.
-    """
-
-    def __init__(self, requests: list[bytes]) -> None:
-        self.requests = iter(requests)
-        self.replies: list[bytes] = []
-        self.seconds: list[float] = []
-        self.ended = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self._ask()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error or ConnectionError("the server hung up"))
-
-    def _ask(self) -> None:
-        request = next(self.requests, None)
-        if request is None:
-            self.ended.set_result(None)
-            self.transport.close()
-        else:
-            self.came, self.began = b"", time.perf_counter()
-            self.transport.write(request)
-
-    def data_received(self, data: bytes) -> None:
-        self.came += data
-        head, end, body = self.came.partition(b"\r\n\r\n")
-        if end and len(body) == int(_LENGTH.search(head)[1]):
-            self.seconds.append(time.perf_counter() - self.began)
-            self.replies.append(body)
-            self._ask()
+async def client(port: int, requests: list[bytes]) -> list[tuple[str, float]]:
+    """Answer and seconds of each request, one after another over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = []
+    for request in requests:
+        began = time.perf_counter()
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(_LENGTH.findall(head)[0]))
+        found.append((json.loads(body)["answer"], time.perf_counter() - began))
+    writer.close()
+    return found
 
 
 def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
-    """The answers in order, and the seconds of each request; client i asks every i-th question."""
+    """Return the answers and the seconds of each request, in order; client i asks every i-th."""
     import uvloop
 
     requests = [f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
 
-    async def everybody() -> list[Client]:
-        loop = asyncio.get_running_loop()
-        made = [Client(requests[first::clients]) for first in range(clients)]
-        for client in made:
-            await loop.create_connection(lambda client=client: client, "127.0.0.1", port)
-        await asyncio.gather(*(client.ended for client in made))
-        return made
+    async def everybody() -> list[list[tuple[str, float]]]:
+        return await asyncio.gather(*(client(port, requests[i::clients]) for i in range(clients)))
 
-    answers, seconds = [""] * len(bodies), [0.0] * len(bodies)
-    for first, client in enumerate(uvloop.run(everybody())):
-        answers[first::clients] = [json.loads(reply)["answer"] for reply in client.replies]
-        seconds[first::clients] = client.seconds
-    return answers, seconds
+    found: list[Any] = [None] * len(bodies)
+    for first, replies in enumerate(uvloop.run(everybody())):
+        found[first::clients] = replies
+    return [answer for answer, _ in found], [seconds for _, seconds in found]
 
 
 def serve(options: Options) -> dict[str, Any]:

@@ -9,7 +9,7 @@ both are equal; the first step's are compared. Inputs are on the host beforehand
 import contextlib
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from benchmarks import lm, measure
 from benchmarks.measure import (
     SEARCHER,
     SHAPES,
+    Baseline,
     Different,
     Options,
     context_of,
@@ -32,8 +33,6 @@ from benchmarks.measure import (
     spread_of,
     train_step,
 )
-from detalbert.engine import optim
-from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from model_def import SquadTrial
 from pretrain.trial import PretrainTrial
@@ -43,12 +42,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 @contextlib.contextmanager
-def trial_of(options: Options) -> Iterator[StepTrial]:
+def trial_of(options: Options) -> Iterator[Any]:
     """The trial as a run makes it, before its first step; it leaves nothing behind."""
     pretraining = options.workload == "pretraining"
     shape = shape_of(options, "base" if pretraining else "xxlarge")
-    values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "global_batch_size": options.windows}
-    values |= {"max_steps": options.repeats + 1, "num_workers": 0, "seed": 42}
+    values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "num_workers": 0, "seed": 42}
+    values |= {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
     with tempfile.TemporaryDirectory() as folder:
         data: dict[str, Any] = {"tokenizer": options.tokenizer, "cache_dir": folder}
         if pretraining:
@@ -72,26 +71,18 @@ def trial_of(options: Options) -> Iterator[StepTrial]:
             yield trial
 
 
-class Padded:
-    """The baseline: the trial's weights in the model of transformers, over padded rows."""
+class Padded(Baseline):
+    """The trial's weights in the model of transformers, over padded rows."""
 
-    def __init__(self, trial: StepTrial) -> None:
-        self.hparams, self.dtype = trial.hparams, trial.dtype
+    def __init__(self, trial: Any) -> None:
         self.pretraining = isinstance(trial, PretrainTrial)
         self.pad = trial.data.tokenizer.pad_token_id or 0
-        kind: Any = AlbertForPreTraining if self.pretraining else AutoModelForQuestionAnswering
         config = copy.deepcopy(trial.model.config)
+        kind: Any = AlbertForPreTraining if self.pretraining else AutoModelForQuestionAnswering
         make = kind._from_config if self.pretraining else kind.from_config
         model = make(config, attn_implementation="sdpa")
         model.load_state_dict(trial.model.state_dict())
-        self.model = model.to(measure.device()).train()
-        groups = optim.parameter_groups(model, self.hparams.weight_decay)
-        name, rate = self.hparams.optimizer, self.hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
-        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
-        self.scaler = torch.amp.GradScaler(
-            measure.device().type, enabled=self.dtype is torch.float16
-        )
+        super().__init__(trial, model)
 
     def batch(self, rows: list[Any]) -> list[Tensors]:
         """Packed rows of T tokens as padded micro-batches: int64 [windows, max_seq_length]."""
@@ -101,14 +92,15 @@ class Padded:
         length = self.hparams.max_seq_length
         real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]  # [windows, length]
         columns = {"attention_mask": real.long()}
-        flat = {"input_ids": row["input_ids"], "token_type_ids": row["token_type_ids"]}
+        flat = {"input_ids": (row["input_ids"], self.pad)}
+        flat["token_type_ids"] = row["token_type_ids"], 0
         if self.pretraining:
-            flat["labels"] = torch.full_like(row["input_ids"], -100)
-            flat["labels"][row["masked"]] = row["mlm_labels"]
-            columns["sop"] = row["sop_labels"]
+            labels = torch.full_like(row["input_ids"], -100)
+            labels[row["masked"]] = row["mlm_labels"]
+            flat["labels"], columns["sop"] = (labels, -100), row["sop_labels"]
         else:
             columns |= {name: row[f"{name}_positions"] for name in ("start", "end")}
-        for (name, values), fill in zip(flat.items(), (self.pad, 0, -100), strict=False):
+        for name, (values, fill) in flat.items():
             columns[name] = torch.full(real.shape, fill)
             columns[name][real] = values
         return columns
@@ -117,48 +109,38 @@ class Padded:
         """One optimizer step; returns the mean loss of its windows."""
         exact = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
-        mean = torch.zeros((), device=measure.device())
-        names = ("labels", "sop") if self.pretraining else ("start", "end")
-        counts = [sum(int((m[name] >= 0).sum()) for m in micros) for name in names]
-        total = sum(len(m["input_ids"]) for m in micros)
+        mean = torch.zeros((), device=self.device)
+        labels = ("labels", "sop") if self.pretraining else ("start", "end")
+        counts = [sum(int((m[name] >= 0).sum()) for m in micros) for name in labels]
+        windows = sum(len(micro["input_ids"]) for micro in micros)
         for micro in micros:
-            parts = self._losses({k: x.to(measure.device()) for k, x in micro.items()})
-            self.scaler.scale(sum(s / max(n, 1) for (s, _), n in zip(parts, counts))).backward()  # noqa: B905
-            own = sum(s.detach() / max(n, 1) for s, n in parts)
-            mean += own * (len(micro["input_ids"]) / total)
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.schedule.step()
-        self.optimizer.zero_grad()
+            sums = self._sums({k: x.to(self.device) for k, x in micro.items()}, labels)
+            loss = torch.stack([x / max(n, 1) for x, n in zip(sums, counts, strict=True)]).sum()
+            self.scaler.scale(loss).backward()
+            for total, name in zip(sums, labels, strict=True):
+                share = len(micro["input_ids"]) / windows
+                mean += total.detach() * share / (micro[name] >= 0).sum().clamp(min=1)
+        self.update()
         torch.use_deterministic_algorithms(exact)
         return float(mean)
 
-    def _losses(self, inputs: Tensors) -> list[tuple[torch.Tensor, int]]:
-        """Sum and count of each part of the loss, padding left out, in fp32."""
+    def _sums(self, inputs: Tensors, labels: tuple[str, ...]) -> list[torch.Tensor]:
+        """The sum of each part of the loss, padding left out, in fp32."""
         taken = ("input_ids", "token_type_ids", "attention_mask")
-        device, half = measure.device().type, self.dtype is not torch.float32
-        with torch.autocast(device, self.dtype, enabled=half):
+        with self.autocast():
             output = self.model(**{name: inputs[name] for name in taken})
         if self.pretraining:
-            pairs = (output.prediction_logits.flatten(0, 1), inputs["labels"].flatten())
-            logits = [pairs, (output.sop_logits, inputs["sop"])]
-        else:  # the mean of start and end; each is counted once per window
-            real = inputs["attention_mask"].bool()
+            logits, share = [output.prediction_logits.transpose(1, 2), output.sop_logits], 1.0
+        else:  # the mean of start and end
+            padding, share = ~inputs["attention_mask"].bool(), 0.5
             ends = output.start_logits, output.end_logits
-            masked = [x.float().masked_fill(~real, -torch.inf) / 1 for x in ends]
-            logits = [(masked[0], inputs["start"]), (masked[1], inputs["end"])]
-        share = 1.0 if self.pretraining else 0.5
-        return [
-            (share * F.cross_entropy(x.float(), y, ignore_index=-100, reduction="sum"),
-             int((y >= 0).sum()))
-            for x, y in logits
-        ]  # fmt: skip
+            logits = [x.float().masked_fill(padding, -torch.inf) for x in ends]
+        pairs = zip(logits, labels, strict=True)
+        return [share * F.cross_entropy(x.float(), inputs[y], reduction="sum") for x, y in pairs]
 
 
 def step(options: Options) -> dict[str, Any]:
-    """Windows per second and MFU of both sides."""
+    """Windows per second and MFU of both sides; tokens per second of a language model."""
     if options.workload == "lm":
         return lm.step(options)
     with trial_of(options) as trial:
@@ -166,50 +148,53 @@ def step(options: Options) -> dict[str, Any]:
         batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
         padded = [peer.batch(rows) for rows in batches]
         first = _first_step(trial, peer, batches[0], padded[0])
-        turns = {"ours": iter(enumerate(batches[1:], 1)), "peer": iter(enumerate(padded[1:], 1))}
+        rows_left, padded_left = enumerate(batches[1:], 1), iter(padded[1:])
 
         def ours() -> None:
-            number, rows = next(turns["ours"])
+            number, rows = next(rows_left)
             train_step(trial, rows, number)
 
-        sides = {"ours": ours, "peer": lambda: peer.step(next(turns["peer"])[1])}
+        sides = {"ours": ours, "peer": lambda: peer.step(next(padded_left))}
         seconds = measure.interleave(sides, options.repeats, warm_up=0)
         results = rates(seconds, windows=options.windows)
         peak, source = measure.peak_flops()
         flops = [sum(trial.row_flops(row) for row in rows) for rows in batches[1:]]
-        tokens = [sum(len(row["input_ids"]) for row in rows) for rows in batches[1:]]
+        tokens = sum(len(row["input_ids"]) for rows in batches[1:] for row in rows)
         for side, taken in seconds.items():
-            results[side]["mfu"] = spread_of([f / s / peak for f, s in zip(flops, taken)])  # noqa: B905
-            results[side]["first_step_seconds"] = first[side]
+            mfu = [f / s / peak for f, s in zip(flops, taken, strict=True)]
+            results[side] |= {"mfu": spread_of(mfu), "first_step_seconds": first["seconds"][side]}
         settings = {
             "workload": options.workload,
             "shape": shape_of(options, "base" if peer.pretraining else "xxlarge"),
             "windows": options.windows,
-            "tokens_per_window": sum(tokens) / options.windows / len(tokens),
+            "tokens_per_window": tokens / options.windows / options.repeats,
             "precision": str(trial.dtype),
             "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
             "peak_flops": {"value": peak, "from": source},
             "first_losses": first["losses"],
         }
     ratio = ratio_of(results, "windows_per_second")
-    return {"results": results, "ratio": ratio, "settings": settings, **first["memory"]}
+    return {"results": results, "ratio": ratio, "settings": settings, "memory": first["memory"]}
 
 
-def _first_step(trial: StepTrial, peer: Padded, rows: Any, padded: Any) -> dict[str, Any]:
+def _first_step(trial: Any, peer: Padded, rows: Any, padded: Any) -> dict[str, Any]:
     """Both warm-ups, from equal weights: their losses must be equal to rounding."""
-    found: dict[str, Any] = {}
-    peaks: dict[str, int] = {}
-    for side in ("ours", "peer"):
-        if torch.cuda.is_available():
+    gpu, seconds, memory = torch.cuda.is_available(), dict[str, float](), dict[str, Any]()
+    sides: dict[str, Any] = {
+        "ours": lambda: train_step(trial, rows, 0),
+        "peer": lambda: peer.step(padded),
+    }
+    for side, call in sides.items():
+        if gpu:
             torch.cuda.reset_peak_memory_stats()
         began = now()
-        loss = peer.step(padded) if side == "peer" else train_step(trial, rows, 0)
-        found[side] = now() - began
-        peaks[side] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+        theirs = call()
+        seconds[side] = now() - began
+        if gpu:
+            memory[side] = {"peak_bytes": torch.cuda.max_memory_allocated()}
     total, windows, *_ = trial.meter.per_slot_reduce()
-    allowed = 1e-4 if trial.dtype is torch.float32 else 2e-2
-    if not abs(total / windows - loss) <= allowed * abs(loss):
-        raise Different(f"step: the first loss is {total / windows}, the baseline's {loss}")
-    memory: Mapping[str, Any] = {side: {"peak_bytes": x} for side, x in peaks.items()}
-    gpu = {"memory": memory} if torch.cuda.is_available() else {"memory": "not measured"}
-    return {**found, "losses": [total / windows, loss], "memory": gpu}
+    ours, allowed = total / windows, 1e-4 if trial.dtype is torch.float32 else 2e-2
+    if not abs(ours - theirs) <= allowed * abs(theirs):
+        raise Different(f"step: the first loss is {ours}, the baseline's {theirs}")
+    losses = [ours, theirs]
+    return {"seconds": seconds, "losses": losses, "memory": memory or "not measured"}

@@ -14,10 +14,10 @@ _POSIX = (
 )
 _ESCAPES = "AzbBdDsSwWafnrtv"  # letters that mean something after a backslash
 _IN_CLASS = "dDsSwWafnrtv"
-_CATEGORIES = {f"{a}{b}" for a, bs in [
-    ("C", "cfos"), ("L", "lmotu"), ("M", "cen"), ("N", "dlo"), ("P", "cdefios"), ("S", "ckmo"),
-    ("Z", "lps"),
-] for b in ("", *bs)}  # fmt: skip
+_CATEGORIES = set(
+    "C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps "
+    "S Sc Sk Sm So Z Zl Zp Zs".split()
+)
 
 
 class _Fault(Exception):

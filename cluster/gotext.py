@@ -43,9 +43,8 @@ def period_problem(text: str) -> str | None:
     return duration_problem(text)
 
 
-_CRON_FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""),
-                (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
-                (0, 6, "sun mon tue wed thu fri sat")]  # fmt: skip
+_MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec", "sun mon tue wed thu fri sat"
+_CRON_FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""), (1, 12, _MONTHS), (0, 6, _DAYS)]
 _CRON_NAMES = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"]
 
 

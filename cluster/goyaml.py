@@ -12,8 +12,9 @@ import yaml
 
 from detalbert.errors import UserError
 
-_TRUTHS = re.compile(r"(?:[yYnN]|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON"
-                     r"|off|Off|OFF)$")  # fmt: skip
+_TRUTHS = re.compile(
+    r"(?:[yYnN]|[yY]es|YES|[nN]o|NO|[tT]rue|TRUE|[fF]alse|FALSE|[oO]n|ON|[oO]ff|OFF)$"
+)
 _NULLS = re.compile(r"(?:~|null|Null|NULL|)$")
 _INTEGERS = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0o?[0-7_]*|[1-9][0-9_]*)$")
 _FLOATS = re.compile(r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$")
@@ -54,10 +55,8 @@ def _truth(loader: _Loader, node: yaml.ScalarNode) -> bool:
     return node.value.lower() in ("y", "yes", "true", "on")
 
 
-for _tag, _pattern in [
-    ("bool", _TRUTHS), ("null", _NULLS), ("int", _INTEGERS), ("float", _FLOATS),
-    ("float", _NO_NUMBERS), ("merge", re.compile("<<$")),
-]:  # fmt: skip
+_TYPES = [("bool", _TRUTHS), ("null", _NULLS), ("int", _INTEGERS), ("float", _FLOATS)]
+for _tag, _pattern in [*_TYPES, ("float", _NO_NUMBERS), ("merge", re.compile("<<$"))]:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, None)
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor("tag:yaml.org,2002:bool", _truth)

@@ -146,8 +146,8 @@ def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None
     """Tokenizers and token shards that are folders under `root`: of one another, of this length,
     with an end of text. Raises UserError as their workload does."""
     data = mapping(config.get("data"))
-    here = {key: str(root / str(data[key])) for key in ("tokenizer", "shards")
-            if data.get(key) and (root / str(data[key])).is_dir()}  # fmt: skip
+    paths = {key: root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
+    here = {key: str(path) for key, path in paths.items() if path.is_dir()}
     if {"tokenizer", "shards"} <= here.keys():
         choose(config).load({**data, **here}, hparams)
     elif "tokenizer" in here and _split(hparams):

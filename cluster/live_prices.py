@@ -6,10 +6,10 @@ finds them. The price list is served from us-east-1 for every region.
 
 import argparse
 import dataclasses
-import datetime
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
@@ -44,7 +44,7 @@ def priced(
 
 
 def refresh(
-    known: Mapping[str, Price], wanted: Sequence[str], region: str, today: datetime.date, must: bool
+    known: Mapping[str, Price], wanted: Sequence[str], region: str, today: date, must: bool
 ) -> tuple[dict[str, Price], list[str]]:
     """`known` with AWS's own figures for `wanted`, and what AWS does not have, a line each.
 
@@ -125,15 +125,14 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
 
 
 def history(
-    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str],
-    since: datetime.datetime, until: datetime.datetime,
-) -> tuple[dict[str, pd.Series], list[str]]:  # fmt: skip
+    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], *span: datetime
+) -> tuple[dict[str, pd.Series], list[str]]:
     """With --live, what spot machines cost at the time, as `spot_history` has it, and notes."""
     if not args.live or not wanted:
         return {}, []
     region = args.region or known[wanted[0]].region
     try:
-        found = spot_history(wanted, region, since, until)
+        found = spot_history(wanted, region, *span)
     except UserError as error:
         if args.live != "try":
             raise
@@ -142,7 +141,7 @@ def history(
 
 
 def spot_history(
-    instances: Sequence[str], region: str, since: datetime.datetime, until: datetime.datetime
+    instances: Sequence[str], region: str, since: datetime, until: datetime
 ) -> dict[str, pd.Series]:
     """Dollars an hour of each type: the median over the zones, a step at each time (UTC).
 
@@ -157,14 +156,13 @@ def spot_history(
 
 def _on_demand(instance: str, region: str) -> float | None:
     """Linux, shared tenancy, nothing pre-installed; None when the price list has no such entry."""
-    wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux",
-              "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}  # fmt: skip
+    wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux"}
+    wanted |= {"tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
     answer = _client("pricing", PRICE_LIST_REGION).get_products(
         ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()],
     )
-    terms = [t for text in answer["PriceList"]
-             for t in json.loads(text)["terms"].get("OnDemand", {}).values()]  # fmt: skip
-    prices = [float(d["pricePerUnit"].get("USD", 0))
-              for term in terms for d in term["priceDimensions"].values()]  # fmt: skip
+    lists = [json.loads(text)["terms"].get("OnDemand", {}) for text in answer["PriceList"]]
+    sizes = [d for found in lists for t in found.values() for d in t["priceDimensions"].values()]
+    prices = [float(size["pricePerUnit"].get("USD", 0)) for size in sizes]
     return next((price for price in prices if price > 0), None)

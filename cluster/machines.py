@@ -9,14 +9,14 @@ from typing import NamedTuple
 from detalbert.engine.flops import PEAKS
 
 # Slots per instance in the master's map; CPU families are in it with 0 slots.
-DETERMINED_SLOTS: dict[str, int] = {
-    "g4dn.xlarge": 1, "g4dn.2xlarge": 1, "g4dn.4xlarge": 1, "g4dn.8xlarge": 1, "g4dn.16xlarge": 1,
-    "g4dn.12xlarge": 4, "g4dn.metal": 8,
-    "g5.xlarge": 1, "g5.2xlarge": 1, "g5.4xlarge": 1, "g5.8xlarge": 1, "g5.16xlarge": 1,
-    "g5.12xlarge": 4, "g5.24xlarge": 4, "g5.48xlarge": 8,
-    "p2.xlarge": 1, "p2.8xlarge": 8, "p2.16xlarge": 16,
-    "p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8, "p3dn.24xlarge": 8, "p4d.24xlarge": 8,
-}  # fmt: skip
+_BY_SLOTS = {
+    1: "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.16xlarge "
+    "g5.xlarge g5.2xlarge g5.4xlarge g5.8xlarge g5.16xlarge p2.xlarge p3.2xlarge",
+    4: "g4dn.12xlarge g5.12xlarge g5.24xlarge p3.8xlarge",
+    8: "g4dn.metal g5.48xlarge p2.8xlarge p3.16xlarge p3dn.24xlarge p4d.24xlarge",
+    16: "p2.16xlarge",
+}
+DETERMINED_SLOTS = {name: slots for slots, names in _BY_SLOTS.items() for name in names.split()}
 _CPU_SIZES = {
     "t2": "medium large xlarge 2xlarge",
     "t3": "nano micro small medium large xlarge 2xlarge",
@@ -89,13 +89,13 @@ GCE_GPUS: dict[str, Gpu] = {
     "nvidia-l4": FAMILIES["g6"],
 }
 # GPUs per instance where Determined's map lacks the type: what `instance_slots` must say.
-EC2_GPUS: dict[str, int] = {
-    "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,
-    "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1, "g6.16xlarge": 1,
-    "g6.12xlarge": 4, "g6.24xlarge": 4, "g6.48xlarge": 8,
-    "g6e.xlarge": 1, "g6e.2xlarge": 1, "g6e.4xlarge": 1, "g6e.8xlarge": 1, "g6e.16xlarge": 1,
-    "g6e.12xlarge": 4, "g6e.24xlarge": 4, "g6e.48xlarge": 8,
-}  # fmt: skip
+_BY_GPUS = {
+    1: "p5.4xlarge g6.xlarge g6.2xlarge g6.4xlarge g6.8xlarge g6.16xlarge "
+    "g6e.xlarge g6e.2xlarge g6e.4xlarge g6e.8xlarge g6e.16xlarge",
+    4: "g6.12xlarge g6.24xlarge g6e.12xlarge g6e.24xlarge",
+    8: "p4de.24xlarge p5.48xlarge p5e.48xlarge p5en.48xlarge g6.48xlarge g6e.48xlarge",
+}
+EC2_GPUS = {name: gpus for gpus, names in _BY_GPUS.items() for name in names.split()}
 
 
 class Machine(NamedTuple):

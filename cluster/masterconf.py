@@ -75,14 +75,14 @@ _AUTHZ = Map(
     },
     deprecated={"_strict_ntsc_enabled": "removed; leave it out"},
 )
+_NAME = Value((str, int), rule=lambda name: None if str(name) else "empty")
 _SECURITY = Map(
     {
         "default_task": Map(
             {
                 **keys(WHOLE, "id user_id"),
                 **keys(LOOSE_COUNT, "uid gid"),
-                **keys(Value((str, int), rule=lambda name: None if str(name) else "empty"),
-                       "user group"),
+                **keys(_NAME, "user group"),
             }
         ),
         "tls": Map(keys(LOOSE_TEXT, "cert key"), rule=_tls_problem),
@@ -97,7 +97,7 @@ _SECURITY = Map(
         "token": Map(keys(WHOLE, "max_lifespan_days default_lifespan_days"), rule=_token_problem),
         "initial_user_password": Value((str, int, float), rule=_password_problem),
     }
-)  # fmt: skip
+)
 MASTER = Map({**ROOT, **SECTIONS, "db": _DB, "security": _SECURITY})
 
 

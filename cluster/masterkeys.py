@@ -85,12 +85,13 @@ _SAML = Map(
 _SCIM_AUTH = Union_(
     "type",
     {
-        "basic": Map({"type": TEXT, **keys(schema.FILLED, "username password")},
-                     ("username", "password")),
+        "basic": Map(
+            {"type": TEXT, **keys(schema.FILLED, "username password")}, ("username", "password")
+        ),
         "oauth": Map({"type": TEXT}),
     },
     required=False,
-)  # fmt: skip
+)
 _DESTINATION = Value(
     (str,),
     rule=lambda url: (
@@ -165,7 +166,7 @@ SECTIONS: dict[str, Any] = {
     ),
     "det_cloud": Map({**keys(FLAG, "enabled always_redirect"), "login_url": LOOSE_TEXT}),
     "__internal": _INTERNAL,
-}  # fmt: skip
+}
 ROOT: dict[str, Any] = {
     **keys(LOOSE_TEXT, "config_file root cluster_name"),
     **keys(COUNT, "tensorboard_timeout notebook_timeout"),

@@ -20,18 +20,15 @@ from lm.preflight import Pieces
 from lm.sizes import causal_sizes
 from pretrain.hparams import PretrainHParams
 
-_ALBERT = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128}
-KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
-    f"albert-{size}-v2": {
-        "hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
-        **_ALBERT,
-    }
-    for size, hidden, layers, heads in [
-        ("base", 768, 12, 12), ("large", 1024, 24, 16), ("xlarge", 2048, 24, 16),
-        ("xxlarge", 4096, 12, 64),
-    ]
-}  # fmt: skip
+_ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128}
+_ALBERT |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+_SHAPE = "hidden_size intermediate_size num_hidden_layers num_attention_heads".split()
+_SIZES = {"base": (768, 3072, 12, 12), "large": (1024, 4096, 24, 16)}
+_SIZES |= {"xlarge": (2048, 8192, 24, 16), "xxlarge": (4096, 16384, 12, 64)}
+KNOWN_CONFIGS = {
+    f"albert-{size}-v2": _ALBERT | dict(zip(_SHAPE, shape, strict=True))
+    for size, shape in _SIZES.items()
+}
 
 
 class Model(NamedTuple):

@@ -84,8 +84,8 @@ def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
     for key in content:
         if key not in COMMON:
             raise unknown_key(key, str(path), list(COMMON))
-    return {name: _price(f"{path}: instances.{name}", name, content, entry)
-            for name, entry in entries.items()}  # fmt: skip
+    where = f"{path}: instances."
+    return {name: _price(where + name, name, content, entry) for name, entry in entries.items()}
 
 
 def _price(where: str, instance: str, common: Mapping[str, Any], entry: Any) -> Price:

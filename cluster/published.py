@@ -47,23 +47,23 @@ class Language(NamedTuple):
     def describe(self) -> str:
         return f"{self.by}'s {self.model} on {self.gpus} {self.gpu} of {self.gigabytes} GB"
 
+    def shown(self) -> dict[str, Any]:
+        gpus = f"{self.gpus} x {self.gpu}-{self.gigabytes}"
+        kept = {"True": "full", "False": "none"}.get(str(self.checkpointing), "part")
+        row = {"model": f"{self.by} {self.model}", "GPUs": gpus, "length": self.length, "AC": kept}
+        return {**row, "tokens/s": self.tokens, "MFU": self.mfu}
+
 
 FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
 LANGUAGE = [Language(**row) for row in _DATA["language"]]
-_AC: dict[Any, str] = {True: "full", False: "none"}
 TABLES = {
     **_DATA["tables"],
     "language": {
         "title": "Language models (published; tokens/s of a GPU; AC: activation checkpointing)",
-        "rows": [
-            {"model": f"{row.by} {row.model}", "GPUs": f"{row.gpus} x {row.gpu}-{row.gigabytes}",
-             "length": row.length, "AC": _AC.get(row.checkpointing, "part"),
-             "tokens/s": row.tokens, "MFU": row.mfu}
-            for row in LANGUAGE
-        ],
+        "rows": [row.shown() for row in LANGUAGE],
         "formats": {"length": "{:,}", "tokens/s": "{:,}", "MFU": "{:.1%}"},
     },
-}  # fmt: skip
+}
 METHOD = _DATA["method"]
 
 
@@ -75,5 +75,5 @@ def points() -> list[dict[str, Any]]:
     workers = {nodes: rate * gains[nodes] for nodes, rate in list(series.values())[-1].items()}
     series = {"fine-tuning xxlarge, windows/s over GPUs": ours, **series}
     series["pretraining base on p4d, 12 loader workers, samples/s over nodes"] = workers
-    return [{"series": name, "source": "published", "N": units, "throughput": rate}
-            for name, rates in series.items() for units, rate in rates.items()]  # fmt: skip
+    rows = [(name, units, rate) for name, rates in series.items() for units, rate in rates.items()]
+    return [{"series": s, "source": "published", "N": n, "throughput": rate} for s, n, rate in rows]

@@ -24,16 +24,14 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 _VALS = Seq(schema.ANY, rule=lambda vals: None if vals else "empty; give at least one value")
 # A search range, by `type`; every other mapping is a nested value.
+_ENDS, _NUMBERS = ("minval", "maxval"), keys(NUMBER, "minval maxval")
 RANGES = {
     "const": Map({"type": TEXT, "val": schema.ANY}, ("val",)),
     "categorical": Map({"type": TEXT, "vals": _VALS}, ("vals",)),
-    "int": Map({**_COUNTED, **keys(WHOLE, "minval maxval")}, ("minval", "maxval"), {},
-               _ends_problem),
-    "double": Map({**_COUNTED, **keys(NUMBER, "minval maxval")}, ("minval", "maxval"), {},
-                  _ends_problem),
-    "log": Map({**_COUNTED, "base": _BASE, **keys(NUMBER, "minval maxval")},
-               ("base", "minval", "maxval"), {}, _ends_problem),
-}  # fmt: skip
+    "int": Map({**_COUNTED, **keys(WHOLE, "minval maxval")}, _ENDS, {}, _ends_problem),
+    "double": Map({**_COUNTED, **_NUMBERS}, _ENDS, {}, _ends_problem),
+    "log": Map({**_COUNTED, "base": _BASE, **_NUMBERS}, ("base", *_ENDS), {}, _ends_problem),
+}
 
 
 RANDOM = "a search range under searcher.name single; give one value"

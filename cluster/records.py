@@ -22,6 +22,7 @@ from detalbert.errors import UserError, first_line
 
 T = TypeVar("T")
 Moment: TypeAlias = pd.Timestamp
+MALFORMED = KeyError, TypeError, ValueError, AttributeError  # of what no master would answer
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
 DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
@@ -130,8 +131,9 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(address: str | None, user: str | None, ids: Sequence[int], since: Moment | None,
-          until: Moment) -> Records:  # fmt: skip
+def fetch(
+    address: str | None, user: str | None, ids: Sequence[int], since: Moment | None, until: Moment
+) -> Records:
     """What the master knows of these experiments, or of all since `since`. Raises UserError."""
     master = Master.login(address, user)
     try:
@@ -141,8 +143,7 @@ def fetch(address: str | None, user: str | None, ids: Sequence[int], since: Mome
     except (errors.APIException, errors.BadResponseException) as error:
         said = f"the master answered: {first_line(error)[:200]}"
         raise UserError(f"{master.address}: {said}") from None
-    except (errors.BadRequestException, requests.RequestException, KeyError, TypeError, ValueError,
-            AttributeError) as error:  # fmt: skip
+    except (errors.BadRequestException, requests.RequestException, *MALFORMED) as error:
         said = f"not understood: {first_line(error)[:80]}"
         raise UserError(f"{master.address}: no Determined master answers there ({said})") from None
 
@@ -191,11 +192,11 @@ class _Asker:
 
     def entries(self, since: Moment) -> Iterator[Entry]:
         span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{self.until:{ZULU}}"}
-        said = "the master does not show this user its allocation records: boot and idle time are "
-        for e in self.unless_refused(
-            said + "not priced",
-            lambda: self.ask("ResourceAllocationRaw", **span).resourceEntries or [], list[Any](),
-        ):  # fmt: skip
+        said = "the master does not show this user its allocation records: "
+        said += "boot and idle time are not priced"
+        ask: Callable[[], Any] = lambda: self.ask("ResourceAllocationRaw", **span)  # noqa: E731
+        found = self.unless_refused(said, ask, None)
+        for e in (found and found.resourceEntries) or []:
             times = parse_time(e.startTime), self.end(e.endTime)
             yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
 
@@ -257,12 +258,11 @@ class _Asker:
         items = (config.get("hyperparameters") or {}).items()
         hparams = {k: v.get("val") if isinstance(v, dict) else v for k, v in items}
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
-        return Experiment(
-            found.id, found.name, found.username, tuple(sorted(found.labels or ())),
-            hparams.get("model"), config.get("data") or {}, slots,
-            int(hparams.get("global_batch_size") or 1), pool,
-            tuple(self.trial(trial, pool, slots) for trial in trials),
-        )  # fmt: skip
+        who = found.id, found.name, found.username, tuple(sorted(found.labels or ()))
+        what = hparams.get("model"), config.get("data") or {}, slots
+        batch = int(hparams.get("global_batch_size") or 1)
+        runs = tuple(self.trial(trial, pool, slots) for trial in trials)
+        return Experiment(*who, *what, batch, pool, runs)
 
     def trial(self, trial: Any, pool: str, slots: int) -> Trial:
         held: list[Allocation] = []
@@ -281,9 +281,10 @@ class _Asker:
         reports = sorted((_report(r) for p in parts for r in p.metrics), key=lambda r: r.steps)
         best = trial.bestValidation
         saved = tuple(parse_time(c.reportTime) for c in stored if c.reportTime)
-        return Trial(trial.id, trial.state.value, tuple(sorted(held, key=lambda a: a.start)), saved,
-                     trial.totalBatchesProcessed, tuple(reports),
-                     dict(best.metrics.avgMetrics or {}) if best else {})  # fmt: skip
+        held.sort(key=lambda a: a.start)
+        scores = dict(best.metrics.avgMetrics or {}) if best else {}
+        seen = tuple(held), saved, trial.totalBatchesProcessed, tuple(reports), scores
+        return Trial(trial.id, trial.state.value, *seen)
 
 
 def _report(report: Any) -> Report:

@@ -31,8 +31,7 @@ class _Shape:
         vars(self).update(keys)
 
 
-_XXLARGE = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_384,
-                  embedding_size=128)  # fmt: skip
+_XXL = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_384, embedding_size=128)
 
 
 def causal_token(config: Any, length: int) -> float:
@@ -65,8 +64,8 @@ def language_rate(
 
     row = min((row for row in LANGUAGE if row.by == "llm-foundry"), key=distance)
     h, published = row.hidden, next(g for g in FAMILIES.values() if g.name == row.gpu)
-    mpt = _Shape(model_type="gpt_neox", hidden_size=h, intermediate_size=4 * h, vocab_size=50_368,
-                 num_hidden_layers=row.layers, num_attention_heads=h // 64)  # fmt: skip
+    keys = {"hidden_size": h, "intermediate_size": 4 * h, "num_attention_heads": h // 64}
+    mpt = _Shape(model_type="gpt_neox", vocab_size=50_368, num_hidden_layers=row.layers, **keys)
     done = row.tokens * causal_token(mpt, row.length)  # FLOP/s
     again = (1 + checkpointing / 3) / (1 + bool(row.checkpointing) / 3)
     tokens = done / flops / again * gpu.teraflops / published.teraflops
@@ -91,9 +90,9 @@ def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
         source, how = "measured", f"MFU {mfu:.1%}, albert-xxlarge on one H100"
     else:
         run, length = FINE_TUNING[-1], LENGTH
-        done = encoder_token(_XXLARGE, length) * run.throughput * length / run.slots
+        done = encoder_token(_XXL, length) * run.throughput * length / run.slots
         mfu = done / 1e12 / cast(Gpu, gpu_of(run.instance)).teraflops
         alike = gpu.name == "V100" and slots == run.slots
         source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
-    alike = alike and math.isclose(flops, encoder_token(_XXLARGE, length), rel_tol=1e-3)
+    alike = alike and math.isclose(flops, encoder_token(_XXL, length), rel_tol=1e-3)
     return Rate(mfu * peak / flops, source if alike else "modelled", how)

@@ -36,8 +36,8 @@ class LmText(NamedTuple):
 
     def summary(self) -> DataSummary:
         splits = {"train": self.train, "validation": self.validation}
-        lines = {name: f"{split.shards.describe()}, {len(split):,} windows of {split.length:,}"
-                 for name, split in splits.items()}  # fmt: skip
+        size = "{}, {:,} windows of {:,}".format
+        lines = {k: size(s.shards.describe(), len(s), s.length) for k, s in splits.items()}
         return DataSummary(lines, len(self.train), len(self.train) * self.train.length)
 
     def fingerprints(self) -> dict[str, Any]:

@@ -46,10 +46,9 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         keys, machine = parse_layout(hparams.layout), context.distributed.local_size
         self.layout = choose_layout(keys, config, slots, machine)
         dtype = resolve_precision(hparams.precision, context.device)
-        model = build_model(
-            config, make_mesh(self.layout, context.device), hparams.seed, hparams.model,
-            None if dtype is torch.float32 else dtype, hparams.activation_checkpointing == "full",
-        )  # fmt: skip
+        mesh = make_mesh(self.layout, context.device)
+        start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
+        model = build_model(config, mesh, *start, hparams.activation_checkpointing == "full")
         super().__init__(context, hparams, model, len(self.data.train), SHOWN, CHARTED)
         per_byte = self.data.validation.bytes_per_token
         self.scores = context.wrap_reducer(

@@ -13,9 +13,8 @@ from detalbert.settings.sections import Parsers, limited, parse_section
 from detalbert.settings.text import parse_text_config
 
 SIZE_KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "embedding_size",
-    "intermediate_size",
-)  # fmt: skip
+    "hidden_size num_hidden_layers num_attention_heads embedding_size intermediate_size".split()
+)
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
 SIZES = {
     "tiny": (128, 4, 4, 64, 512),

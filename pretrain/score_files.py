@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from detalbert.environment import environment
 from detalbert.atomic import whole_file, write_json
 from detalbert.engine.threads import set_threads
+from detalbert.environment import environment
 from detalbert.errors import UserError, first_line
 from detalbert.training.checkpoints import list_checkpoints, newest_complete
 from detalbert.training.resume import read_manifest

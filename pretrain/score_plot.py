@@ -69,7 +69,5 @@ def _draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], lines: Mapping[str
         up = 1 if heights[0] >= heights[1] else -1
         heights = [heights[0] + up * near / 2, heights[1] - up * near / 2]
     for ((steps, _), text), height in zip(ends, heights, strict=True):
-        axes.annotate(
-            text, (steps, height), xytext=(7, 0), textcoords="offset points", va="center",
-            fontsize=8,
-        )  # fmt: skip
+        words: Any = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        axes.annotate(text, (steps, height), xytext=(7, 0), **words)

@@ -76,20 +76,15 @@ def _ask(
     rare = np.minimum.reduceat(counts[sentence], begins) <= _OFTEN  # [W]
     # Words where a hole can begin: all its words have letters or digits, one of them is rare.
     places = len(begins) - hole + 1
-    fits = [
-        word for word in range(places)
-        if spelled[word : word + hole].all() and rare[word : word + hole].any()
-    ]  # fmt: skip
+    fits = [w for w in range(places) if spelled[w : w + hole].all() and rare[w : w + hole].any()]
     if not fits:
         return None
     word = fits[rng.integers(len(fits))]
     left, right = rng.integers(_REACH[0], _REACH[1] + 1, size=2).tolist()
     kept = rng.random(len(begins)) >= _DROPPED * hard * rng.random()
-    sides = [
-        [sentence[begins[w] : ends[w]] for w in side if kept[w]]
-        for side in (range(max(0, word - left), word),
-                     range(word + hole, min(len(begins), word + hole + right)))
-    ]  # fmt: skip
+    before = range(max(0, word - left), word)
+    after = range(word + hole, min(len(begins), word + hole + right))
+    sides = [[sentence[begins[w] : ends[w]] for w in side if kept[w]] for side in (before, after)]
     if len(sides[0]) + len(sides[1]) < _SHORTEST:
         return None
     if rng.random() < _SWAPPED * hard:

@@ -32,10 +32,9 @@ from pretrain.objectives import (
     token_losses,
 )
 
-METRICS = (
-    "mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy", "span_loss",
-    "span_accuracy",
-)  # fmt: skip
+METRICS = tuple(
+    "mlm_loss mlm_accuracy mlm_baseline sop_loss sop_accuracy span_loss span_accuracy".split()
+)
 CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy")
 
@@ -142,8 +141,8 @@ class ScoreReducer(pytorch.MetricReducer):
 
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
-        rows = [sums for _, sums in sorted((r for rows, _ in per_slot for r in rows),
-                                           key=lambda row: row[0])]  # fmt: skip
+        found = sorted((r for rows, _ in per_slot for r in rows), key=lambda row: row[0])
+        rows = [sums for _, sums in found]
         total = {name: sum(row[name] for row in rows) for name in rows[0]}
         tokens = max(total["tokens"], 1)
         metrics = {

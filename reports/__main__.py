@@ -50,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     common, records = _Parser(add_help=False), _Parser(add_help=False)
     form = common.add_mutually_exclusive_group()
-    for flag, said in (("--json", "the numbers as JSON"), ("--markdown", "the tables as Markdown"),
-                       ("--csv", "the first table as CSV")):  # fmt: skip
+    forms = {"--json": "the numbers as JSON", "--markdown": "the tables as Markdown"}
+    for flag, said in {**forms, "--csv": "the first table as CSV"}.items():
         form.add_argument(flag, action="store_true", help=said)
     add = common.add_argument
     add("--wide", action="store_true", help="all columns on a terminal")

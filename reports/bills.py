@@ -175,8 +175,8 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     held, trials = experiment.allocations, experiment.trials
     names = sorted({a.pool for a in held}) or [experiment.pool]
     instances = [records.pools[name].instance if name in records.pools else "" for name in names]
-    unpriced = [name for name, instance in zip(names, instances, strict=True)
-                if held and not instance]  # fmt: skip
+    both = zip(names, instances, strict=True)
+    unpriced = [name for name, instance in both if held and not instance]
     start = min((a.start for a in held), default=records.until)
     end = max((a.end for a in held), default=start)
     worked, slots, most = _clock(held)
@@ -214,11 +214,10 @@ def _paid(
     # Boot and idle time after the first start and before the last end is between allocations.
     between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
     cost, low, high, on_demand = (float(mine[key].sum()) for key in NUMBERS[1:])
-    return replace(
-        run, parts=parts, cost=cost, low=low, high=high, on_demand=on_demand,
-        rate=float(money["held"]) / run.worked if run.worked else None,
-        stopped=parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum()),
-    )  # fmt: skip
+    rate = float(money["held"]) / run.worked if run.worked else None
+    stopped = parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum())
+    costs: dict[str, Any] = {"parts": parts, "cost": cost, "low": low, "high": high, "rate": rate}
+    return replace(run, **costs, on_demand=on_demand, stopped=stopped)
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
@@ -234,8 +233,8 @@ def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
 
 def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     """Machine-hours and dollars by user, label or month; the sum, and what nobody used."""
-    names = {e.id: {"user": e.user, "label": ", ".join(e.labels) or "(no label)"}.get(by)
-             for e in records.experiments}  # fmt: skip
+    labels = {e.id: ", ".join(e.labels) or "(no label)" for e in records.experiments}
+    names = labels if by == "label" else {e.id: e.user for e in records.experiments}
     mine = table[table["owner"].isin(list(names))]
     key = mine["month"] if by == "month" else mine["owner"].map(names)
     found = mine.groupby(key)[NUMBERS].sum()

@@ -29,16 +29,17 @@ FORMATS = {
     **dict.fromkeys([f"hours{part}" for part in RANGES], "{:.2f}"),
     **dict.fromkeys([f"cost{part}" for part in RANGES], "${:,.2f}"),
     **dict.fromkeys(("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"), "{:.2f}"),
-    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"), "in time": "{:.0%}",
-    "on demand": "${:,.2f}", "$/h": "${:,.2f}", "minutes": "{:.1f}", "reclaims/h": "{:.3f}",
-    "$/1,000 windows": "${:.4f}", "$/1,000,000 tokens": "${:.4f}",
-}  # fmt: skip
-NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}",
-          "low-high h": "{hours low}-{hours high}", "$": "{cost}",
-          "low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}  # fmt: skip
-NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}",
-                "hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}",
-                "95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}  # fmt: skip
+    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"),
+    **dict.fromkeys(("$/1,000 windows", "$/1,000,000 tokens"), "${:.4f}"),
+}
+FORMATS |= {"in time": "{:.0%}", "minutes": "{:.1f}", "reclaims/h": "{:.3f}"}
+FORMATS |= {"on demand": "${:,.2f}", "$/h": "${:,.2f}"}
+NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}"}
+NARROW |= {"low-high h": "{hours low}-{hours high}", "$": "{cost}"}
+NARROW |= {"low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}
+NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}"}
+NARROW_CASES |= {"hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}"}
+NARROW_CASES |= {"95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}
 
 
 class Planned(NamedTuple):
@@ -75,15 +76,14 @@ def run(args: argparse.Namespace) -> Report:
 
 
 def layouts(
-    prices: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int],
-    paced: Pace | None,
-) -> list[tuple[Price, int]]:  # fmt: skip
+    known: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int], paced: Pace | None
+) -> list[tuple[Price, int]]:
     """Every instance type (by default those that AWS launches) and slot count that fit.
 
     Jobs over several machines that are narrower than WIDE only where `pool` names them.
     Raises UserError for a slot count that was asked for and that no instance fits.
     """
-    types = [find(prices, instance) for instance in dict.fromkeys(pool or prices)]
+    types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
     for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):
@@ -118,8 +118,8 @@ def evaluate(
     step = (rules.batch or (256 if slots >= 16 else 48) * unit) / rate
     seconds, hourly = work / rate, price.spot_range() if spot else (price.on_demand,) * 3
     job = Job(seconds, seconds, price.machines(slots), price.on_demand, rules)
-    row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}",
-                           "market": "spot" if spot else "on demand", "slots": slots}  # fmt: skip
+    row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}"}
+    row |= {"market": "spot" if spot else "on demand", "slots": slots}
     if spot:
         middle, high = (seen[case].alike() for case in ("middle", "high"))
         steps = rules.checkpoint_period or best_period(job, middle, high, step)
@@ -127,8 +127,8 @@ def evaluate(
     else:
         seen = dict.fromkeys(CASES, Constant(0.0))
         job = dataclasses.replace(job, rules=dataclasses.replace(rules, runs=10))
-    cases = [_figures(name, dataclasses.replace(job, price=dollars), market)
-             for (name, market), dollars in zip(seen.items(), hourly, strict=True)]  # fmt: skip
+    paid = [dataclasses.replace(job, price=dollars) for dollars in hourly]
+    cases = [_figures(name, at, seen[name]) for name, at in zip(seen, paid, strict=True)]
     for what in ("hours", "cost"):
         row[what] = cases[1][what]
         row[f"{what} low"] = min(case[f"{what} 5 %"] for case in cases) if spot else None
@@ -146,8 +146,8 @@ def evaluate(
 def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
     """Means over the runs, and what 5 and 95 % of them keep within."""
     runs, alike = simulate(job, market, job.rules.runs, job.rules.seed), market.alike()
-    found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60,
-             "$/h": job.price, **runs.mean().to_dict()}  # fmt: skip
+    found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
+    found |= {"$/h": job.price, **runs.mean().to_dict()}
     for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
         for share in (5, 95):
             found[f"{what} {share} %"] = runs[what].quantile(share / 100, "nearest")
@@ -159,9 +159,11 @@ def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
 def mark_front(rows: Sequence[dict[str, Any]]) -> None:
     """Those that no other one beats in both time and cost get a *."""
     cheapest = math.inf
-    keys = {id(r): (round(r["hours"], 9), round(r["cost"], 6), int(r["hardware"].split()[0]))
-            for r in rows}  # fmt: skip
-    for row in sorted(rows, key=lambda row: keys[id(row)]):
+
+    def figures(row: dict[str, Any]) -> tuple[float, float, int]:
+        return round(row["hours"], 9), round(row["cost"], 6), int(row["hardware"].split()[0])
+
+    for row in sorted(rows, key=figures):
         if row["cost"] < cheapest:
             row["front"], cheapest = "*", row["cost"]
 

@@ -40,10 +40,9 @@ def cost_plot(runs: Sequence[Run]) -> Plot:
     axes = Figure(figsize=(8.6, max(0.9 + 0.5 * len(runs), 0.2 * parts.shape[1]))).subplots()
     left = np.zeros(len(runs))
     for index, (part, width) in enumerate(parts.items()):
-        axes.barh(
-            range(len(runs)), width, left=left, height=0.6, label=part, edgecolor="black",
-            linewidth=0.7, color=GREYS[index % len(GREYS)], hatch=HATCHES[index % len(HATCHES)],
-        )  # fmt: skip
+        look: Any = {"edgecolor": "black", "linewidth": 0.7, "label": part}
+        look |= {"color": GREYS[index % len(GREYS)], "hatch": HATCHES[index % len(HATCHES)]}
+        axes.barh(range(len(runs)), width, left=left, height=0.6, **look)
         left += width.to_numpy()
     for row, run in enumerate(runs):
         ends: list[Any] = [run.cost if end is None else end for end in (run.low, run.high)]
@@ -75,11 +74,9 @@ def pareto_plot(options: pd.DataFrame, deadline: float | None) -> Plot:
             axes.plot(mine["hours"], mine["cost"], mfc=face, **look)
     front = options[options["front"] == "*"].sort_values("hours")
     axes.plot(front["hours"], front["cost"], "-", color="black", lw=1)
+    words: Any = {"textcoords": "offset points", "fontsize": 8, "fontweight": "bold"}
     for slots, *point in front[["slots", "hours", "cost"]].itertuples(index=False):
-        axes.annotate(
-            f"{slots}", point, xytext=(-5, -11), ha="right", textcoords="offset points",
-            fontsize=8, fontweight="bold",
-        )  # fmt: skip
+        axes.annotate(f"{slots}", point, xytext=(-5, -11), ha="right", **words)
     if deadline is not None:
         axes.axvline(deadline, color="black", linestyle=":", linewidth=1.2)
         axes.annotate(" deadline", (deadline, 0.97), xycoords=("data", "axes fraction"))
@@ -99,12 +96,11 @@ def scaling_plot(points: pd.DataFrame) -> Plot:
     axes = Figure(figsize=(9.6, 4.8)).subplots()
     for index, (name, found) in enumerate(points.groupby("series", sort=False)):
         published = (found["source"] == "published").any()
-        axes.plot(
-            found["N"], found["efficiency"], color="0.35" if published else "black",
-            linestyle=("--", ":", "-.")[index % 3] if published else "-",
-            linewidth=1.0 if published else 2.0, label=fill(str(name), 34),
-            marker=MARKERS[index % len(MARKERS)], markerfacecolor="white",
-        )  # fmt: skip
+        broken = ("0.35", ("--", ":", "-.")[index % 3], 1.0)
+        color, line, width = broken if published else ("black", "-", 2.0)
+        look: Any = {"marker": MARKERS[index % len(MARKERS)], "mfc": "white", "lw": width}
+        look |= {"color": color, "ls": line, "label": fill(str(name), 34)}
+        axes.plot(found["N"], found["efficiency"], **look)
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

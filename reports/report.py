@@ -45,8 +45,7 @@ class Table:
     def shown(self) -> pd.DataFrame:
         """Every cell as text; what is not known as a dash."""
         styles = {name: self.formats.get(name, "{}") for name in self.frame}
-        columns = {name: [_cell(value, style) for value in self.frame[name]]
-                   for name, style in styles.items()}  # fmt: skip
+        columns = {n: [_cell(value, s) for value in self.frame[n]] for n, s in styles.items()}
         return pd.DataFrame(columns, dtype=object)
 
     def text(self, form: str, wide: bool = True, room: float = math.inf) -> str:
@@ -56,15 +55,14 @@ class Table:
             shown = shown.replace(r"\|", r"\\|", regex=True)
         if short:
             rows = shown.to_dict("records")
-            shown = pd.DataFrame({head: [_short(text.format_map(row), head) for row in rows]
-                                  for head, text in self.narrow.items()})  # fmt: skip
-        sides = ["left" if (not index if short else name not in self.formats) else "right"
-                 for index, name in enumerate(shown)]  # fmt: skip
+            cells = {h: [_short(t.format_map(r), h) for r in rows] for h, t in self.narrow.items()}
+            shown = pd.DataFrame(cells)
+        words = shown.columns[:1] if short else [n for n in shown if n not in self.formats]
+        sides = ["left" if name in words else "right" for name in shown]
         for count in range(len(sides), 0, -1):
-            lines = shown.iloc[:, :count].to_markdown(
-                index=False, tablefmt=form, disable_numparse=True, colalign=sides[:count],
-                maxcolwidths=[NAME if room < math.inf else None] + [None] * (count - 1),
-            )  # fmt: skip
+            folded = [NAME if room < math.inf else None] + [None] * (count - 1)
+            look: Any = {"tablefmt": form, "disable_numparse": True, "colalign": sides[:count]}
+            lines = shown.iloc[:, :count].to_markdown(index=False, maxcolwidths=folded, **look)
             if max(map(len, lines.split("\n"))) <= room:
                 break
         more = len(sides) - count
@@ -99,8 +97,7 @@ class Report:
 def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
     """No wider than the terminal unless `wide`; where `file` is none, lines are not cut."""
     room = math.inf if wide or not file.isatty() else shutil.get_terminal_size().columns
-    tables = [f"{table.title}\n\n{table.text('simple', wide, room)}"
-              for table in report.tables if not table.long]  # fmt: skip
+    tables = [f"{t.title}\n\n{t.text('simple', wide, room)}" for t in report.tables if not t.long]
     notes = "\n".join(f"note: {note}" for note in report.notes)
     parts = [report.title, *tables, report.snippet, notes]
     file.write("\n\n".join(filter(None, parts)) + "\n")
@@ -120,13 +117,11 @@ def to_markdown(report: Report) -> str:
 
 def to_json(report: Report) -> str:
     """The numbers as they are, not as they are shown; null where one is not known or infinite."""
-    tables = [
-        {"name": re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower()),
-         "title": table.title,
-         "rows": [{name: _plain(value) for name, value in row.items()}
-                  for row in table.frame.to_dict("records")]}
-        for table in report.tables
-    ]  # fmt: skip
+    tables = []
+    for table in report.tables:
+        name = re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower())
+        rows = [{k: _plain(v) for k, v in row.items()} for row in table.frame.to_dict("records")]
+        tables.append({"name": name, "title": table.title, "rows": rows})
     content: Any = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
     content |= {"total": report.total, "notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -139,10 +134,9 @@ def _plain(value: Any) -> Any:
 
 def to_html(report: Report) -> str:
     """One page that needs nothing else, the same bytes for the same report."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    environment = jinja2.Environment(loader=loader, autoescape=True, **look)
     environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
     return environment.get_template("page.html.j2").render(report=report)
 

@@ -19,8 +19,8 @@ from reports.run import Run, data_name, model_name
 
 SQUAD = data_name({"train": "rajpurkar/squad_v2"})
 # Stages of `python -m benchmarks` that train: where their throughput stands, and on what data.
-TRAINING = {"step": ("ours.windows_per_second", SQUAD),
-            "pretrain": ("one_forward.sequences_per_second", "text")}  # fmt: skip
+TRAINING = {"step": ("ours.windows_per_second", SQUAD)}
+TRAINING |= {"pretrain": ("one_forward.sequences_per_second", "text")}
 
 
 def published_runs(prices: Mapping[str, Price]) -> list[Run]:
@@ -163,9 +163,8 @@ def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> R
     machines = 1 if run.slots <= price.slots else price.machines(run.slots)
     worked = machines * sum(hours.values())
     low, middle, high = price.spot_range() if spot else [price.on_demand] * 3
-    return replace(
-        run, hardware=f"{machines} x {price.instance}", pool="spot" if spot else "on demand",
-        rate=machines * middle, cost=worked * middle, low=worked * low, high=worked * high,
-        on_demand=worked * price.on_demand,
-        parts={part: machines * middle * value for part, value in hours.items()},
-    )  # fmt: skip
+    costs: dict[str, Any] = {"rate": machines * middle, "cost": worked * middle}
+    costs |= {"low": worked * low, "high": worked * high, "on_demand": worked * price.on_demand}
+    parts = {part: machines * middle * value for part, value in hours.items()}
+    hardware, pool = f"{machines} x {price.instance}", "spot" if spot else "on demand"
+    return replace(run, hardware=hardware, pool=pool, parts=parts, **costs)

@@ -13,9 +13,9 @@ from reports.report import Report, Table, frame
 from reports.run import Run
 from reports.runs import Document
 
-FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}", "sequences/s": "{:,.1f}",
-           "MFU": "{:.2f}", "forwards a step": "{:.1f}", "workers": "{}",
-           "added to none": "{:+.1%}"}  # fmt: skip
+FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}", "sequences/s": "{:,.1f}"}
+FORMATS |= {"MFU": "{:.2f}", "forwards a step": "{:.1f}"}
+FORMATS |= {"workers": "{}", "added to none": "{:+.1%}"}
 
 
 def scaling_report(
@@ -82,21 +82,20 @@ def pretraining_tables(found: Document, label: str) -> tuple[list[dict[str, Any]
         entries = found.at(where, dict)
         return pd.Series({e: found.number(f"{where}.{e}.{key}.median") for e in entries})
 
-    rows = [
-        {"series": f"{name}, {kind}, sequences/s over processes", "source": "measured",
-         "N": int(count), "throughput": rate}
-        for kind in content["scaling"]
-        for count, rate in rates(f"scaling.{kind}").items()
-    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for kind in content["scaling"]:
+        row = {"series": f"{name}, {kind}, sequences/s over processes", "source": "measured"}
+        for count, rate in rates(f"scaling.{kind}").items():
+            rows.append({**row, "N": int(count), "throughput": rate})
     loader = rates("loader").rename(int).sort_index()
     forwards = pd.Series({side: facts["forwards"] for side, facts in content["results"].items()})
-    steps = {"forwards a step": forwards, "sequences/s": rates("results"),
-             "MFU": rates("results", "mfu")}  # fmt: skip
-    workers = {"workers": loader.index, "sequences/s": loader,
-               "added to none": loader / loader[0] - 1}  # fmt: skip
+    steps = {"forwards a step": forwards, "sequences/s": rates("results")}
+    steps["MFU"] = rates("results", "mfu")
+    workers = {"workers": loader.index, "sequences/s": loader}
+    workers["added to none"] = loader / loader[0] - 1
     titles = {"Pretraining steps, measured": steps, "The loader alone, measured": workers}
-    return rows, [Table(title, pd.DataFrame({"run": name, **columns}), FORMATS)
-                  for title, columns in titles.items()]  # fmt: skip
+    frames = {title: pd.DataFrame({"run": name, **each}) for title, each in titles.items()}
+    return rows, [Table(title, each, FORMATS) for title, each in frames.items()]
 
 
 def published_tables() -> list[Table]:

@@ -133,8 +133,8 @@ def fault_lines(crowd: Crowd, wanted: dict[str, str], answered: float) -> list[s
         faults.append(f"{len(lost)} questions have no reply")
     if twice := [name for name, given in crowd.answers.items() if len(given) > 1]:
         faults.append(f"{len(twice)} questions have more than one reply")
-    other = {name: given for name, given in crowd.answers.items()
-             if given[0] != wanted[name].strip()}  # fmt: skip
+    found = crowd.answers.items()
+    other = {name: given for name, given in found if given[0] != wanted[name].strip()}
     for name, given in list(other.items())[:5]:
         faults.append(f"{len(other)} differ: {name}: {given[0]!r}, not {wanted[name]!r}")
     own = crowd.statuses["question 200"]
@@ -186,8 +186,8 @@ def main() -> int:
             faults = fault_lines(crowd, wanted, count_of(port))
         finally:
             process.kill()
-    print(f"{len(crowd.answers):,} questions, {arguments.clients} clients, {seconds:.0f} s; "
-          f"{crowd.left} left; {dict(crowd.statuses)}")  # fmt: skip
+    asked = f"{len(crowd.answers):,} questions, {arguments.clients} clients, {seconds:.0f} s"
+    print(asked, f"{crowd.left} left", dict(crowd.statuses), sep="; ")
     print("\n".join(faults) or "nothing is lost, nothing is answered twice, memory is flat")
     return 1 if faults else 0
 

@@ -113,11 +113,11 @@ def test_loaders_deal_the_order_of_the_seed_to_the_slots(tiny_config: Path) -> N
         order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
         numbers = [row["windows"].tolist() for row in first_batch(trial)]
         assert sorted(sum(numbers, [])) == sorted(order.share(0, 1).tolist())
-        rows = [row["windows"].tolist() for rows in trial.build_validation_data_loader()
-                for row in rows]  # fmt: skip
+        found = trial.build_validation_data_loader()
+        rows = [row["windows"].tolist() for rows in found for row in rows]
         trial.slots, trial.rank = 1, 0
-        alone = [row["windows"].tolist() for rows in trial.build_validation_data_loader()
-                 for row in rows]  # fmt: skip
+        found = trial.build_validation_data_loader()
+        alone = [row["windows"].tolist() for rows in found for row in rows]
         assert len(alone) > 2 and rows == alone[1::2]
 
 
@@ -180,10 +180,9 @@ def test_without_a_given_config_determineds_is_read(monkeypatch: pytest.MonkeyPa
 
 def test_weights_come_from_the_folder() -> None:
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192, seed=0)
-    tokenizer = SquadData.load(
-        {"train": "generated", "validation": "generated", "max_train_examples": 4,
-         "max_validation_examples": 4}, hparams
-    ).tokenizer  # fmt: skip
+    few = {"max_train_examples": 4, "max_validation_examples": 4}
+    data = {"train": "generated", "validation": "generated", **few}
+    tokenizer = SquadData.load(data, hparams).tokenizer
     assert not starts_from_scratch(hparams, tokenizer)
     one, other = (build_model(HParams(model=hparams.model, seed=s), tokenizer) for s in (1, 2))
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
@@ -207,7 +206,7 @@ def test_a_model_too_short_or_of_another_kind() -> None:
     tokenizer = load_tokenizer(DataConfig("g", "g"), hparams)
     with pytest.raises(UserError, match="hyperparameters.max_seq_length: 512 tokens"):
         build_model(hparams, tokenizer)
-    mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2,
-             "num_hidden_layers": 1, "intermediate_size": 32}  # fmt: skip
+    mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2}
+    mpnet |= {"num_hidden_layers": 1, "intermediate_size": 32}
     with pytest.raises(UserError, match="cannot run packed rows"):
         build_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)

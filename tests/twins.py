@@ -20,17 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from benchmarks.threads import busy
+
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
 
 STEPS = 120
-BERT = {
-    "model_type": "bert", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 512, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-}  # fmt: skip
+BERT = {"model_type": "bert", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+BERT |= {"intermediate_size": 512, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 def compare(count: int, load: int, processes: int, pretraining: bool, bert: bool) -> int:
@@ -61,10 +59,8 @@ def twin(config: Path, output: Path, processes: int, changes: list[str]) -> str:
     command = [*launcher(processes), str(ROOT / "train.py"), "--config", str(config)]
     env = {k: v for k, v in os.environ.items() if k != "LOKY_MAX_CPU_COUNT"}  # as a user has it
     env["TORCHINDUCTOR_CACHE_DIR"] = str(output.with_suffix(".kernels"))  # each compiles its own
-    done = subprocess.run(
-        [*command, "--output-dir", str(output), *changes],
-        cwd=ROOT, env=env, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [*command, "--output-dir", str(output), *changes]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"a run failed ({done.returncode}):\n{done.stderr}")
     lines = [line for line in done.stderr.splitlines() if line.startswith("INFO: threads ")]

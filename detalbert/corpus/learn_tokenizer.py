@@ -167,10 +167,8 @@ def _sample(
 ) -> Iterator[str]:
     """The training documents of every n-th of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
-    with tqdm(
-        total=total // step, unit="B", unit_scale=True, desc="vocabulary",
-        file=sys.stderr, disable=None, dynamic_ncols=True,
-    ) as bar:  # fmt: skip
+    look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
+    with tqdm(total=total // step, desc="vocabulary", dynamic_ncols=True, **look) as bar:
         for part in itertools.islice(parts, 0, None, step):
             for document, size in read(part):
                 bar.update(size)

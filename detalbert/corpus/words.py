@@ -65,8 +65,8 @@ class WordEncoder:
         words = self._look_up(texts)  # [p]: number of every word of the plain sentences
         counts = np.array(sizes, np.int64)  # [n - w]
         # The w sentences that stay whole get the numbers behind the known words, in this call.
-        ids, lengths = self._encode([s for s, is_whole in zip(sentences, whole, strict=True)
-                                     if is_whole])  # [their tokens], [w]  # fmt: skip
+        others = [s for s, is_whole in zip(sentences, whole, strict=True) if is_whole]
+        ids, lengths = self._encode(others)  # [their tokens], [w]
         before = np.flatnonzero(whole) - np.arange(len(lengths))  # [w]: plain sentences before each
         at = np.append(0, np.cumsum(counts))[before]  # [w]: words before each
         words = np.insert(words, at, len(self.numbers) + np.arange(len(lengths)))  # [p + w]
@@ -81,9 +81,9 @@ class WordEncoder:
         """Which sentences may not be taken apart at spaces."""
         if self.marks:  # a word's tokens hold the space before it: one space, and nothing odd
             whole = [
-                not s or s[0] == " " or s[-1] == " " or "  " in s or not s.isascii()
-                or not s.isprintable() for s in sentences
-            ]  # fmt: skip
+                not s or s != s.strip(" ") or "  " in s or not (s.isascii() and s.isprintable())
+                for s in sentences
+            ]
         else:
             whole = [
                 not (s.isascii() and s.isprintable()) and bool(ODD.search(s)) for s in sentences
@@ -140,9 +140,7 @@ class ByteWordEncoder(WordEncoder):
         self._forget()
 
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
-        whole = [
-            not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences
-        ]  # fmt: skip
+        whole = [not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences]
         for token in self.added:
             whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
         return whole

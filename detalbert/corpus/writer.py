@@ -156,10 +156,9 @@ def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
     total = sum(size_of(job.parts) for job in jobs)
     missing = sum(size_of(chunk.parts) for chunks in tasks for chunk in chunks)
     processes = min(processes or count_cores(), len(tasks))
-    with tqdm(
-        total=total, initial=total - missing, unit="B", unit_scale=True, desc="token shards",
-        file=sys.stderr, disable=None, dynamic_ncols=True,
-    ) as bar:  # fmt: skip
+    look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
+    look |= {"desc": "token shards", "dynamic_ncols": True}
+    with tqdm(total=total, initial=total - missing, **look) as bar:
         if processes > 1:
             _run_parallel(plan, todo, tasks, processes, bar)
             return

@@ -27,14 +27,13 @@ class _Kept(NamedTuple):
 # their product 8 of the inner size. Grouped KV heads are taken to be copied to all heads.
 _LLAMA = _Kept(16, 8, 8, 9), _Kept(24, 16, 16, 14)
 _BERT = _Kept(16, 8, 4, 6, 4), _Kept(16, 16, 8, 8, 8)
-KEPT = {
-    "llama": _LLAMA, "qwen2": _LLAMA,
+KEPT = {"llama": _LLAMA, "qwen2": _LLAMA, "bert": _BERT, "roberta": _BERT, "electra": _BERT}
+KEPT |= {
     "gpt_neox": (_Kept(8, 12, 4, 4), _Kept(16, 24, 8, 8)),
     "gpt2": (_Kept(8, 8, 10, 4), _Kept(16, 16, 20, 8)),
     "albert": (_Kept(16, 8, 4, 2, 2), _Kept(16, 16, 8, 4, 4)),
-    "bert": _BERT, "roberta": _BERT, "electra": _BERT,
     "distilbert": (_BERT[0]._replace(dropout=2), _BERT[1]._replace(dropout=4)),
-}  # fmt: skip
+}
 
 
 _UNKNOWN = _Kept(0, 0, 0, 0), _Kept(0, 0, 0, 0)
@@ -64,11 +63,9 @@ class Sizes(NamedTuple):
         drops = [getattr(config, name, 0) or 0 for name in ("hidden_dropout_prob", "dropout")]
         names = "attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"
         layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
-        return cls(
-            config.model_type, h, inner, layers, config.num_attention_heads, config.vocab_size,
-            parameters, layer, unsplit, any(drops),
-            any(getattr(config, name, 0) or 0 for name in names),
-        )  # fmt: skip
+        padded = any(getattr(config, name, 0) or 0 for name in names)
+        shape = h, inner, layers, config.num_attention_heads, config.vocab_size
+        return cls(config.model_type, *shape, parameters, layer, unsplit, any(drops), padded)
 
 
 def _kept(sizes: Sizes, half: bool) -> _Kept:

@@ -20,9 +20,7 @@ from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 
 # One of these is in every folder with a tokenizer.
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "spiece.model", "vocab.txt", "vocab.json",
-)  # fmt: skip
+TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt vocab.json".split()
 
 
 def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -20,10 +20,8 @@ class Meters:
         kept: dict[str, Any] = {"registry": self.registry}
         labels = ["path", "status"]
         self.requests = Counter("requests", "Requests by path and status", labels, **kept)
-        self.seconds = Histogram(
-            "request_seconds", "From a request's first byte to its answer's last", ["path"],
-            buckets=SECONDS, **kept,
-        )  # fmt: skip
+        said = "From a request's first byte to its answer's last"
+        self.seconds = Histogram("request_seconds", said, ["path"], buckets=SECONDS, **kept)
         queue = Gauge("waiting", "Requests that wait for the model", **kept)
         queue.set_function(waiting)
         self.row_tokens = Histogram(

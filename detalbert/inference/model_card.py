@@ -36,8 +36,8 @@ def _name(name: str) -> str:
 def card(trained: Trained, license_id: str) -> str:
     """The model card: facts for the hub in front, then the same and more for people."""
     data, hparams = public(trained.data), dataclasses.asdict(trained.hparams)
-    squad = any(data.get(split) in OFFICIAL_SHA256 or "squad" in str(data.get(split)).lower()
-                for split in ("train", "validation"))  # fmt: skip
+    names = [str(data.get(split)) for split in ("train", "validation")]
+    squad = any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
     front = _front(trained, license_id, squad)
     kept = {key: value for key, value in hparams.items() if key not in ("model", "model_config")}
     versions = {name: metadata.version(name) for name in PACKAGES}

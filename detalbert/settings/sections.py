@@ -76,8 +76,8 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
 def limits_of(cls: type, key: str) -> dict[str, Any]:
     """The limits of a key of dataclass `cls`, those of its bases included."""
     bases = (base.__dict__.get("__dataclass_fields__", {}) for base in reversed(cls.__mro__))
-    return {name: value for fields in bases if key in fields
-            for name, value in fields[key].metadata.items()}  # fmt: skip
+    found = [fields[key].metadata for fields in bases if key in fields]
+    return {name: value for metadata in found for name, value in metadata.items()}
 
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:

@@ -29,11 +29,9 @@ def quiet_libraries() -> None:
 def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str | None) -> None:
     """The lines that open a run, or the one that opens its start after `done` steps."""
     if done:
-        log.info(
-            "resumed at step %d of %d from %s, on %s%s",
-            done, trial.steps, checkpoint, _hardware(trial),
-            ": the run is complete, nothing is trained" if done == trial.steps else "",
-        )  # fmt: skip
+        state = ": the run is complete, nothing is trained" if done == trial.steps else ""
+        facts = done, trial.steps, checkpoint, _hardware(trial), state
+        log.info("resumed at step %d of %d from %s, on %s%s", *facts)
         return
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)

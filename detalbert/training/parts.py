@@ -28,14 +28,15 @@ from detalbert.errors import UserError, first_line
 TABLE, NUMBERS = ".metadata", "numbers.json"
 # What the table is made of, where the files hold tensors alone.
 _METADATA = "torch.distributed.checkpoint.metadata"
-_KNOWN = {
-    *((_METADATA, name) for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata",
-      "TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING")),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"), ("torch", "Size"), ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-    *(("torch", name) for name in ("float32", "bfloat16", "float16", "int64", "uint8", "bool")),
-}  # fmt: skip
+_NAMES = {
+    _METADATA: "Metadata TensorStorageMetadata ChunkStorageMetadata TensorProperties MetadataIndex "
+    "StorageMeta _MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+    "torch.serialization": "_get_layout",
+    "torch": "Size float32 bfloat16 float16 int64 uint8 bool",
+    **dict.fromkeys(("pathlib", "pathlib._local"), "PosixPath"),
+}
+_KNOWN = {(module, name) for module, names in _NAMES.items() for name in names.split()}
 
 
 class TensorSaver:

@@ -23,8 +23,8 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
             merged = {**kept, **resolved}  # a call replaces all, what others wrote included
             master.call("post", path, json={"runId": number, "metadata": merged})
     except Exception as error:  # no common base, see `master.call`
-        log.warning("the master does not keep the resolved config (%s); it is in this log only",
-                    first_line(error))  # fmt: skip
+        said = "the master does not keep the resolved config (%s); it is in this log only"
+        log.warning(said, first_line(error))
 
 
 def best_validation() -> dict[str, float] | None:

@@ -55,7 +55,7 @@ class UntilDropped(abc.Container):
             return master.call("get", f"/api/v1/trials/{number}")["trial"]["state"]
         except Exception as error:  # training goes on, whatever the master and the network do
             if not self._failed:
-                log.warning("search: the master does not say this trial's state (%s); asking again",
-                            first_line(error))  # fmt: skip
+                said = "search: the master does not say this trial's state (%s); asking again"
+                log.warning(said, first_line(error))
             self._failed = True
             return ""

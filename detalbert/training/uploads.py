@@ -91,11 +91,11 @@ class UploadedParts(core.CheckpointContext):
     ) -> None:
         """On the chief, after all have uploaded: what is not whole is not reported."""
         there = stored_sizes(self._storage_manager, storage_id)
-        wrong = [] if there is None else [
+        wrong = [
             f"{name} has {there.get(name, 'no')} of {size} bytes"
             for name, size in sorted((resources or {}).items())
-            if not name.endswith("/") and there.get(name) != size
-        ]  # fmt: skip
+            if there is not None and not name.endswith("/") and there.get(name) != size
+        ]
         if wrong:
             with contextlib.suppress(Exception):  # nobody would ever delete it
                 self._storage_manager.delete(storage_id, ["**/*"])

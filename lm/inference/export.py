@@ -55,8 +55,8 @@ def export(
 
 def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
     """Args: model: on the meta device; of tied parameters the first is written."""
-    tensors = {id(tensor): (name, tensor)
-               for name, tensor in reversed(model.state_dict(keep_vars=True).items())}  # fmt: skip
+    named = model.state_dict(keep_vars=True)
+    tensors = {id(tensor): (name, tensor) for name, tensor in reversed(named.items())}
     wanted = dict(reversed(tensors.values()))
     split = split_torch_state_dict_into_shards(wanted, max_shard_size=file_bytes)
     filed = _FILED_AS.get(model.config.model_type, {})
@@ -78,8 +78,8 @@ def settings(source: Source) -> dict[str, Any]:
     hparams = {**dataclasses.asdict(source.hparams), "model": base_model(source)}
     hparams["model_config"] = None  # config.json has it
     data = public(source.data)
-    return {"hyperparameters": hparams, "data": data, "steps": source.steps,
-            "scores": source.scores}  # fmt: skip
+    found = {"hyperparameters": hparams, "data": data}
+    return {**found, "steps": source.steps, "scores": source.scores}
 
 
 def base_model(source: Source) -> str:

@@ -34,8 +34,8 @@ from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
 # What libraries raise for files that are damaged or of another make.
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
-          pickle.UnpicklingError, SafetensorError)  # fmt: skip
+_ODD = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError
+DAMAGE = (*_ODD, pickle.UnpicklingError, SafetensorError)
 
 
 class Source(NamedTuple):

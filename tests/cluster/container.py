@@ -44,8 +44,8 @@ def namespace() -> list[str]:
     """A command prefix that gives a mount namespace, or nothing where none is to be had."""
     for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
         try:
-            subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/run"], check=True,
-                           capture_output=True)  # fmt: skip
+            mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
+            subprocess.run(mount, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             continue
         return prefix

@@ -120,8 +120,8 @@ def test_pools_and_images_of_the_master(
     config["resources"]["slots_per_trial"] = 4
     _, lines, _ = ask(config, tmp_path, capsys)
     assert any(line.startswith("job: image Determined's own; pool wide: 2 of") for line in lines)
-    master.answer.config = {"task_container_defaults": {"image": {"cpu": "registry/a:1"}},
-                            "resource_pools": [{"pool_name": "wide"}]}  # fmt: skip
+    image, pools = {"cpu": "registry/a:1"}, [{"pool_name": "wide"}]
+    master.answer.config = {"task_container_defaults": {"image": image}, "resource_pools": pools}
     _, lines, _ = ask(config, tmp_path, capsys)
     assert any(line.startswith("job: image registry/a:1; pool wide: 2 of") for line in lines)
 
@@ -131,11 +131,9 @@ def test_machines_that_the_master_starts(
 ) -> None:
     """A pool of a provider, spot or not, as the API shows it."""
     pool = next(one for one in recorded if one["path"].endswith("pools"))["response"]
-    provided = {
-        **pool["resourcePools"][0], "name": "cloud", "type": "RESOURCE_POOL_TYPE_AWS",
-        "slotsPerAgent": 8, "maxAgents": 9, "instanceType": "p3.16xlarge",
-        "details": {"aws": {"spotEnabled": True}},
-    }  # fmt: skip
+    provided = {**pool["resourcePools"][0], "name": "cloud", "type": "RESOURCE_POOL_TYPE_AWS"}
+    provided |= {"slotsPerAgent": 8, "maxAgents": 9, "instanceType": "p3.16xlarge"}
+    provided |= {"details": {"aws": {"spotEnabled": True}}}
     master.answer.pools = [provided]
     config = yaml.safe_load(recorded[0]["request"]["config"])
     config["environment"] = {"image": "registry/a:1"}

@@ -60,8 +60,8 @@ def test_start_and_price() -> None:
         .endswith("8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour")
     )
     assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
-    assert Start.of({}, pool(spot=False)).describe(prices).endswith("(on demand) at the start, "
-                                                                    "$24.48 an hour")  # fmt: skip
+    said = Start.of({}, pool(spot=False)).describe(prices)
+    assert said.endswith("(on demand) at the start, $24.48 an hour")
     assert (
         Start.of({}, pool(instance="x9.large"))
         .describe(prices)

@@ -131,8 +131,8 @@ def learning_rates(master: FakeMaster) -> list[float]:
     return [report["metrics"]["learning_rate"] for report in master.reports("training")]
 
 
-LONG = {"max_steps": 5000, "checkpoint_period": 5000, "validation_period": 5000,
-        "reporting_period": 5000, "spot_notice": True}  # fmt: skip
+PERIODS = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
+LONG = {"max_steps": 5000, **PERIODS, "spot_notice": True}
 
 
 def excluding() -> set[str]:
@@ -161,8 +161,8 @@ def test_a_spot_notice_is_passed_to_a_master_that_fails_first(trial: Trial) -> N
     assert sum("spot notices: not passed on" in line for line in lines) == 2  # two kinds
 
 
-ADVISED = {"max_steps": 100, "checkpoint_period": 5000, "validation_period": 100,
-           "reporting_period": 5, "spot_notice": True}  # fmt: skip
+ADVISED = {"max_steps": 100, "checkpoint_period": 5000, "validation_period": 100}
+ADVISED |= {"reporting_period": 5, "spot_notice": True}
 
 
 @pytest.mark.parametrize("trial", [ADVISED], indirect=True)

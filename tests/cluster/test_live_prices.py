@@ -169,9 +169,8 @@ def history(*moments: str) -> AnswerServer:
 
 def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     since, until = (datetime.datetime(2026, 9, d, tzinfo=datetime.timezone.utc) for d in (1, 2))
-    told = [moment("p4d.24xlarge", "a", 8, 7.5), moment("p4d.24xlarge", "b", 2, 9.0),
-            moment("p4d.24xlarge", "c", 2, 10.0), moment("p4d.24xlarge", "a", 0, 8.0),
-            moment("p4d.24xlarge", "b", 12, 7.0)]  # fmt: skip
+    rows = [("a", 8, 7.5), ("b", 2, 9.0), ("c", 2, 10.0), ("a", 0, 8.0), ("b", 12, 7.0)]
+    told = [moment("p4d.24xlarge", *row) for row in rows]
     with history(*told) as ec2:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
         found = spot_history(["p4d.24xlarge", "g5.xlarge"], "us-east-1", since, until)

@@ -81,8 +81,8 @@ def test_slot_map_and_pools() -> None:
     assert (spot.slots_per_agent, spot.max_agents, spot.spot) == (8, most, True)
     assert (spot.gpu.gigabytes, spot.gpu.has_bf16) == (16, False)
     assert (pools["aws-p3-16xlarge"].spot, pools["aux-cpu"].slots_per_agent) == (False, 0)
-    gcp = {"type": "gcp", "instance_type": {"gpu_type": "nvidia-l4", "gpu_num": 8,
-           "machine_type": "g2-standard-96", "preemptible": True}, "max_instances": 3}  # fmt: skip
+    kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
+    gcp = {"type": "gcp", "instance_type": {**kind, "preemptible": True}, "max_instances": 3}
     pool = masterconf.pools({"resource_pools": [{"pool_name": "p", "provider": gcp}]})["p"]
     assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
     assert pool.instance == "g2-standard-96 with 8 L4"

@@ -30,9 +30,9 @@ from tests.lm.ranks import tiny
 EFA = "master-efa.yaml"
 MODERN = "master-aws-modern.yaml"
 SPOT_P4D, PLAIN_P4D = "aws-spot-p4d-24xlarge", "aws-p4d-24xlarge"
-LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 32000,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
-         "max_position_embeddings": 2048}  # fmt: skip
+LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 32000}
+LLAMA |= {"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192}
+LLAMA |= {"max_position_embeddings": 2048}
 
 # (config, master, changes, the finding's key, words of its text)
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
@@ -202,8 +202,8 @@ def test_flops_are_what_torch_counts(family: str) -> None:
 
 
 def test_flops_of_pretraining_are_what_torch_counts() -> None:
-    config = AutoConfig.for_model("albert", hidden_size=64, embedding_size=16, vocab_size=500,
-                                  num_attention_heads=4, intermediate_size=128)  # fmt: skip
+    sizes = {"hidden_size": 64, "embedding_size": 16, "intermediate_size": 128}
+    config = AutoConfig.for_model("albert", vocab_size=500, num_attention_heads=4, **sizes)
     library = AlbertForPreTraining._from_config(config, attn_implementation="eager").eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         hidden = library.albert(torch.full((1, 400), 7)).last_hidden_state

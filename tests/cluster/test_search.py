@@ -5,8 +5,8 @@ import pytest
 from tests.cluster.conftest import LAUNCHED, finished, steps_of
 from tests.cluster.container import Trial
 
-SEARCHED = {"max_steps": 60, "checkpoint_period": 5000, "validation_period": 6,
-            "reporting_period": 10}  # fmt: skip
+SEARCHED = {"max_steps": 60, "checkpoint_period": 5000}
+SEARCHED |= {"validation_period": 6, "reporting_period": 10}
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ def test_a_mistake_is_an_error_that_the_policies_know(trial: Trial, launched: st
     others = [line for line in lines if line not in said]
     assert not [line for line in others for p in known if re.search(p, line)]
     if launched == "a wrong key":
-        assert said == ["ERROR: train.py: error: hyperparameters.optimizer: 'sgdd' is not one of "
-                        "radam, adamw"]  # fmt: skip
+        fault = "hyperparameters.optimizer: 'sgdd' is not one of radam, adamw"
+        assert said == [f"ERROR: train.py: error: {fault}"]
         assert "Traceback" not in done.stderr and lines[-2:] == [said[0], "++ exit 2"]
 
 

@@ -24,9 +24,8 @@ def corpus_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """(client, faults): moto behind a proxy that can spoil answers."""
     boto3 = pytest.importorskip("boto3")
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
     with moto_server() as moto, Faults(moto) as faults:
         client = boto3.client("s3", endpoint_url=moto)

@@ -23,8 +23,8 @@ def learn(text: Path, cache: Path, **more: Any) -> Path:
 
 
 def sentences(count: int) -> list[str]:
-    return [f"The {name} number {i} sails. It carries salt." for i in range(count)
-            for name in ("Zanto", "Belmira")]  # fmt: skip
+    ships = [f"{name} number {i}" for i in range(count) for name in ("Zanto", "Belmira")]
+    return [f"The {ship} sails. It carries salt." for ship in ships]
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ from tests.conftest import max_examples
 
 
 def test_sentences() -> None:
-    assert split_sentences('Dr. Who came. "Who?" He left.') == [
-        "Dr. Who came.", '"Who?"', "He left.",
-    ]  # fmt: skip
-    assert split_sentences("In the U.S. Army of 1.5 men.\nNew line") == [
-        "In the U.S. Army of 1.5 men.", "New line",
-    ]  # fmt: skip
+    said = split_sentences('Dr. Who came. "Who?" He left.')
+    assert said == ["Dr. Who came.", '"Who?"', "He left."]
+    said = split_sentences("In the U.S. Army of 1.5 men.\nNew line")
+    assert said == ["In the U.S. Army of 1.5 men.", "New line"]
     assert split_sentences(" \n ") == []
 
 

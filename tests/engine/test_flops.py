@@ -27,10 +27,9 @@ def test_counting_needs_no_torch(real_python: str) -> None:
 
 
 def test_flops_of_albert_xxlarge_per_real_token() -> None:
-    config = AutoConfig.for_model(
-        "albert", hidden_size=4096, num_hidden_layers=12, num_attention_heads=64,
-        intermediate_size=16384, embedding_size=128, vocab_size=30000,
-    )  # fmt: skip
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 64}
+    sizes |= {"intermediate_size": 16384, "embedding_size": 128, "vocab_size": 30000}
+    config = AutoConfig.for_model("albert", **sizes)
     lengths = np.full(48, 173)
     linear = 12 * (4 * 4096**2 + 2 * 4096 * 16384) * 2 * 3  # 14.496e9
     attention = 12 * 4 * 4096 * 173 * 3  # 0.102e9
@@ -100,10 +99,8 @@ def test_backward_is_two_products_for_each_of_forward() -> None:
 
 
 def test_causal_flops_of_a_small_llama_per_token() -> None:
-    config = AutoConfig.for_model(
-        "llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
-        num_attention_heads=12, vocab_size=32000,
-    )  # fmt: skip
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12}
+    config = AutoConfig.for_model("llama", num_attention_heads=12, vocab_size=32000, **sizes)
     assert causal_flops(config, np.array([1024])) / 1024 == pytest.approx(713.8e6, rel=1e-4)
 
 

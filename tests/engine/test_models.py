@@ -29,10 +29,8 @@ from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 
 SHIPPED = "embedded/albert-tiny"
-SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}  # fmt: skip
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": 64}
 
 
 @pytest.fixture(scope="module")

@@ -146,15 +146,13 @@ def gpu(
     patch.setattr(torch, "tensor", make_tensor)
     numbers = {torch.float32: np.float32, torch.int32: np.int32, torch.int64: np.int64}
     patch.setattr(fake_tensor.FakeTensor, "numpy", lambda x: np.zeros(x.shape, numbers[x.dtype]))
-    facts = {
-        "is_available": True, "device_count": 1, "current_device": 0,
-        "is_bf16_supported": capability >= (8, 0), "get_device_capability": capability,
-    }  # fmt: skip
+    facts = {"is_available": True, "device_count": 1, "current_device": 0}
+    facts |= {"is_bf16_supported": capability >= (8, 0), "get_device_capability": capability}
     for name, value in facts.items():
         patch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
     half = CAPABILITIES[capability]
-    patch.setattr(torch, "autocast", lambda *_, enabled=True, **__: (
-        Autocast(half) if enabled else contextlib.nullcontext()))  # fmt: skip
+    chosen = {True: lambda: Autocast(half), False: contextlib.nullcontext}
+    patch.setattr(torch, "autocast", lambda *_, enabled=True, **__: chosen[enabled]())
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield mode
 

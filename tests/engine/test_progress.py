@@ -60,9 +60,8 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Clock, capsys: Any) ->
     for steps in (1, 2, 2, 1):
         clock.now += 1
         report(shown, steps)
-    assert [" left " in line for line in capsys.readouterr().err.splitlines()] == [
-        False, False, False, True,
-    ]  # fmt: skip
+    lines = capsys.readouterr().err.splitlines()
+    assert [" left " in line for line in lines] == [False, False, False, True]
 
 
 def test_a_gpus_use_is_told_where_it_is_known(clock: Clock, capsys: Any) -> None:

@@ -97,8 +97,8 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
 def test_what_determined_is_told(tiny_config: Path) -> None:
     with trial_of(tiny_config) as trial:
         context = trial.context
-        wrapped = {type(w.reducer).__name__: (w.for_training, w.for_validation)
-                   for w in context._wrapped_reducers}  # fmt: skip
+        found = context._wrapped_reducers
+        wrapped = {type(w.reducer).__name__: (w.for_training, w.for_validation) for w in found}
         assert wrapped == {"TrainingMeter": (True, False), "AnswerReducer": (False, True)}
         assert context.experimental._data_repro_checks_disabled
         assert not context.experimental._auto_to_device
@@ -145,9 +145,8 @@ def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPat
     with trial_of(tiny_config, num_workers=3) as trial:
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
         trial.rank = 1
-        assert trial.loading() == {
-            "slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3, "pin_memory": False,
-        }  # fmt: skip
+        wanted = {"slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3}
+        assert trial.loading() == {**wanted, "pin_memory": False}
     with trial_of(tiny_config, num_workers=None) as trial:
         assert trial.workers() == 11
 

@@ -13,21 +13,18 @@ from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SquadRow
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
-SHAPE = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-    "vocab_size": 100, "max_position_embeddings": 128, "initializer_range": 0.2,
-    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+SHAPE |= {"intermediate_size": 64, "max_position_embeddings": 128, "initializer_range": 0.2}
+SHAPE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 100}
+DISTILBERT |= {"dropout": 0.0, "attention_dropout": 0.0, "qa_dropout": 0.0}
 MODELS = {
     "albert": {**SHAPE, "embedding_size": 16, "pad_token_id": 0},
     "bert": {**SHAPE, "pad_token_id": 0},
     "roberta": {**SHAPE, "pad_token_id": 1, "type_vocab_size": 1},
     "electra": {**SHAPE, "embedding_size": 16, "pad_token_id": 0},
-    "distilbert": {
-        "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 100, "dropout": 0.0,
-        "attention_dropout": 0.0, "qa_dropout": 0.0, "initializer_range": 0.2, "pad_token_id": 0,
-    },
-}  # fmt: skip
+    "distilbert": {**DISTILBERT, "initializer_range": 0.2, "pad_token_id": 0},
+}
 
 
 def make_model(

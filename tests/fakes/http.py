@@ -111,19 +111,15 @@ def _handler(server: FakeServer) -> type:
 
 def trial_record(number: int, experiment: int, **more: Any) -> bindings.trialv1Trial:
     """A trial that ended well, unless `more` says otherwise."""
-    facts = {
-        "hparams": {}, "restarts": 0, "startTime": "2026-01-01T00:00:00Z",
-        "state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1,
-    }  # fmt: skip
+    facts = {"hparams": {}, "restarts": 0, "startTime": "2026-01-01T00:00:00Z"}
+    facts |= {"state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1}
     return bindings.trialv1Trial(id=number, experimentId=experiment, **{**facts, **more})
 
 
 def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
     """An experiment that ended well, unless `more` says otherwise."""
-    facts = {
-        "archived": False, "config": {}, "jobId": "job", "name": "albert-squad", "numTrials": 1,
-        "originalConfig": "", "projectId": 1, "projectOwnerId": 1, "searcherType": "single",
-        "startTime": "2026-01-01T00:00:00Z", "state": bindings.experimentv1State.COMPLETED,
-        "username": "ada",
-    }  # fmt: skip
+    facts = {"archived": False, "config": {}, "jobId": "job", "name": "albert-squad"}
+    facts |= {"numTrials": 1, "originalConfig": "", "projectId": 1, "projectOwnerId": 1}
+    facts |= {"state": bindings.experimentv1State.COMPLETED, "searcherType": "single"}
+    facts |= {"startTime": "2026-01-01T00:00:00Z", "username": "ada"}
     return bindings.v1Experiment(id=number, **{**facts, **more})

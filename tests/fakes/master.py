@@ -214,10 +214,10 @@ class FakeMaster(FakeServer):
 
 
 def _validation(report: dict[str, Any] | None) -> dict[str, Any] | None:
-    return report and {
-        "endTime": NOW, "totalBatches": report["steps"], "numInputs": 0,
-        "metrics": {"avgMetrics": report["metrics"], "batchMetrics": []},
-    }  # fmt: skip
+    if not report:
+        return report
+    metrics = {"avgMetrics": report["metrics"], "batchMetrics": []}
+    return {"endTime": NOW, "totalBatches": report["steps"], "numInputs": 0, "metrics": metrics}
 
 
 _API, _ID = "/api/v1", "([^/]+)"

@@ -109,8 +109,8 @@ def _page(total: int) -> dict[str, int]:
 
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     hparams = {k: {"type": "const", "val": v} for k, v in ran.hyperparameters.items()}
-    config = {"hyperparameters": hparams, "resources": {"slots_per_trial": ran.slots},
-              "data": ran.data}  # fmt: skip
+    config = {"hyperparameters": hparams, "data": ran.data}
+    config |= {"resources": {"slots_per_trial": ran.slots}}
     running = any(trial.state == "RUNNING" for trial in ran.trials)
     facts = dict.fromkeys("description displayName searcherMetric notes originalConfig".split(), "")
     facts |= dict.fromkeys(["hyperparameters", "forkedFrom"])
@@ -211,8 +211,8 @@ def _pool(name: str, spot: bool) -> dict[str, Any]:
     numbers = "numAgents slotsAvailable slotsUsed auxContainerCapacity auxContainersRunning"
     numbers += " minAgents maxAgents slotsPerAgent auxContainerCapacityPerAgent"
     words = "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey"
-    aws = {**dict.fromkeys(f"{words} tagValue".split(), ""), "publicIp": True, "maxInstances": 5,
-           "rootVolumeSize": 200, "spotEnabled": spot, "instanceType": "p3.16xlarge"}  # fmt: skip
+    aws = {**dict.fromkeys(f"{words} tagValue".split(), ""), "publicIp": True, "maxInstances": 5}
+    aws |= {"rootVolumeSize": 200, "spotEnabled": spot, "instanceType": "p3.16xlarge"}
     return {
         **dict.fromkeys(f"{texts} agentFluentImage clusterName".split(), ""),
         **dict.fromkeys(numbers.split(), 0),
@@ -252,8 +252,8 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     if kind == "trials" and what == "checkpoints":
         return _checkpoints(trials[int(name)][1])
     if kind == "resource-pools":
-        return {"resourcePools": [_pool(SPOT, True), _pool(ON_DEMAND, False)],
-                "pagination": _page(2)}  # fmt: skip
+        pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
+        return {"resourcePools": pools, "pagination": _page(2)}
     return _raw(cluster) if path.endswith("allocation/raw") else None
 
 

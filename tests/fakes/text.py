@@ -61,10 +61,11 @@ def read_examples(address: Any, config: TextConfig, **hparams: Any) -> Examples:
 def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> Examples:
     """Examples of `text`; default: twenty documents of words that name them, one per line."""
     sentence = "{0}{0}{0} the {1} was {0}."
-    (folder / "text.txt").write_text("\n".join(
+    lines = [
         " ".join(sentence.format(x, x * (i % 4 + 2)).capitalize() for i in range(30))
         for x in "abcdefghijklmnopqrst"
-    ))  # fmt: skip
+    ]
+    (folder / "text.txt").write_text("\n".join(lines))
     where = text or folder / "text.txt", folder
     config = text_config(*where, validation_fraction=0.0)
     return read_examples(write(*where, validation_fraction=0.0), config, **hparams)

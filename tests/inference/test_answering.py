@@ -45,8 +45,8 @@ def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
     model = model._replace(hparams=dataclasses.replace(hparams, **sizes))
     budget = hparams.max_tokens_per_forward
-    whole = [row for share in validation_rows(windows, budget)
-             for row in pack_rows(windows, share, budget)]  # fmt: skip
+    shares = validation_rows(windows, budget)
+    whole = [row for share in shares for row in pack_rows(windows, share, budget)]
     parts = [some[at : at + size] for at in range(0, len(some), size)]
     rows = [row for part in parts for row in answering.featurise(model, part).rows]
     assert len(rows) == len(whole) >= len(parts)

@@ -53,10 +53,8 @@ def master(
         yield master
 
 
-REFERENCES = {
-    BEST: BEST, "trial:7": BEST, "trial:7:best": BEST, "trial:7:latest": LATEST,
-    "experiment:3": BEST, "experiment:3:latest": LATEST,
-}  # fmt: skip
+REFERENCES = dict.fromkeys([BEST, "trial:7", "trial:7:best", "experiment:3"], BEST)
+REFERENCES |= {"trial:7:latest": LATEST, "experiment:3:latest": LATEST}
 
 
 def test_references_mean_what_they_say(master: CheckpointMaster, tmp_path: Path) -> None:

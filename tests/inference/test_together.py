@@ -18,8 +18,8 @@ from tests.fakes.runs import wait_for
 from tests.inference.test_server import ASKED, TEXT, connected, get, send, serving_here
 
 OTHER = "The Belmira was loaded with salt. " * 3
-QUESTIONS = [{"question": f"What did ship {n} carry?", "context": (TEXT, OTHER)[n % 2]}
-             for n in range(24)]  # fmt: skip
+PAIRS = [(f"What did ship {n} carry?", (TEXT, OTHER)[n % 2]) for n in range(24)]
+QUESTIONS = [{"question": question, "context": context} for question, context in PAIRS]
 
 
 def alike(reply: dict[str, Any], model: Trained) -> bool:

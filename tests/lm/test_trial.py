@@ -38,8 +38,8 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Weights and the optimizer's state of a checkpoint, whole."""
     reader = dcp.FileSystemReader(folder)
     entries = reader.read_metadata().state_dict_metadata
-    found = {name: torch.empty(facts.size, dtype=facts.properties.dtype)
-             for name, facts in entries.items()}  # fmt: skip
+    kinds = {name: (facts.size, facts.properties.dtype) for name, facts in entries.items()}
+    found = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
     dcp.load(found, storage_reader=reader, no_dist=True)
     return found
 
@@ -77,10 +77,8 @@ def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, train: Train)
     values["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
     values["checkpoint_storage"] = {"save_trial_latest": 9}
     (folder / "lm.yaml").write_text(yaml.safe_dump(values))
-    done = train(
-        "--config", folder / "lm.yaml", "--output-dir", folder / "out", *settings(profile_steps=4),
-        processes=2,
-    )  # fmt: skip
+    files = ["--config", folder / "lm.yaml", "--output-dir", folder / "out"]
+    done = train(*files, *settings(profile_steps=4), processes=2)
     assert done.returncode == 0, done.stderr
     (folder / "shown").write_text(done.stderr)
     return folder

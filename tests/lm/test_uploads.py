@@ -46,13 +46,12 @@ class Machine:
         os.environ["TMPDIR"] = str(temporary)
         self.job = Job(Layout(shard=2), seed, tied=False)
         self.job.step(0)
-        their_dist = core.DistributedContext(
-            rank=rank, size=2, local_rank=0, local_size=1, cross_rank=rank, cross_size=2,
-            chief_ip="127.0.0.1", pub_port=ports[0], pull_port=ports[1],
-        )  # fmt: skip
+        ranks = {"rank": rank, "size": 2, "local_rank": 0, "local_size": 1}
+        ranks |= {"cross_rank": rank, "cross_size": 2, "pub_port": ports[0], "pull_port": ports[1]}
+        their_dist = core.DistributedContext(chief_ip="127.0.0.1", **ranks)
         session = api.TaskSession(master, "determined", TOKEN, None)
-        self.manager = storage.S3StorageManager("bucket", endpoint_url=s3, temp_dir=str(temporary),
-                                                **KEYS)  # fmt: skip
+        made = {"endpoint_url": s3, "temp_dir": str(temporary), **KEYS}
+        self.manager = storage.S3StorageManager("bucket", **made)
         manual = core.TensorboardMode.MANUAL
         self.theirs = core.CheckpointContext(
             their_dist, self.manager, session, "1.task", "1.allocation", manual, None, 1

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("fork")
 
 BOTH, HALVES = Layout(shard=2, tensor=2), Layout(replicate=2, shard=2)
 # Of 54 MB, so that what is held shows.
-LARGE = {"hidden_size": 512, "num_hidden_layers": 4, "intermediate_size": 1536,
-         "vocab_size": 1000, "num_attention_heads": 8, "num_key_value_heads": 4}  # fmt: skip
+LARGE = {"hidden_size": 512, "num_hidden_layers": 4, "intermediate_size": 1536}
+LARGE |= {"vocab_size": 1000, "num_attention_heads": 8, "num_key_value_heads": 4}
 MODELS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
     "llama": ("llama", BOTH, {}),
     "llama-tied": ("llama", BOTH, {"tie_word_embeddings": True}),

@@ -60,11 +60,11 @@ def test_documents_do_not_share_an_example(examples: Examples) -> None:
 @pytest.mark.parametrize("kind", [{}, {"text": "generated", "span_fraction": 0.5}])
 def test_examples_are_a_function_of_seed_epoch_and_number(kind: Any, tmp_path: Path) -> None:
     one, again = make_examples(tmp_path, **kind), make_examples(tmp_path, **kind)
+    other = make_examples(tmp_path, seed=7, **kind)
     ids = [
         [examples.make(epoch, number)["input_ids"].tolist() for number in range(12)]
-        for examples, epoch in ((one, 3), (again, 3), (one, 4),
-                                (make_examples(tmp_path, seed=7, **kind), 3))
-    ]  # fmt: skip
+        for examples, epoch in ((one, 3), (again, 3), (one, 4), (other, 3))
+    ]
     assert ids[0] == ids[1] and ids[0] != ids[2] and ids[0] != ids[3]
     selects = [one.make(3, number)["start"] != NO_LABEL for number in range(12)]
     assert any(selects) == bool(kind)

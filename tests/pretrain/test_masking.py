@@ -29,8 +29,8 @@ def test_whole_words_within_the_rate(
     spans = list(zip(begins, ends, strict=True))
     assert np.array_equal(np.concatenate([np.arange(b, e) for b, e in spans]), np.arange(total))
     border = len(parts[0])
-    assert all((b < border) == (e <= border) == (o == 0)
-               for b, e, o in zip(begins, ends, owners, strict=True))  # fmt: skip
+    found = zip(begins, ends, owners, strict=True)
+    assert all((b < border) == (e <= border) == (o == 0) for b, e, o in found)
     chosen = choose_tokens(words, fraction, max_ngram, np.random.default_rng(seed))
     assert len(set(chosen.tolist())) == len(chosen) and np.array_equal(chosen, np.sort(chosen))
     hidden = set(chosen.tolist())
@@ -70,7 +70,7 @@ def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
     vocabulary = read_vocabulary(tokenizer)
     ids = np.array(tokenizer("unbelievably tall, (yes)", add_special_tokens=False)["input_ids"])
     begins, ends, _ = find_words([ids], vocabulary)
-    words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in
-             zip(begins, ends, strict=True)]  # fmt: skip
+    found = zip(begins, ends, strict=True)
+    words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in found]
     assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
     assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()

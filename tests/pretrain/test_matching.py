@@ -17,10 +17,8 @@ HEADS = 4
 def model() -> AlbertForPreTraining:
     torch.manual_seed(0)
     keys = {"embedding_size": 128, "hidden_size": 128, "intermediate_size": 64}
-    config = AlbertConfig(
-        vocab_size=500, num_hidden_layers=1, num_attention_heads=HEADS, initializer_range=0.05,
-        max_position_embeddings=64, **keys
-    )  # fmt: skip
+    sizes = {"vocab_size": 500, "num_hidden_layers": 1, "max_position_embeddings": 64, **keys}
+    config = AlbertConfig(num_attention_heads=HEADS, initializer_range=0.05, **sizes)
     config._attn_implementation = "eager"
     return AlbertForPreTraining(config).eval()
 

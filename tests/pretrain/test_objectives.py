@@ -39,10 +39,8 @@ def library_loss(run: Forward, examples, count: int) -> torch.Tensor:
     eager = AlbertForPreTraining._from_config(config, attn_implementation="eager")
     eager.load_state_dict(run.model.state_dict())
     order = torch.tensor([one["sop_label"] for one in made])
-    return eager.eval()(
-        input_ids=ids, token_type_ids=types, attention_mask=mask,
-        labels=labels, sentence_order_label=order,
-    ).loss  # fmt: skip
+    given = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    return eager.eval()(**given, labels=labels, sentence_order_label=order).loss
 
 
 @pytest.mark.parametrize("multiple", [1, 64])

@@ -174,10 +174,9 @@ def master(
     """Experiment 3 has the checkpoints, newest first, one of them twice, and one that failed."""
     text = yaml.safe_load((pretrained / "config.yaml").read_text())
     stored = []
-    for digit, steps, ended, state in (
-        ("a", 12, 9, "COMPLETED"), ("b", 8, 7, "COMPLETED"), ("c", 8, 6, "COMPLETED"),
-        ("d", 4, 3, "ERROR"),
-    ):  # fmt: skip
+    runs = [("a", 12, 9), ("b", 8, 7), ("c", 8, 6), ("d", 4, 3)]
+    for digit, steps, ended in runs:
+        state = "ERROR" if digit == "d" else "COMPLETED"
         uuid = f"{digit * 8}-1111-2222-3333-444444444444"
         shutil.copytree(pretrained / "checkpoints" / f"step-{steps:08d}", tmp_path / uuid)
         scores = {"mlm_accuracy": 5.0, "loss": 9.0} if digit == "a" else {}

@@ -15,15 +15,14 @@ from reports.settings import Settings
 from reports.simulate import Job, best_period, running_seconds, simulate
 
 MIDDLE, HIGH = CASES["middle"], CASES["high"]
+SLOW = Settings(checkpoint_seconds=180, boot_seconds=600)
 JOBS = {
     "64 V100": (Job(2850, 2850, 8, 7.344), 2.76),
     "1 V100 for 37 h": (Job(132_198, 132_198, 1, 0.918), 24.0),
     "8 H100": (Job(2110, 2110, 1, 21.15), 0.384),
-    "slow checkpoints": (
-        Job(20_000, 20_000, 4, 8, Settings(checkpoint_seconds=180, boot_seconds=600)), 1.5
-    ),
+    "slow checkpoints": (Job(20_000, 20_000, 4, 8, SLOW), 1.5),
     "slow restarts": (Job(9000, 9000, 2, 8, Settings(restart_seconds=600)), 3.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -71,8 +70,8 @@ def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(cap
         assert row["hours low"] < row["hours"] < row["hours high"]
         assert row["cost low"] < row["cost high"] and row["cost"] < row["on demand"]
         assert row["waiting h"] > 0 and row["reclaims"] > 0.01
-    assert not any(isinstance(value, str) and "-" in value for row in spot for value in (
-        row["hours low"], row["cost high"], row["steps"]))  # fmt: skip
+    figures = [row[name] for row in spot for name in ("hours low", "cost high", "steps")]
+    assert not any(isinstance(value, str) and "-" in value for value in figures)
     assert report["total"] == min(row["cost"] for row in report["tables"][0]["rows"])
     cases = report["tables"][1]["rows"]
     assert [row["case"] for row in cases] == ["low", "middle", "high"]
@@ -87,5 +86,5 @@ def test_the_published_64_slot_job_is_not_told_to_do_without_checkpoints(capsys)
     report = planned(capsys, "--slots", "64", "--pool", "p3.16xlarge", "--runs", "500")
     steps = int(re.search(r"checkpoint_period: (\d+)", report["yaml"])[1])
     assert 20 < steps <= 1033 / 2
-    assert any("p3.16xlarge: RETIRED, AWS launches none since 2026-05-25" in n
-               for n in report["notes"])  # fmt: skip
+    said = "p3.16xlarge: RETIRED, AWS launches none since 2026-05-25"
+    assert any(said in n for n in report["notes"])

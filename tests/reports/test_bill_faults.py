@@ -12,8 +12,8 @@ from reports.__main__ import main
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.records import DEFAULT, TOKEN, answer
 
-SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480,
-         "checkpoint_seconds": [1.0]}  # fmt: skip
+SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480}
+SPEED |= {"checkpoint_seconds": [1.0]}
 
 
 @pytest.fixture(autouse=True)
@@ -182,9 +182,9 @@ def test_a_master_that_is_none(capsys, name):
             found = answer(DEFAULT, request.path, request.query)
             return (404, {}) if found is None else (200, found)
         task = {"allocationId": "a", "startTime": "noon", "taskId": "t", "state": "STATE_RUNNING"}
-        given = {"tasks/7.task": {"task": {"allocations": [task], "startTime": "x", "taskId": "t",
-                                           "taskType": "TASK_TYPE_TRIAL"}},
-                 "allocations-csv": b"a,b\n1,2\n"}  # fmt: skip
+        facts = {"startTime": "x", "taskId": "t", "taskType": "TASK_TYPE_TRIAL"}
+        given = {"tasks/7.task": {"task": {"allocations": [task], **facts}}}
+        given |= {"allocations-csv": b"a,b\n1,2\n"}
         return 200, given.get(how, {"trials": [{"id": "x"}], "resourcePools": ["x"]})
 
     with AnswerServer(respond) as master:

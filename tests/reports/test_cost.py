@@ -78,13 +78,12 @@ def test_a_changed_price_changes_the_table(capsys, tmp_path):
 @given(st.floats(0.01, 1000), st.floats(1.001, 10))
 def test_cost_rises_with_the_price(price, factor):
     known = load_prices()
-    cheap, dear = (
-        runs.published_runs(
-            {k: dataclasses.replace(v, on_demand=price * f, spot=price * f / 2)
-             for k, v in known.items()}
-        )
-        for f in (1, factor)
-    )  # fmt: skip
+
+    def at(f: float) -> list[Run]:
+        dear = {"on_demand": price * f, "spot": price * f / 2}
+        return runs.published_runs({k: dataclasses.replace(v, **dear) for k, v in known.items()})
+
+    cheap, dear = at(1), at(factor)
     assert all(a.cost < b.cost for a, b in zip(cheap, dear, strict=True))
 
 
@@ -276,9 +275,8 @@ def test_pretraining_stands_beside_the_published(capsys, tmp_path):
     assert {931, 7045, 322, 2457, 888, 6438, 311, 2109} <= printed
     assert [row["MFU"] for row in by_title["Pretraining steps, measured"]] == [0.5, 0.45]
     loader = by_title["The loader alone, measured"]
-    assert [(row["workers"], row["added to none"]) for row in loader] == [
-        (0, 0), (2, pytest.approx(0.6)), (16, pytest.approx(3)),
-    ]  # fmt: skip
+    added = [(row["workers"], row["added to none"]) for row in loader]
+    assert added == [(0, 0), (2, pytest.approx(0.6)), (16, pytest.approx(3))]
     assert any("published, p4d" in title for title in by_title)
     page = tmp_path / "page.html"
     assert main(["scaling", "--run", f"ours={path}", *TODAY, "--html", str(page)]) == 0
@@ -294,7 +292,7 @@ def test_a_pretraining_result_with_a_gap_is_one_line(capsys, tmp_path, without):
 
 
 def test_a_run_without_an_instance_cannot_be_priced_by_guess():
-    run = Run(name="x", hardware="this machine", slots=1, pool="local", throughput=2.0, hours=1.0,
-              windows=7200.0)  # fmt: skip
+    made = {"name": "x", "hardware": "this machine", "pool": "local", "windows": 7200.0}
+    run = Run(slots=1, throughput=2.0, hours=1.0, **made)
     report = cost_report([run], None, [], [], datetime.date(2026, 10, 1))
     assert report.plots == [] and report.tables[0].shown()["cost"][0] == "-"

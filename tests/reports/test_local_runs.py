@@ -48,8 +48,8 @@ def local_run(folder: pathlib.Path) -> pathlib.Path:
     (folder / "tensorboard").mkdir()
     event_file(folder / "tensorboard" / "events.out.tfevents.1", 10_000, 10_050, 10_100)
     event_file(folder / "tensorboard" / "events.out.tfevents.2", 20_000, 20_200)
-    throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480,
-                  "training_seconds": 60.0, "checkpoint_seconds": [1.0, 2.0]}  # fmt: skip
+    throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480}
+    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1.0, 2.0]}
     content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": throughput}
     (folder / "metrics.json").write_text(json.dumps(content))
     config = {"hyperparameters": {"global_batch_size": 8, "model": "x/albert-base-v2"}}
@@ -80,14 +80,14 @@ def test_a_benchmark_is_projected_to_the_work(capsys, tmp_path):
     assert row["worked h"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
 
 
+FORWARD = {"one_forward": {"sequences_per_second": {"median": 50.0}}}
 UNLIKE = {
     "nothing else": ({}, "p5en.48xlarge", ""),
     "another model": ({"settings": {"shape": "small"}}, "p5en.48xlarge", "another model"),
     "another device": ({"device": {"name": "AMD EPYC"}}, "p5en.48xlarge", "measured on AMD EPYC"),
     "another GPU": ({}, "p5.48xlarge", "measured on NVIDIA H200, not p5.48xlarge"),
-    "other data": ({"stage": "pretrain", "results": {"one_forward": {"sequences_per_second":
-                   {"median": 50.0}}}}, "p5en.48xlarge", "another data"),
-}  # fmt: skip
+    "other data": ({"stage": "pretrain", "results": FORWARD}, "p5en.48xlarge", "another data"),
+}
 
 
 @pytest.mark.parametrize("name", UNLIKE)

@@ -62,8 +62,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         bench = folder / f"{'x' * 120}.json"  # a word that is wider than its column
         content = {"results": {"ours": {"windows_per_second": {"median": 50.0}}}, "stage": "step"}
         bench.write_text(json.dumps(content))
-        assert main(["cost", "--published", "--run", str(bench), *cluster, *until, *TODAY,
-                     "--html", str(found["cost"])]) == 0  # fmt: skip
+        asked = ["--published", "--run", str(bench), *cluster, *until, *TODAY]
+        assert main(["cost", *asked, "--html", str(found["cost"])]) == 0
     assert main(["plan", "--pool", *POOLS, *TODAY, "--html", str(found["plan"])]) == 0
     assert main(["scaling", "--published", *TODAY, "--html", str(found["scaling"])]) == 0
     return found

@@ -114,8 +114,8 @@ PRICES = [
 
 @pytest.mark.parametrize("changes, said", PRICES)
 def test_a_wrong_price_file(capsys, tmp_path, changes, said):
-    entry = {"slots": "8", "on_demand": "21.9", "spot": "8", "spot_high": "8.5",
-             "date": "2026-09-17", **changes}  # fmt: skip
+    entry = {"slots": "8", "on_demand": "21.9", "spot": "8", "spot_high": "8.5"}
+    entry |= {"date": "2026-09-17", **changes}
     path = tmp_path / "prices.yaml"
     lines = [f"    {key}: {value}\n" for key, value in entry.items()]
     path.write_text("instances:\n  p4d.24xlarge:\n" + "".join(lines))

@@ -37,9 +37,8 @@ def replay(exchanges: list[dict[str, Any]], **changed: Any) -> AnswerServer:
 def test_the_recorded_paused_run(capsys, shared):
     """It was paused once for 9 s; 61 s of work and 70 s in all; nothing was lost."""
     with replay(recorded(shared)["exchanges"][106:114]) as master:
-        found = report(capsys, master, "cost", "--experiment", "20",
-                       "--price-pool", "default=g5.xlarge",
-                       "--until", "2026-11-22T01:00:00Z")  # fmt: skip
+        until = ["--until", "2026-11-22T01:00:00Z", "--price-pool", "default=g5.xlarge"]
+        found = report(capsys, master, "cost", "--experiment", "20", *until)
     (row,) = found["tables"][0]["rows"]
     assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
     assert row["worked h"] * 3600 == pytest.approx(32.866 + 28.416, abs=0.01)
@@ -60,8 +59,8 @@ def test_the_recorded_run_continued(capsys, shared):
     trial = exchanges[121]["response"]["trial"]
     asked = exchanges[117]["request"]["acceleratorData"]
     first = exchanges[108]["response"]["task"]
-    again = {**first["allocations"][0], "startTime": "2026-11-22T01:15:00",
-             "endTime": "2026-11-22T01:15:20", "allocationId": asked["allocationId"]}  # fmt: skip
+    again = {**first["allocations"][0], "allocationId": asked["allocationId"]}
+    again |= {"startTime": "2026-11-22T01:15:00", "endTime": "2026-11-22T01:15:20"}
     page = {"trials": [trial], "pagination": exchanges[107]["response"]["pagination"]}
     changed = {
         "__trials": page,
@@ -69,8 +68,8 @@ def test_the_recorded_run_continued(capsys, shared):
         "-1__acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
     }
     with replay(exchanges[106:114], **changed) as master:
-        found = report(capsys, master, "cost", "--experiment", "20",
-                       "--until", "2026-11-22T02:00:00Z")  # fmt: skip
+        until = ["--until", "2026-11-22T02:00:00Z"]
+        found = report(capsys, master, "cost", "--experiment", "20", *until)
     (row,) = found["tables"][0]["rows"]
     assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
     assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)
@@ -87,20 +86,19 @@ def test_the_recorded_search(capsys, shared):
     ]
     assert len(data) == 4 and trial["state"] == "STATE_STOPPING_COMPLETED"
     tasks = [entry["taskId"] for entry in data]
-    page = {"trials": [{**trial, "id": 56 + n, "taskId": task, "taskIds": [task]}
-                       for n, task in enumerate(tasks)],
-            "pagination": exchanges[107]["response"]["pagination"]}  # fmt: skip
+    trials = [{**trial, "id": 56 + n, "taskId": t, "taskIds": [t]} for n, t in enumerate(tasks)]
+    page = {"trials": trials, "pagination": exchanges[107]["response"]["pagination"]}
+    experiment = {**exchanges[106]["response"]["experiment"], "id": 37}
     changed: dict[str, Any] = {
         "experiments__37__trials": page,
-        "experiments__37": {**exchanges[106]["response"], "experiment": {
-            **exchanges[106]["response"]["experiment"], "id": 37}},
+        "experiments__37": {**exchanges[106]["response"], "experiment": experiment},
         "checkpoints": {"checkpoints": [], "pagination": page["pagination"]},
         "training_metrics": {"result": {"metrics": []}},
-    }  # fmt: skip
+    }
     for n, (task, entry) in enumerate(zip(tasks, data, strict=True)):
-        held = {**exchanges[108]["response"]["task"]["allocations"][0], "taskId": task,
-                "allocationId": entry["allocationId"], "startTime": f"2026-11-20T12:{n}0:00",
-                "endTime": f"2026-11-20T12:{n}5:00"}  # fmt: skip
+        held = {**exchanges[108]["response"]["task"]["allocations"][0], "taskId": task}
+        held |= {"allocationId": entry["allocationId"]}
+        held |= {"startTime": f"2026-11-20T12:{n}0:00", "endTime": f"2026-11-20T12:{n}5:00"}
         changed[task] = {"task": {**exchanges[108]["response"]["task"], "allocations": [held]}}
         changed[f"{task}__acceleratorData"] = {"acceleratorData": [entry]}
     with replay(exchanges[106:114], **changed) as master:
@@ -127,8 +125,8 @@ def test_the_fake_answers_in_the_recorded_shapes(shared, path, index):
     """Key by key, down to where the recording has free text or null."""
     real = recorded(shared)["exchanges"][index]["response"]
     fake = answer(DEFAULT, path, {"trialIds": "70"})
-    free = {"config", "hparams", "summaryMetrics", "resources", "training", "metadata", "details",
-            "avg_metrics", "avgMetrics", "bestCheckpoint"}  # fmt: skip
+    free = "config hparams summaryMetrics resources training metadata details bestCheckpoint"
+    free = {*free.split(), "avg_metrics", "avgMetrics"}
 
     def compare(real: Any, fake: Any, where: str) -> None:
         if isinstance(real, list) and real and fake:

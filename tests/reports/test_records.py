@@ -94,8 +94,8 @@ def test_without_the_csv_that_is_said(capsys):
 
 def test_a_pool_that_is_not_on_ec2_is_priced_as_told(capsys):
     with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7", "--price-pool",
-                       f"{SPOT}=p3.16xlarge")  # fmt: skip
+        priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]
+        found = report(capsys, master, "cost", "--experiment", "7", *priced)
     assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(316 / 60 * HOUR)
 
 

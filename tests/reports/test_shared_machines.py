@@ -142,9 +142,7 @@ def clusters(draw: Any) -> Records:
                     Allocation(f"{number}.{index}", start, end, "p", tuple(nodes), slots, number)
                 )
         trial = Trial(number, "STATE_COMPLETED", tuple(allocations), (), 1, (), {})
-        experiments.append(
-            Experiment(number, "e", "ada", (), None, {}, 8, 1, "p", (trial,))
-        )  # fmt: skip
+        experiments.append(Experiment(number, "e", "ada", (), None, {}, 8, 1, "p", (trial,)))
     entries = tuple(Entry("instance", 0, name, *life) for name, life in lives.items())
     pool = {"p": Pool("p3.16xlarge", draw(st.booleans()), 1200, draw(st.sampled_from([300, 9e9])))}
     return Records(tuple(experiments), pool, START + datetime.timedelta(9), entries)

@@ -107,8 +107,8 @@ def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[f
         launched = stop + 25 + market.again(dice, offset + stop + 25, n)
 
 
-ROWS = [(0, 8), (2.0, 5), (2.2, 8), (6.5, 0), (9, 8), (11, 12), (13, 9), (15, 8), (15.5, 3),
-        (18, 4), (18.3, 8), (24, 8)]  # fmt: skip
+ROWS = [(0, 8), (2.0, 5), (2.2, 8), (6.5, 0), (9, 8), (11, 12), (13, 9)]
+ROWS += [(15, 8), (15.5, 3), (18, 4), (18.3, 8), (24, 8)]
 HOURS, COUNTS = np.array(ROWS[:-1]).T
 TRACE = Trace(HOURS * 3600, COUNTS.astype(int), 24 * 3600.0)
 LONG = dataclasses.replace(JOB, work_seconds=30_000.0, period_seconds=700.0)

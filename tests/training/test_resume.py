@@ -215,11 +215,10 @@ def test_a_second_process_is_refused(finished: Path, copied: Path, capsys: Any) 
 
 
 def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
-    assert run(
-        finished / "tiny.yaml", tmp_path / "out", "--set", "checkpoint_storage.save_trial_latest=1",
-        "--set", "checkpoint_storage.save_trial_best=1",
-        *settings(max_steps=20, checkpoint_period=2, validation_period=4),
-    ) == 0  # fmt: skip
+    few = ["--set", "checkpoint_storage.save_trial_latest=1"]
+    few += ["--set", "checkpoint_storage.save_trial_best=1"]
+    few += settings(max_steps=20, checkpoint_period=2, validation_period=4)
+    assert run(finished / "tiny.yaml", tmp_path / "out", *few) == 0
     best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
     assert steps(tmp_path / "out") == sorted({best, 20})
 

@@ -22,8 +22,8 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
 ) -> None:
     service.notice = NOTICE
     began = time.monotonic()
-    long = settings(max_steps=5000, checkpoint_period=5000, validation_period=5000,
-                    reporting_period=5000, spot_notice=True)  # fmt: skip
+    periods = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
+    long = settings(max_steps=5000, spot_notice=True, **periods)
     assert run(tiny_config, tmp_path / "out", *long) == 0
     assert time.monotonic() - began < 120  # the two minutes
     said = capsys.readouterr().err
@@ -75,9 +75,9 @@ def test_an_advice_to_one_machine_makes_all_ranks_save_at_the_same_step(
 ) -> None:
     service.rebalance = ADVICE
     more = settings(max_steps=60, reporting_period=2, validation_period=60)
-    done = train("--config", tiny_config, "--output-dir", tmp_path / "out", *ADVISED, *more,
-                 processes=2, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url,
-                 OMP_NUM_THREADS="1")  # fmt: skip
+    given = "--config", tiny_config, "--output-dir", tmp_path / "out", *ADVISED, *more
+    found = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": service.url, "OMP_NUM_THREADS": "1"}
+    done = train(*given, processes=2, **found)
     assert done.returncode == 0, done.stderr
     early, last = steps_saved(tmp_path / "out")
     assert early % 2 == 0 and early < last == 60
