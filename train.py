@@ -182,11 +182,11 @@ def train_locally(
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """The chief's part after `done` steps: say how the run ended, and how well."""
+    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
+        metrics.write_metrics()
     if done < cast(int, training.hparams.max_steps):
         log.info("stopped after step %d; run the same command again to go on", done)
         return
-    if metrics.sums["windows"]:  # it trained: its last checkpoint's seconds belong in there
-        metrics.write_metrics()
     if best := metrics.best():
         display.say_end(best, training.workload.shown)
     log.info("%s are in %s", training.workload.leaves, metrics.path)

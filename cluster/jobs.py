@@ -203,13 +203,10 @@ def _split(hparams: StepHParams) -> TypeGuard[LmHParams]:
 def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Finding]:
     key, gpu = "hyperparameters.precision", pool.gpu
     if gpu is None:
-        if hparams.precision in ("fp16", "fp8") and pool.slots_per_agent is not None:
-            problem = f"{hparams.precision} needs a GPU, pool {pool.name!r} has none; use auto"
-            yield Finding(file, key, problem)
+        if hparams.precision == "fp16" and pool.slots_per_agent is not None:
+            yield Finding(file, key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
     elif hparams.precision == "bf16" and not gpu.has_bf16:
         yield Finding(file, key, f"a {gpu.name} has no bf16; use auto or fp16")
-    elif hparams.precision == "fp8" and not gpu.has_fp8:
-        yield Finding(file, key, f"{gpu.name} has no fp8; use auto")
     elif hparams.precision in ("fp16", "auto") and not gpu.has_fast_fp16:
         yield Finding(file, key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
 

@@ -53,10 +53,6 @@ class Gpu(NamedTuple):
         return self.capability >= 8
 
     @property
-    def has_fp8(self) -> bool:
-        return self.capability >= 8.9
-
-    @property
     def has_fast_fp16(self) -> bool:
         return self.capability >= 7
 

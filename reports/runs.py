@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
-from detalbert.training.hours import hours_of
 from reports.run import Run, data_name, model_name
 
 SQUAD = data_name({"train": "rajpurkar/squad_v2"})
@@ -126,7 +126,7 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
     config = Document.read(file) if file.exists() else Document(file, {})
     batch = config.optional("hyperparameters.global_batch_size") or 0
     windows = (found.optional("last.steps") or 0) * batch or windows
-    worked, hours, starts, note = hours_of(found.file.parent, (trained + saved) / 3600)
+    worked, hours, starts, note = _hours(found, (trained + saved) / 3600)
     run = Run(
         name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
         slots=int(config.optional("resources.slots_per_trial") or 1), windows=windows,
@@ -138,6 +138,23 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
     )  # fmt: skip
     training = min(windows / rate / 3600, worked)
     return run, {"training": training, "start-up, validation, checkpoints": worked - training}
+
+
+def _hours(found: Document, least: float) -> tuple[float, float, int, str]:
+    """Hours of work and from first to last, `least` at least; starts, and what was counted."""
+    starts = found.at("throughput.starts", list)
+    if not starts:
+        return least, least, 1, "training and checkpoints of its last start; its times are unknown"
+    try:
+        times = [[datetime.fromisoformat(one[key]) for key in ("start", "end")] for one in starts]
+        worked = sum((end - start).total_seconds() for start, end in times)
+        whole = (times[-1][1] - times[0][0]).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{found.file}: throughput.starts: {starts!r:.80} is not a list of start and end times"
+        ) from None
+    note = f"{len(starts)} starts, start-up, validation and checkpoints counted"
+    return max(worked / 3600, least), max(whole / 3600, least), len(starts), note
 
 
 def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:

@@ -59,7 +59,7 @@ SLOW = """
 tests/engine/test_determinism.py::test_the_first_vector_math_is_no_race
 tests/engine/test_determinism.py::test_what_trains_begins_with_a_small_one[embedded.pretrain]
 tests/engine/test_determinism.py::test_prediction_begins_with_a_small_one
-tests/engine/test_forward.py::test_half_precision_and_fp8_learn_as_fp32_does
+tests/engine/test_forward.py::test_half_precision_learns_as_fp32_does
 tests/engine/test_forward.py::test_compiled_layers_give_the_same_numbers
 tests/engine/test_forward.py::test_rows_of_any_length_compile_a_handful_of_times
 tests/engine/test_gradients.py::test_every_rank_gets_the_same_sum[2]

@@ -31,7 +31,7 @@ def peak_flops(device: str, half: bool) -> float | None:
     """FLOP/s of `device` at most; None for a GPU that is not in the table, or a part of one.
 
     Args: device: as torch.cuda.get_device_name has it, "NVIDIA A100-SXM4-40GB". half: whether
-    products are in fp16 or bf16 (for fp8 too: what is published counts so), else fp32.
+    products are in fp16 or bf16, else fp32.
     """
     words = device.upper().replace("-", " ").split()
     names = [word for word in words if word in PEAKS]

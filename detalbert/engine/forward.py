@@ -19,7 +19,7 @@ from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 
 # Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
-# on rows of some thousand tokens. Also a multiple of the 16 that fp8 products want.
+# on rows of some thousand tokens.
 ROW_MULTIPLE = 64
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
@@ -43,7 +43,7 @@ class Forward:
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
-        precision: auto, fp32, bf16, fp16 or fp8.
+        precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: on CUDA GPUs from Volta on.
         read: calls the model and its heads; must also take a row of `made_up_row`.
     """
@@ -58,10 +58,9 @@ class Forward:
     ) -> None:
         self.model, self.device, self.read = model, device, read
         self.dtype = resolve_precision(precision, device)
-        fp8 = precision == "fp8"
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
-        self.linears: list[StepLinear] = take_over_layers(layers, self.dtype, fp8) if half else []
+        self.linears: list[StepLinear] = take_over_layers(layers, self.dtype) if half else []
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
@@ -71,7 +70,7 @@ class Forward:
             CpuDropout.take_over(model)
             keep_freed_memory()
         self.layers = layers if compiled else []
-        self.multiple = ROW_MULTIPLE if compiled or fp8 else 1
+        self.multiple = ROW_MULTIPLE if compiled else 1
         for layer in self.layers:
             layer.compile(dynamic=True)
 

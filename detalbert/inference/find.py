@@ -159,9 +159,9 @@ def _best_of_run(folder: Path) -> Path:
     others = f"give one of {folder / 'checkpoints'}: {', '.join(names)}"
     try:
         best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
-    except FileNotFoundError:
+    except (FileNotFoundError, KeyError):
         raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, TypeError):
         raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
     if step_name(best) not in names:
         raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")

@@ -50,7 +50,7 @@ class StepHParams(Section):
 
     # How it runs.
     max_seq_length: int = limited(384, above=0)  # tokens of the longest window
-    precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16", "fp8"))
+    precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     # Real tokens in a micro-batch.
     max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0)
     compile: bool | None = None  # the layers, with torch.compile; default: on a GPU

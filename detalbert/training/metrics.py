@@ -1,8 +1,10 @@
 """The reports of a local run."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,16 @@ class RunMetrics(core.DummyTrainContext):
         self.validations: list[dict[str, float]] = []
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.checkpoint_seconds: list[float] = []
+        self.start = _now()
+        self.earlier = self._earlier_starts()
         self._writer: SummaryWriter | None = None
+
+    def _earlier_starts(self) -> list[dict[str, str]] | None:
+        """Start and end of the run's earlier starts; None if its folder does not record them."""
+        try:
+            return json.loads((self.path / "metrics.json").read_text())["throughput"].get("starts")
+        except (OSError, ValueError, KeyError):
+            return []
 
     def restore(self, checkpoint: Path, validations: list[dict[str, float]]) -> None:
         """Go on from the validations a checkpoint had behind it.
@@ -100,9 +111,8 @@ class RunMetrics(core.DummyTrainContext):
         self.write_metrics()
 
     def write_metrics(self) -> None:
-        """`metrics.json`: the best and the last validation, and how fast this process went."""
-        if not self.validations:
-            return
+        """Write `metrics.json`: best and last validation, throughput of this process, and when
+        each start of the run began and ended (so far)."""
         windows, tokens, seconds = (self.sums[k] for k in ("windows", "tokens", "seconds"))
         throughput = {
             "examples_per_second": windows / seconds if seconds else None,
@@ -111,10 +121,10 @@ class RunMetrics(core.DummyTrainContext):
             "training_windows": windows,
             "checkpoint_seconds": self.checkpoint_seconds,
         }
-        write_json(
-            self.path / "metrics.json",
-            {"best": self.best(), "last": self.validations[-1], "throughput": throughput},
-        )
+        if self.earlier is not None:
+            throughput["starts"] = [*self.earlier, {"start": self.start, "end": _now()}]
+        scores = {"best": self.best(), "last": self.validations[-1]} if self.validations else {}
+        write_json(self.path / "metrics.json", {**scores, "throughput": throughput})
 
     def close(self) -> None:
         if self._writer is not None:
@@ -126,6 +136,10 @@ class RunMetrics(core.DummyTrainContext):
         for name, value in metrics.items():
             if isinstance(value, (int, float, np.number)):
                 self._writer.add_scalar(f"{group}/{name}", value, step)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _plain(value: Any) -> Any:

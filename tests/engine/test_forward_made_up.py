@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from detalbert.engine import forward
 from detalbert.engine.forward import ROW_MULTIPLE, Forward, made_up_row, pad_row
 from tests.fakes.encoders import make_model, make_row
 
@@ -70,13 +69,6 @@ def test_layers_are_compiled_from_volta_on(
     assert compiled == [{"dynamic": True}] * 2 * wanted and len(run.layers) == 2 * wanted
     assert run.multiple == (ROW_MULTIPLE if wanted else 1) and ROW_MULTIPLE == 64
     assert run.required == bool(asked)
-
-
-def test_fp8_pads_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "resolve_precision", lambda *_: torch.bfloat16)
-    run = Forward(make_model(), "fp8", CPU)
-    assert run.multiple == 64 and not run.layers and run.linears
-    assert Forward(make_model(), "bf16", CPU).multiple == 1
 
 
 class Recorded:

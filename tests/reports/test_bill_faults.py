@@ -94,6 +94,7 @@ METRICS = [
     ("throughput.training_seconds", -60), ("throughput.training_seconds", None),
     ("throughput.training_windows", 0), ("throughput.checkpoint_seconds", ["a"]),
     ("throughput.checkpoint_seconds", 7), ("throughput.checkpoint_seconds", [-100000]),
+    ("throughput.starts", ["today"]), ("throughput.starts", [{"start": "today", "end": 7}]),
     ("throughput.tokens_per_second", "many"), ("best", "good"), ("best.exact", [1]),
     ("best.f1", float("nan")), ("last.steps", -3), ("last", 7),
 ]  # fmt: skip

@@ -1,9 +1,7 @@
 """`cost` of local runs and of benchmark results: what is counted, what is not compared."""
 
 import json
-import os
 import pathlib
-import struct
 
 import pytest
 import yaml
@@ -36,42 +34,36 @@ def test_a_real_local_run_is_priced(capsys, run_folder):
     assert both[3]["run"].endswith(" *") and both[3]["faster"] is None  # 1475x and 100 % before
 
 
-def event_file(path: pathlib.Path, *times: float) -> None:
-    """What TensorBoard's writer leaves: records whose first field is the Unix time."""
-    events = [b"\x09" + struct.pack("<d", time) + b"\x10\x05" for time in times]
-    content = (struct.pack("<QI", len(e), 0) + e + struct.pack("<I", 0) for e in events)
-    path.write_bytes(b"".join(content))
-
-
 def local_run(folder: pathlib.Path) -> pathlib.Path:
-    """Two starts, of 100 and 200 s between their first and last report; 120 steps of 8 windows."""
-    (folder / "tensorboard").mkdir()
-    event_file(folder / "tensorboard" / "events.out.tfevents.1", 10_000, 10_050, 10_100)
-    event_file(folder / "tensorboard" / "events.out.tfevents.2", 20_000, 20_200)
+    """Two starts, of 130 and 235 s; 120 steps of 8 windows."""
+    spans = ("24T10:00:00", "24T10:02:10"), ("24T23:58:00", "25T00:01:55")
+    starts = [
+        {"start": f"2026-11-{a}.000+00:00", "end": f"2026-11-{b}.000+00:00"} for a, b in spans
+    ]
     throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480}
-    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1.0, 2.0]}
+    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1, 2], "starts": starts}
     content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": throughput}
     (folder / "metrics.json").write_text(json.dumps(content))
     config = {"hyperparameters": {"global_batch_size": 8, "model": "x/albert-base-v2"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    os.utime(folder / "config.yaml", (19_970, 19_970))  # 30 s before the first report
-    os.utime(folder / "metrics.json", (20_205, 20_205))  # after the last checkpoint
     return folder
 
 
 def test_all_starts_of_a_local_run_count(capsys, tmp_path):
     text = f"{local_run(tmp_path)}@g5.xlarge"
     (row,) = rows(capsys, "cost", "--run", text)
-    assert row["worked h"] * 3600 == pytest.approx(100 + 200 + 2 * 30 + 5)
-    assert row["elapsed h"] * 3600 == pytest.approx(10_235)
+    assert row["worked h"] * 3600 == pytest.approx(130 + 235)
+    assert row["elapsed h"] * 3600 == pytest.approx(14 * 3600 + 115)
     assert (row["stops"], row["kinds"]) == (1, "1 restarted")
     assert row["cost"] == pytest.approx(365 / 3600 * 1.006)
     assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 0.96)
     (row,) = rows(capsys, "cost", "--run", text, "--tokens")
     assert row["tokens/s"] == 1600 and row["$/1M tokens"] == pytest.approx(row["cost"] / 0.192)
-    os.utime(tmp_path / "config.yaml")  # copied since: its time says nothing
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    del metrics["throughput"]["starts"]  # as runs were recorded before
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
     (row,) = rows(capsys, "cost", "--run", text)
-    assert row["worked h"] * 3600 == pytest.approx(305)
+    assert row["worked h"] * 3600 == pytest.approx(63) and row["stops"] is None
 
 
 def test_a_benchmark_is_projected_to_the_work(capsys, tmp_path):

@@ -42,6 +42,8 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     assert "INFO: stopped after step 12; " in said and "run the same command again" in said
     assert "INFO: resumed at step 12 of 24 from " in said
     assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    first, second = json.loads((tmp_path / "cut/metrics.json").read_text())["throughput"]["starts"]
+    assert first["start"] < first["end"] < second["start"] < second["end"]
 
 
 @pytest.mark.parametrize("part", ["order", "position"])
