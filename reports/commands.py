@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from detalbert.errors import UserError, first_line
 from reports import bills, plan
 from reports.cost import cost_report
 from reports.report import Report, to_html, to_json, to_markdown, to_terminal
-from reports.runs import Document, machine_of, published_runs, read_run
+from reports.runs import machine_of, published_runs, read_run
 from reports.scaling import scaling_report
 
 
@@ -77,23 +76,19 @@ def cost(args: argparse.Namespace) -> Report:
 def scaling(args: argparse.Namespace) -> Report:
     """Efficiency over slots, published and measured; unlike runs are not in one series."""
     known = load_prices(args.prices or prices.PRICE_FILE)
-    pretraining, series = [], []
+    series = []
     for text in args.run:
         label, equals, path = text.partition("=")
         label, path = (label, path) if equals else ("", text)
-        found = Document.read(Path(path)) if Path(path).is_file() else None
-        if found and found.at("stage") == "pretrain":
-            pretraining.append((label, found))
-        else:
-            run = read_run(path, known, None)
-            series.append((label or "measured, windows/s over slots", run))
+        run = read_run(path, known, None)
+        series.append((label or "measured, windows/s over slots", run))
     if cluster := _records(args):
         for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             running = ", still running" if run.running else ""
             label = f"{run.model or 'a model'} on {machine}{running}, windows/s over slots"
             series.append((label, run))
-    return scaling_report(series, args.published, pretraining)
+    return scaling_report(series, args.published)
 
 
 def _records(args: argparse.Namespace) -> records.Records | None:

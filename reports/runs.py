@@ -18,9 +18,8 @@ from detalbert.errors import UserError, first_line
 from reports.run import Run, data_name, model_name
 
 SQUAD = data_name({"train": "rajpurkar/squad_v2"})
-# Stages of `python -m benchmarks` that train: where their throughput stands, and on what data.
-TRAINING = {"step": ("ours.windows_per_second", SQUAD)}
-TRAINING |= {"pretrain": ("one_forward.sequences_per_second", "text")}
+# Workloads of `python -m benchmarks step` whose throughput is in windows, and their data.
+TRAINING = {"finetuning": SQUAD, "pretraining": "text"}
 
 
 def published_runs(prices: Mapping[str, Price]) -> list[Run]:
@@ -159,12 +158,14 @@ def _hours(found: Document, least: float) -> tuple[float, float, int, str]:
 
 def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:
     """As `_local`."""
-    stage = str(found.at("stage"))
-    if stage not in TRAINING:
-        known = " or ".join(TRAINING)
-        raise UserError(f"{found.file}: stage {stage[:20]!r} is no training; give {known}")
-    where, data = TRAINING[stage]
-    throughput, work = found.number(f"results.{where}.median"), windows or EPOCHS * WINDOWS
+    stage, workload = str(found.at("stage")), str(found.at("settings.workload") or "finetuning")
+    if stage != "step" or workload not in TRAINING:
+        said = f"{stage[:20]} {workload[:20]}"
+        raise UserError(
+            f"{found.file}: {said} is no training; give a step of {' or '.join(TRAINING)}"
+        )
+    throughput = found.number("results.ours.windows_per_second.median")
+    work, data = windows or EPOCHS * WINDOWS, TRAINING[workload]
     run = Run(
         name=path, pool="local", hours=work / throughput / 3600, throughput=throughput, data=data,
         hardware=str(found.at("device.name") or "a machine not named"), windows=work,

@@ -10,17 +10,19 @@ multiply matrices, one thread each.
 """
 
 import collections
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.threads import busy
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
@@ -52,6 +54,19 @@ def compare(count: int, load: int, processes: int, pretraining: bool, bert: bool
             print(f"{number:3d}  {digest[:16]}  {seconds:5.1f} s  threads {threads}", flush=True)
     print(f"{count} runs of {STEPS} steps, {load} busy processes: {len(hashes)} hash(es)")
     return 0 if len(hashes) == 1 else 1
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that multiply matrices on one thread each."""
+    code = "import torch; torch.set_num_threads(1); a = torch.rand(512, 512)\nwhile True: a @ a"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def twin(config: Path, output: Path, processes: int, changes: list[str]) -> str:

@@ -114,7 +114,7 @@ class RunMetrics(core.DummyTrainContext):
         """Write `metrics.json`: best and last validation, throughput of this process, and when
         each start of the run began and ended (so far)."""
         windows, tokens, seconds = (self.sums[k] for k in ("windows", "tokens", "seconds"))
-        throughput = {
+        throughput: dict[str, Any] = {
             "examples_per_second": windows / seconds if seconds else None,
             "tokens_per_second": tokens / seconds if seconds else None,
             "training_seconds": seconds,

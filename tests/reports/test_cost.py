@@ -236,61 +236,6 @@ def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):
     assert "two throughputs for 1" in refused(capsys, "scaling", *arguments, *twice)
 
 
-def pretraining(path: pathlib.Path) -> pathlib.Path:
-    """What `python -m benchmarks pretrain` writes, as far as it is read."""
-
-    def rate(value: float, **more: dict) -> dict:
-        return {"sequences_per_second": {"median": value}, **more}
-
-    content = {
-        "stage": "pretrain",
-        "device": {"name": "a GPU"},
-        "settings": {"shape": "base"},
-        "results": {
-            "one_forward": rate(100.0, mfu={"median": 0.5}, forwards=1.0),
-            "accumulated": rate(90.0, mfu={"median": 0.45}, forwards=4.0),
-        },
-        "loader": {"0": rate(50.0), "16": rate(200.0), "2": rate(80.0)},
-        "scaling": {
-            "no accumulation": {"1": rate(100.0), "8": rate(640.0)},
-            "2 x accumulation": {"1": rate(104.0), "8": rate(790.4)},
-        },
-    }
-    path.write_text(json.dumps(content))
-    return path
-
-
-def test_pretraining_stands_beside_the_published(capsys, tmp_path):
-    path = pretraining(tmp_path / "pretrain.json")
-    assert main(["scaling", "--published", "--run", str(path), *TODAY, "--json"]) == 0
-    tables = json.loads(capsys.readouterr().out)["tables"]
-    by_title = {table["title"]: table["rows"] for table in tables}
-    ours = [row for row in by_title["Scaling"] if row["source"] == "measured"]
-    assert [row["efficiency"] for row in ours] == pytest.approx([1, 0.8, 1, 0.95])
-    assert {row["N"] for row in ours} == {1, 8}
-    assert ours[0]["series"] == (
-        "pretraining base on a GPU, no accumulation, sequences/s over processes"
-    )
-    printed = {row["throughput"] for row in by_title["Scaling"] if row["source"] == "published"}
-    assert {931, 7045, 322, 2457, 888, 6438, 311, 2109} <= printed
-    assert [row["MFU"] for row in by_title["Pretraining steps, measured"]] == [0.5, 0.45]
-    loader = by_title["The loader alone, measured"]
-    added = [(row["workers"], row["added to none"]) for row in loader]
-    assert added == [(0, 0), (2, pytest.approx(0.6)), (16, pytest.approx(3))]
-    assert any("published, p4d" in title for title in by_title)
-    page = tmp_path / "page.html"
-    assert main(["scaling", "--run", f"ours={path}", *TODAY, "--html", str(page)]) == 0
-    assert "ours, 2 x accumulation, sequences/s over processes" in page.read_text()
-
-
-@pytest.mark.parametrize("without", ["settings", "loader", "results", "scaling"])
-def test_a_pretraining_result_with_a_gap_is_one_line(capsys, tmp_path, without):
-    path = pretraining(tmp_path / "pretrain.json")
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({key: content[key] for key in content if key != without}))
-    assert str(path) in refused(capsys, "scaling", "--run", str(path))
-
-
 def test_a_run_without_an_instance_cannot_be_priced_by_guess():
     made = {"name": "x", "hardware": "this machine", "pool": "local", "windows": 7200.0}
     run = Run(slots=1, throughput=2.0, hours=1.0, **made)

@@ -72,13 +72,13 @@ def test_a_benchmark_is_projected_to_the_work(capsys, tmp_path):
     assert row["worked h"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
 
 
-FORWARD = {"one_forward": {"sequences_per_second": {"median": 50.0}}}
+PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}
 UNLIKE = {
     "nothing else": ({}, "p5en.48xlarge", ""),
     "another model": ({"settings": {"shape": "small"}}, "p5en.48xlarge", "another model"),
     "another device": ({"device": {"name": "AMD EPYC"}}, "p5en.48xlarge", "measured on AMD EPYC"),
     "another GPU": ({}, "p5.48xlarge", "measured on NVIDIA H200, not p5.48xlarge"),
-    "other data": ({"stage": "pretrain", "results": FORWARD}, "p5en.48xlarge", "another data"),
+    "other data": ({"settings": PRETRAINING}, "p5en.48xlarge", "another data"),
 }
 
 
@@ -95,8 +95,7 @@ def test_unlike_things_are_not_compared(capsys, tmp_path, name):
     assert any(said in note for note in found["notes"] if note.startswith(path)) or not said
 
 
-@pytest.mark.parametrize("stage", ["decode", "loader", "featurize", "parity", "scaling"])
+@pytest.mark.parametrize("stage", ["lm", "finetune", "predict", "serve"])
 def test_a_benchmark_that_is_no_training_is_refused(capsys, stage):
-    """decode.json was priced at $0.03 for the training of 264,396 windows."""
     file = ROOT / "benchmarks" / "results" / f"{stage}.json"
     assert "is no training" in refused(capsys, "cost", "--run", f"{file}@p5en.48xlarge")
