@@ -1,7 +1,6 @@
 """A language model through the real entry point: restarts, layouts, what is refused."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,6 @@ from detalbert.training.checkpoints import list_checkpoints
 from tests import chaos
 from tests.conftest import TINY_LM, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
-
-MS = r"([\d.]+) ms \(\d+%\)"
-PROFILE = re.compile(
-    rf"profile of 4 steps: ([\d.]+) ms a step, CPU operators {MS}, waiting for the loader [^,]*, "
-    rf"all-reduce {MS}, all-gather {MS}, reduce-scatter {MS}; trace: "
-)
 
 
 @pytest.fixture
@@ -84,13 +77,11 @@ def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, train: Train)
     return folder
 
 
-def test_a_profile_says_what_the_parts_of_a_model_cost(two: Path) -> None:
+def test_rank_0_alone_profiles(two: Path) -> None:
     """And changes no bit: the other tests go on without one."""
-    found = PROFILE.search((two / "shown").read_text())
-    assert found is not None
-    wall, busy, *exchange = map(float, found.groups())
-    assert all(0 < part < wall for part in (busy, *exchange))
-    assert busy + sum(exchange) < 1.01 * wall
+    shown = (two / "shown").read_text()
+    assert shown.count("profile of 4 steps:\n") == 1 and "all_gather" in shown
+    assert len(list((two / "out" / "tensorboard").glob("*.pt.trace.json"))) == 1
 
 
 def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
