@@ -114,12 +114,11 @@ def run_until_it_trains(
     would end it, too."""
     log = folder / "log"
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [*launcher(ranks), str(ROOT / "train.py"), "--output-dir", str(folder / "out"),
-             "--set", f"data.cache_dir={folder}/cache", "--set", "data.max_train_examples=400",
-             *settings(reporting_period=2, num_workers=num_workers)],
-            cwd=ROOT, env=left.env, stdout=file, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        data = ["--set", f"data.cache_dir={folder}/cache", "--set", "data.max_train_examples=400"]
+        data += settings(reporting_period=2, num_workers=num_workers)
+        command = [*launcher(ranks), str(ROOT / "train.py"), "--output-dir", str(folder / "out")]
+        streams = {"stdout": file, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen([*command, *data], cwd=ROOT, env=left.env, **streams)
     wait_for(lambda: "\nINFO: step " in log.read_text() or process.poll() is not None, 600)
     assert process.poll() is None, log.read_text()
     return process

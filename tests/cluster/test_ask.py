@@ -94,9 +94,8 @@ def ask(
     ],
 )
 def test_the_masters_verdict(
-    number: int, status: int, words: str | None, recorded: Any, master: Any, tmp_path: Any,
-    capsys: Any,
-) -> None:  # fmt: skip
+    number: int, status: int, words: Any, recorded: Any, master: Any, tmp_path: Any, capsys: Any
+) -> None:
     found, lines, _ = ask(recorded[number]["request"]["config"], tmp_path, capsys)
     assert found == status, lines
     refusals = [line for line in lines if line.startswith("job: master: refuses it: ")]
@@ -148,9 +147,8 @@ def test_machines_that_the_master_starts(
 
 @pytest.mark.parametrize("fault", ["password", "no login", "token", "away", "not ready", "no URL"])
 def test_a_master_that_cannot_be_asked(
-    fault: str, recorded: Any, master: Any, tmp_path: pathlib.Path, capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    fault: str, recorded: Any, master: Any, tmp_path: Any, capsys: Any, monkeypatch: Any
+) -> None:
     """One line, exit status 3, whatever the config."""
     words = "wants a login"
     if fault == "password":

@@ -9,10 +9,10 @@ SEARCHED = {"max_steps": 60, "checkpoint_period": 5000}
 SEARCHED |= {"validation_period": 6, "reporting_period": 10}
 
 
-@pytest.mark.parametrize(
-    ("trial", "slots"), [(SEARCHED, 1), ({**SEARCHED, "entrypoint": LAUNCHED}, 2)],
-    indirect=["trial"],
-)  # fmt: skip
+TRIALS = [(SEARCHED, 1), ({**SEARCHED, "entrypoint": LAUNCHED}, 2)]
+
+
+@pytest.mark.parametrize(("trial", "slots"), TRIALS, indirect=["trial"])
 def test_a_trial_that_its_search_drops_ends_with_a_checkpoint(trial: Trial, slots: int) -> None:
     """It asks one step after the validation, and two."""
     trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)

@@ -53,13 +53,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("device", "capability", "asked", "wanted"),
-    [
-        ("cpu", None, None, False), ("cpu", None, True, True), ("cpu", None, False, False),
-        ("cuda", (6, 1), None, False), ("cuda", (7, 0), None, True), ("cuda", (9, 0), False, False),
-    ],
-)  # fmt: skip
+ON_CPU = [("cpu", None, None, False), ("cpu", None, True, True), ("cpu", None, False, False)]
+ON_GPU = [("cuda", *row) for row in (((6, 1), None, False), ((7, 0), None, True))]
+ON_GPU += [("cuda", (9, 0), False, False)]
+
+
+@pytest.mark.parametrize(("device", "capability", "asked", "wanted"), ON_CPU + ON_GPU)
 def test_layers_are_compiled_from_volta_on(
     device: str, capability: Any, asked: bool | None, wanted: bool, compiled: list[Any],
     monkeypatch: pytest.MonkeyPatch,

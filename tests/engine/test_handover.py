@@ -83,9 +83,9 @@ def said(shown: str) -> str:
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
     tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=200",
-            "--set", "data.max_validation_examples=20",
-            *settings(max_steps=8, num_workers=0, reporting_period=2)]  # fmt: skip
+    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=200"]
+    more += ["--set", "data.max_validation_examples=20"]
+    more += settings(max_steps=8, num_workers=0, reporting_period=2)
     config, outs = Path("configs/local.yaml"), {n: tmp_path / f"uncut {n}" for n in (1, 2)}
     for cores, out in outs.items():
         machine(monkeypatch, cores, float(cores))
@@ -211,7 +211,8 @@ def test_a_source_of_another_model_is_refused_in_one_line(
     name = next(iter(weights))
     with trial_of(tiny_config) as trial:
         trial.handover.on_trial_startup(0, "some uuid")
-        for changed in ({**weights, name: torch.zeros(3)}, {**weights, "more": torch.zeros(3)},
-                        {k: v for k, v in weights.items() if k != name}):  # fmt: skip
+        fewer = {key: value for key, value in weights.items() if key != name}
+        more = ({**weights, key: torch.zeros(3)} for key in (name, "more"))
+        for changed in (*more, fewer):
             with pytest.raises(UserError, match="source_checkpoint_uuid names is not of this"):
                 trial.handover.on_checkpoint_load_start({**state, "models_state_dict": [changed]})

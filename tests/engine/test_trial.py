@@ -209,10 +209,8 @@ def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
 def test_a_trial_reads_its_config_from_determined() -> None:
     """Its seed, too, where the hyperparameters name none."""
     for named, seed in ((None, 77), (5, 5)):
-        context = SimpleNamespace(
-            get_hparams=lambda named=named: {"model": "m", "seed": named},
-            get_data_config=lambda: {"train": "x"}, get_trial_seed=lambda: 77,
-        )  # fmt: skip
+        context = SimpleNamespace(get_hparams=lambda named=named: {"model": "m", "seed": named})
+        context.get_data_config, context.get_trial_seed = lambda: {"train": "x"}, lambda: 77
         found = read_context(context, parse_hparams, lambda data, h: ("loaded", data, h))
         wanted = parse_hparams({"model": "m", "seed": seed})
         assert found == (wanted, ("loaded", {"train": "x"}, wanted))

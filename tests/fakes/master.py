@@ -125,10 +125,11 @@ class FakeMaster(FakeServer):
         last = done[-1:]
         best = max(done, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
         saved = self.checkpoints[-1:]
-        checkpoint = saved and {
-            "uuid": saved[0].uuid, "endTime": NOW, "state": "STATE_COMPLETED",
-            "resources": saved[0].resources, "totalBatches": saved[0].metadata["steps_completed"],
-        }  # fmt: skip
+        checkpoint: dict[str, Any] = {}
+        for kept in saved:
+            facts = {"uuid": kept.uuid, "endTime": NOW, "state": "STATE_COMPLETED"}
+            total = kept.metadata["steps_completed"]
+            checkpoint = {**facts, "resources": kept.resources, "totalBatches": total}
         return {
             "id": trial, "experimentId": 7, "startTime": NOW, "endTime": None, "state": state,
             "restarts": 0, "hparams": {}, "bestValidation": _validation(best),

@@ -144,40 +144,38 @@ def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
 
 
 def _task(task: str, held: list[Held]) -> dict[str, Any]:
-    allocations = [
-        {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING", "isReady": True,
-         "startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id, "slots": 0}
-        for a in reversed(held)
-    ]  # fmt: skip
+    allocations = []
+    for a in reversed(held):
+        facts = {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING"}
+        facts |= {"startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id}
+        allocations.append({**facts, "isReady": True, "slots": 0})
     facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
     return {"task": {**facts, "startTime": at("10:10"), "endTime": None}}
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
+    facts = {"containerId": "c", "taskId": "", "acceleratorType": "cuda", "acceleratorUuids": []}
     data = [
-        {"containerId": "c", "allocationId": a.id, "nodeName": machine, "taskId": "",
-         "acceleratorType": "cuda", "acceleratorUuids": [], "resourcePool": a.pool}
-        for a in held for machine in a.machines
-    ]  # fmt: skip
+        {**facts, "allocationId": a.id, "nodeName": machine, "resourcePool": a.pool}
+        for a in held
+        for machine in a.machines
+    ]
     return {"acceleratorData": data}
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
-    stored = [
-        {"taskId": "t", "allocationId": "a", "uuid": clock, "reportTime": at(clock), "metadata": {},
-         "resources": {}, "storageId": 1, "state": "STATE_COMPLETED", "training": {}}
-        for clock in trial.checkpoints
-    ]  # fmt: skip
+    facts = {"taskId": "t", "allocationId": "a", "metadata": {}, "resources": {}}
+    facts |= {"storageId": 1, "state": "STATE_COMPLETED", "training": {}}
+    stored = [{**facts, "uuid": clock, "reportTime": at(clock)} for clock in trial.checkpoints]
     return {"checkpoints": stored, "pagination": _page(len(stored))}
 
 
 def _metrics(number: int, trial: Kept) -> dict[str, Any]:
-    reports = [
-        {"trialId": number, "endTime": at(clock), "totalBatches": steps, "archived": False, "id": 1,
-         "metrics": {"avg_metrics": {"examples_per_second": speed, "loss": 1.0, "epochs": 0.5}},
-         "trialRunId": 1, "group": "training"}
-        for clock, steps, speed in trial.reports
-    ]  # fmt: skip
+    facts = {"trialId": number, "archived": False, "id": 1, "trialRunId": 1, "group": "training"}
+    reports = []
+    for clock, steps, speed in trial.reports:
+        metrics = {"avg_metrics": {"examples_per_second": speed, "loss": 1.0, "epochs": 0.5}}
+        reports.append({**facts, "endTime": at(clock), "totalBatches": steps, "metrics": metrics})
     return {"result": {"metrics": reports}}
 
 

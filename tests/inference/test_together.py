@@ -152,16 +152,13 @@ def test_a_list_is_answered_in_order(port: int, model: Trained) -> None:
     assert status == 503 and "too many questions" in said["error"]
 
 
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        ("localhost", True), ("LOCALHOST:80", True), ("127.0.0.1:9", True), ("[::1]:8000", True),
-        ("[::1]", True), ("ask.example:1234", True), ("ask.example", True),
-        ("evil.example", False), ("ask.example.evil.example", False), ("", False),
-        ("127.0.0.1.evil.example", False), ("localhost:80:80", False), ("0.0.0.0", False),
-    ],
-)  # fmt: skip
-def test_only_its_own_names_are_served(host: str, served: bool, port: int) -> None:
+SERVED = "localhost LOCALHOST:80 127.0.0.1:9 [::1]:8000 [::1] ask.example:1234 ask.example"
+OTHERS = "evil.example ask.example.evil.example 127.0.0.1.evil.example localhost:80:80 0.0.0.0"
+
+
+@pytest.mark.parametrize("host", [*SERVED.split(), *OTHERS.split(), ""])
+def test_only_its_own_names_are_served(host: str, port: int) -> None:
+    served = host in SERVED.split()
     for path in ("/", "/health"):
         with connected(port) as connection:
             connection.request("GET", path, headers={"Host": host})

@@ -71,7 +71,7 @@ def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "no end-of-text"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no safetensors"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[str, Any]) -> None:
     asked["free"] = 80 << 30
     with pytest.raises(UserError, match=said) as error:

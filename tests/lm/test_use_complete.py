@@ -113,10 +113,10 @@ def test_weights_that_diverged_are_told_of(tokenizer: Any) -> None:
         next(complete(broken, tokenizer, "a", Sampling()))
 
 
-@pytest.mark.parametrize(
-    "values", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"max_new_tokens": 0},
-               {"seed": -1}, {"temperature": float("inf")}],
-)  # fmt: skip
-def test_values_that_cannot_be(values: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=f"request.{next(iter(values))}: "):
-        parse_section(Sampling, "request", values)
+WRONG = [("temperature", -1), ("top_p", 0), ("top_p", 1.5), ("max_new_tokens", 0), ("seed", -1)]
+
+
+@pytest.mark.parametrize("key, value", [*WRONG, ("temperature", float("inf"))])
+def test_values_that_cannot_be(key: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"request.{key}: "):
+        parse_section(Sampling, "request", {key: value})

@@ -38,10 +38,10 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
     assert len(costs) > 20 and costs[steps] <= 1.10 * min(costs.values())
 
 
-@given(
-    st.floats(1, 1e6), st.floats(1e-3, 3600), st.floats(0.1, 600), st.integers(1, 64),
-    st.floats(0, 3), st.floats(0, 3),
-)  # fmt: skip
+TIMES = st.floats(1, 1e6), st.floats(1e-3, 3600), st.floats(0.1, 600)
+
+
+@given(*TIMES, st.integers(1, 64), st.floats(0, 3), st.floats(0, 3))
 def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
     work, step, checkpoint, machines, rate, more
 ):

@@ -110,10 +110,12 @@ def test_metrics_that_are_none(capsys, tmp_path, where, value):
     assert "metrics.json: " in said and where.partition(".")[0] in said
 
 
+CONFIGS = ["resources: 7", "resources: {slots_per_trial: many}", "resources: {slots_per_trial: -8}"]
+
+
 @pytest.mark.parametrize(
-    "config", ["resources: 7", "resources: {slots_per_trial: many}", "hyperparameters: [1]", "- 1",
-               "resources: {slots_per_trial: -8}", "data: x", "a: [", "\0"],
-)  # fmt: skip
+    "config", [*CONFIGS, "hyperparameters: [1]", "- 1", "data: x", "a: [", "\0"]
+)
 def test_a_config_that_is_none(capsys, tmp_path, config):
     (tmp_path / "metrics.json").write_text(json.dumps({"throughput": SPEED}))
     (tmp_path / "config.yaml").write_text(config)

@@ -210,12 +210,10 @@ def test_printed_efficiencies_are_those_of_the_printed_throughputs():
     )  # printed: 41.7 %, computed 41.8 %
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 4096), st.floats(0.1, 1e6)),
-        min_size=1, max_size=8, unique_by=lambda point: point[0],
-    )
-)  # fmt: skip
+POINT = st.tuples(st.integers(1, 4096), st.floats(0.1, 1e6))
+
+
+@given(st.lists(POINT, min_size=1, max_size=8, unique_by=lambda point: point[0]))
 def test_efficiency_is_t_n_over_n_t_one(points):
     first, base = min(points)
     table = pd.DataFrame(points, columns=["N", "throughput"]).assign(series="a")

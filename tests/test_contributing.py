@@ -1,0 +1,41 @@
+"""The workload of CONTRIBUTING.md: it learns, and a stop and a restart leave no trace."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import train
+from detalbert.training.resume import read_manifest
+from tests import chaos
+from tests.conftest import ROOT, TINY
+from tests.fakes.runs import cut_and_go_on, newest, run
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_example_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example, choice = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
+    assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60
+    (tmp_path / "parity.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    head = '''    """The workload that an experiment config means."""\n'''
+    source = (ROOT / "workloads.py").read_text()
+    assert head in source
+    workloads = ModuleType("workloads")
+    exec(source.replace(head, head + choice), vars(workloads))
+    monkeypatch.setattr(train, "choose", workloads.choose)
+    hparams = {"model_config": TINY["hyperparameters"]["model_config"], "num_workers": 0}
+    hparams |= {"global_batch_size": 8, "max_steps": 60, "base_learning_rate": 0.06}
+    hparams |= {"validation_period": 15, "checkpoint_period": 16, "reporting_period": 4}
+    config = tmp_path / "parity.yaml"
+    searcher = {"name": "single", "metric": "loss"}
+    content = {"hyperparameters": hparams, "data": {"parity": 100}, "searcher": searcher}
+    config.write_text(yaml.safe_dump(content))
+    assert run(config, tmp_path / "uncut") == 0
+    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=21)
+    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    losses = [v["loss"] for v in read_manifest(newest(tmp_path / "cut"))["validations"]]
+    assert len(losses) == 4 and losses[-1] < losses[0] / 2

@@ -1,0 +1,54 @@
+"""Every relative link of a page leads to a file that is there, and to a heading of it.
+
+python -m tests.test_links    # what is wrong, a line each; exit status 1 if anything is
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def text_of(page: Path) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that GitHub gives to the headings of a page."""
+    heads = re.findall(r"^#+ +(.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def broken(page: Path) -> list[str]:
+    """The links of a page that lead nowhere."""
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not re.match(r"\w+:", link) and (
+            not target.exists() or anchor and anchor not in anchors(target)
+        ):
+            found.append(f"{page}: {link}")
+    return found
+
+
+def all_broken() -> list[str]:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/**/*.md")]
+    return [fault for page in pages for fault in broken(page)]
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert all_broken() == []
+
+
+def test_a_planted_fault_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    links = "[a](page.md#a-b) [b](#a-b) [c](https://x/y) [d](no.md) [e](page.md#c) [f](#d)"
+    page.write_text(f"# A, b\n{links}\n```\n# c\n[g](gone.md)\n```\n")
+    assert broken(page) == [f"{page}: no.md", f"{page}: page.md#c", f"{page}: #d"]
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(all_broken()) or 0)
