@@ -79,7 +79,7 @@ def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -
     profile.on_trial_shutdown()
     (path,) = folder.iterdir()
     names = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
-    assert [names.count(name) for name in ("step", "all_reduce", "aten::sum")] == [2, 2, 2]
+    assert names.count("step") == names.count("all_reduce") == 2 and "aten::sum" in names
     (message,) = caplog.messages
     assert message.startswith("profile of 2 steps:\n") and message.endswith(f"\ntrace: {path}")
     assert 0 < message.count("aten::") <= ROWS
