@@ -1,9 +1,8 @@
 """train.py with one of the parts that make a restart exact switched off.
 
-    python -m tests.broken rng|order|position|all|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|none TRAIN-ARGUMENTS...
 
-`tests.chaos --without PART` runs this in the trainer's place and must then see a difference;
-`--overhead` times it with all that is done at every step switched off.
+`tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
 
 import functools
@@ -20,11 +19,8 @@ from pretrain import examples, trial
 
 
 def switch_off(part: str) -> None:
-    """Undo one part: `rng`, `order`, `position`, or `all` that costs time at every step."""
-    if part in ("rng", "all"):  # Determined's own restore gives every rank the chief's generator
+    if part == "rng":  # Determined's own restore gives every rank the chief's generator
         determinism.seed_step = lambda *_: None
-        if part == "all":
-            train.EveryOrStop = lambda every, should_stop: every
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))

@@ -247,20 +247,6 @@ def soak(
         return differences(uncut, chopped)
 
 
-def overhead(repeats: int = 3, steps: int = 200) -> None:
-    """Print what seeding, stop polling and the spot watcher cost at every step, and turn about."""
-    times: dict[str, list[float]] = {"none": [], "all": []}
-    for _ in range(repeats):
-        for without in times:
-            with tempfile.TemporaryDirectory() as name:
-                trial = Soak(Path(name), 1, without, steps)
-                times[without].append(trial.whole(Path(name) / "out")["step"] * 1000)
-                trial.metadata.close()
-    for without, label in (("none", "with"), ("all", "without")):
-        low, middle, high = (f(times[without]) for f in (min, statistics.median, max))
-        print(f"{label:8s} {middle:.2f} ms a step (of {repeats}: {low:.2f} to {high:.2f})")
-
-
 def chosen(pretraining: bool, layout: str | None) -> dict[str, Any]:
     config = copy.deepcopy(TINY_PRETRAINING if pretraining else TINY_LM if layout else TINY)
     if pretraining:
@@ -282,11 +268,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, metavar="N", help="compare N uncut runs instead")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the N runs")
     parser.add_argument("--bert", action="store_true", help="the N runs train a BERT with dropout")
-    parser.add_argument("--overhead", action="store_true", help="time the steps instead")
     arguments = parser.parse_args()
-    if arguments.overhead:
-        overhead()
-        return 0
     if arguments.pairs:
         of = (arguments.pairs, arguments.load, arguments.processes)
         return twins.compare(*of, arguments.pretraining, arguments.bert)

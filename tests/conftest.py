@@ -89,102 +89,13 @@ def _no_start(event: str, _: Any) -> None:
 
 SHARED = ROOT.parent / "shared"
 
-# An ALBERT small enough for seconds, from random weights, on a corner of the embedded world.
-TINY: dict[str, Any] = {
-    "name": "test",
-    "entrypoint": "python3 train.py",
-    "hyperparameters": {
-        "model_config": {
-            "embedding_size": 16,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-        },
-        "global_batch_size": 8,
-        "max_steps": 12,
-        "base_learning_rate": 1e-3,
-        "max_seq_length": 192,
-        "doc_stride": 64,
-        "max_tokens_per_forward": 512,
-        "num_workers": 0,
-        "validation_period": 6,
-        "checkpoint_period": 4,
-        "reporting_period": 3,
-    },
-    "data": {
-        "train": "generated",
-        "validation": "generated",
-        "tokenizer": "embedded/albert-tiny",
-        "max_train_examples": 60,
-        "max_validation_examples": 40,
-    },
-    "searcher": {"name": "single", "metric": "f1", "smaller_is_better": False},
-}
 
+def _config(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "tests" / "configs" / f"{name}.yaml").read_text())
+
+
+TINY, TINY_PRETRAINING, TINY_LM = map(_config, ("finetuning", "pretraining", "language_model"))
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-# The same model, from scratch on the embedded world's text.
-TINY_PRETRAINING: dict[str, Any] = {
-    "name": "test",
-    "entrypoint": "python3 train.py",
-    "hyperparameters": {
-        "model_config": TINY["hyperparameters"]["model_config"],
-        **{
-            key: TINY["hyperparameters"][key]
-            for key in ("global_batch_size", "max_steps", "num_workers", "reporting_period")
-        },
-        "base_learning_rate": 2e-3,
-        "base_batch_size": 8,
-        "optimizer": "lamb",
-        "max_seq_length": 64,
-        "max_tokens_per_forward": 512,
-        "validation_period": 6,
-        "checkpoint_period": 4,
-    },
-    "data": {
-        "text": "generated",
-        "tokenizer": "embedded/albert-tiny",
-        "shard_mib": 0.02,
-        "shuffle_shards": 2,
-        "max_validation_examples": 40,
-    },
-    "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True},
-}
-
-
-# A Llama of two narrow layers on the same text.
-TINY_LM: dict[str, Any] = {
-    "name": "test",
-    "entrypoint": "python3 train.py",
-    "hyperparameters": {
-        "model_config": {
-            "model_type": "llama",
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 32,
-            "attention_dropout": 0.1,
-        },
-        "global_batch_size": 6,
-        "max_steps": 12,
-        "base_learning_rate": 1e-2,
-        "base_batch_size": 6,
-        "max_seq_length": 32,
-        "max_tokens_per_forward": 64,
-        "max_validation_windows": 9,
-        "num_workers": 0,
-        "validation_period": 6,
-        "checkpoint_period": 4,
-        "reporting_period": 3,
-    },
-    "data": {"documents": "generated", "vocab_size": 320, "shard_mib": 0.05, "shuffle_shards": 2},
-    "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True},
-}
 
 
 def configured(config: dict[str, Any], cache_dir: pathlib.Path, **hparams: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from detalbert.inference.answering import Stopped, answer_together
 from detalbert.inference.guard import Access, host_name
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
-from tests.crowd import Crowd, fault_lines
 from tests.fakes.runs import wait_for
 from tests.inference.test_server import ASKED, TEXT, connected, get, send, serving_here
 
@@ -181,23 +180,6 @@ def test_without_the_token_nothing_is_answered(given: str | None, port: int) -> 
         assert status == 401 and "Authorization: Bearer TOKEN" in said["error"]
     assert get(port, "/metrics")[0] == 401
     assert get(port, "/")[0] == get(port, "/health")[0] == 200
-
-
-def test_what_the_soak_must_see() -> None:
-    crowd = Crowd(0, None)
-    crowd.statuses.update({"question 200": 3, "10 MB 413": 1})
-    crowd.answers = {"1": ["tar"], "2": [""], "3": ["salt"]}
-    crowd.memory = {1000: 100.0, 2000: 104.0}
-    wanted = {"1": " tar", "2": "", "3": "salt"}
-    assert fault_lines(crowd, wanted, 3) == []
-    assert "the server counts 4" in "".join(fault_lines(crowd, wanted, 4))
-    assert "1 questions have no reply" in fault_lines(crowd, {**wanted, "4": ""}, 3)
-    assert any("1 differ" in line for line in fault_lines(crowd, {**wanted, "2": "tar"}, 3))
-    crowd.answers["1"].append("tar")
-    crowd.memory[3000] = 120.0
-    crowd.statuses["10 MB 500"] += 1
-    faults = " ".join(fault_lines(crowd, wanted, 3))
-    assert "more than one reply" in faults and "memory grows" in faults and "10 MB 500" in faults
 
 
 def test_what_is_counted(model: Trained) -> None:
