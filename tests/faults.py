@@ -1,16 +1,15 @@
 """Plant faults, one after another, and print those that no test sees.
 
-    coverage run --rcfile tests/coverage.ini -m pytest -n 2 && coverage combine -q
     python -m tests.faults --seed 1 --count 100             # exit status 1: less than 90 % are seen
     python -m tests.faults --seed 1 --count 100 --json seen.json
 
 cosmic-ray makes the faults, in functions of every package, drawn with a seed. Each is planted in a
-copy of the tree. Only the tests run that reach its line, by the contexts in `.coverage`.
+copy of the tree. Only the tests run that reach its line, by the contexts in `.coverage`, which
+`make soak` writes before.
 """
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -21,9 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import coverage
+import pytest
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import MutationVisitor
+
+from tests.contexts import Users
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = 0.9  # of the faults
@@ -50,10 +52,8 @@ class Fault(NamedTuple):
 
     def source(self, root: Path) -> str:
         """The file with this fault."""
-        operator, code = (
-            plugins.get_operator(f"core/{self.operator}")(),
-            (root / self.path).read_text(),
-        )
+        operator = plugins.get_operator(f"core/{self.operator}")()
+        code = (root / self.path).read_text()
         return MutationVisitor.mutate_code(code, operator, self.occurrence)
 
 
@@ -81,10 +81,12 @@ def _in_function(node: object) -> bool:
     return False
 
 
-def tests_of(fault: Fault, data: coverage.CoverageData, root: Path) -> list[str]:
-    """The tests that run the fault's line."""
-    contexts = data.contexts_by_lineno(str(root / fault.path)).get(fault.line, [])
-    return sorted({context.split(" (")[0] for context in contexts if context})
+def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[str]:
+    """The tests that run the fault's line, or use a fixture that did."""
+    found = set()
+    for context in data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, []):
+        found |= set(users.of.get(context[1:], ()) if context[:1] == "@" else [context])
+    return sorted(found - {""})
 
 
 def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
@@ -107,41 +109,43 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
         file.write_text(before)
 
 
+def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
+    """Whether each fault is seen by its tests; two at a time, each in a copy of the last commit."""
+    seen = [False] * len(faults)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
+
+        def share(first: int) -> None:
+            copy = Path(name) / str(first) / "main"
+            copy.parent.mkdir()
+            (copy.parent / "shared").symlink_to(ROOT.parent / "shared")
+            subprocess.run(["git", "worktree", "add", "-q", "--detach", copy], cwd=ROOT, check=True)
+            for number in range(first, len(faults), 2):
+                seen[number] = bool(tests[number]) and is_seen(faults[number], tests[number], copy)
+                said = "seen" if seen[number] else "MISSED"
+                print(said, *faults[number], f"({len(tests[number])} tests)", flush=True)
+            subprocess.run(["git", "worktree", "remove", "--force", copy], cwd=ROOT, check=True)
+
+        list(pool.map(share, range(2)))
+    return seen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--root", type=Path, default=ROOT, help="a checkout, with its .coverage")
     parser.add_argument("--json", type=Path, help="write each fault and whether it is seen")
     args = parser.parse_args()
-    drawn = random.Random(args.seed).sample(list(find_faults(args.root)), args.count)
-    data = coverage.CoverageData(str(args.root / ".coverage"))
+    drawn = random.Random(args.seed).sample(list(find_faults(ROOT)), args.count)
+    data, users = coverage.CoverageData(str(ROOT / ".coverage")), Users()
     data.read()
-    results = []
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
-        copies = [Path(name) / str(number) / "copy" for number in range(2)]
-        for copy in copies:
-            copy.parent.mkdir()
-            (copy.parent / "shared").symlink_to(args.root.parent / "shared")
-            subprocess.run(["git", "worktree", "add", "-q", "--detach", copy], cwd=args.root)
-
-        def judge(share: int) -> None:
-            for fault in drawn[share::2]:
-                tests = tests_of(fault, data, args.root)
-                seen = bool(tests) and is_seen(fault, tests, copies[share])
-                results.append({**fault._asdict(), "seen": seen, "tests": len(tests)})
-                print("seen" if seen else "MISSED", *fault, f"({len(tests)} tests)", flush=True)
-
-        list(pool.map(judge, range(2)))
-        for copy in copies:
-            subprocess.run(["git", "worktree", "remove", "--force", copy], cwd=args.root)
-    seen = sum(result["seen"] for result in results)
-    print(f"{seen} of {len(results)} faults are seen")
+    pytest.main(["--collect-only", "-qq", "-m", "", str(ROOT / "tests")], plugins=[users])
+    seen = judge(drawn, [tests_of(fault, data, users) for fault in drawn])
+    print(f"{sum(seen)} of {len(seen)} faults are seen")
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0 if seen >= WANTED * len(results) else 1
+        rows = [{**fault._asdict(), "seen": is_} for fault, is_ in zip(drawn, seen, strict=True)]
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if sum(seen) >= WANTED * len(seen) else 1
 
 
 if __name__ == "__main__":
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
     sys.exit(main())

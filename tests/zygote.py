@@ -96,15 +96,15 @@ def become(files: list[int], program: str, words: list[str], cwd: str, env: dict
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if context := env.get("COVERAGE_CONTEXT"):  # see tests/contexts.py
+        sys.modules["coverage"].Coverage.current().switch_context(context)
     module = words[0] == "-m"
     sys.executable, sys.argv = program, words[module:]
     sys.path[0] = cwd if module else os.path.dirname(os.path.abspath(words[0]))
+    start, name = (runpy.run_module, words[1]) if module else (runpy.run_path, words[0])
     status = 0
     try:
-        if module:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(words[0], run_name="__main__")
+        start(name, run_name="__main__", **({"alter_sys": True} if module else {}))
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else end.code is not None
     except BaseException:
