@@ -24,7 +24,7 @@ test: check
 
 soak: check .venv/soaking
 	SOAK=1 .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
-	    -p tests.contexts --numprocesses 2 --dist worksteal -m ""
+	    -p tests.contexts --numprocesses 2 --dist worksteal -m "not gpu"
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
 

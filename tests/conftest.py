@@ -87,9 +87,6 @@ def _no_start(event: str, _: Any) -> None:
         raise RuntimeError(f"{event} in a quick test: use a fixture of conftest.STARTS")
 
 
-SHARED = ROOT.parent / "shared"
-
-
 def _config(name: str) -> dict[str, Any]:
     return yaml.safe_load((ROOT / "tests" / "configs" / f"{name}.yaml").read_text())
 
@@ -109,9 +106,10 @@ def configured(config: dict[str, Any], cache_dir: pathlib.Path, **hparams: Any) 
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
     """The folder of real SQuAD files, the real tokenizer and the golden results."""
-    if not (SHARED / "golden").is_dir():
+    folder = ROOT.parent / "shared"
+    if not (folder / "golden").is_dir():
         pytest.skip("../shared (real SQuAD files and golden results) is not there")
-    return SHARED
+    return folder
 
 
 @pytest.fixture(scope="session")

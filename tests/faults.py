@@ -96,7 +96,7 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
     file.write_text(fault.source(copy))
     try:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        for kind in ("quick", "not quick and not soak"):
+        for kind in ("quick", "not quick and not soak and not gpu"):
             done = subprocess.run(
                 [*command, "-m", kind, *tests], cwd=copy, capture_output=True, timeout=SECONDS
             )
@@ -138,7 +138,7 @@ def main() -> int:
     drawn = random.Random(args.seed).sample(list(find_faults(ROOT)), args.count)
     data, users = coverage.CoverageData(str(ROOT / ".coverage")), Users()
     data.read()
-    pytest.main(["--collect-only", "-qq", "-m", "", str(ROOT / "tests")], plugins=[users])
+    pytest.main(["--collect-only", "-qq", "-m", "not gpu", str(ROOT / "tests")], plugins=[users])
     seen = judge(drawn, [tests_of(fault, data, users) for fault in drawn])
     print(f"{sum(seen)} of {len(seen)} faults are seen")
     if args.json:

@@ -20,10 +20,9 @@ from detalbert.settings.experiment import check_sections, single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from model_def import FINE_TUNING
 from pretrain.hparams import parse_pretrain_hparams
-from tests.conftest import ROOT, SHARED
+from tests.conftest import ROOT
 from workloads import choose
 
-SCHEMAS = SHARED / "determined-schemas"
 BASE = "http://determined.ai/schemas/expconf/v0/"
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 ids = {"argvalues": CONFIGS, "ids": [path.name for path in CONFIGS]}
@@ -80,11 +79,10 @@ Validator = jsonschema.validators.extend(
 
 
 @pytest.fixture(scope="module")
-def schemas() -> dict[str, Any]:
+def schemas(shared: pathlib.Path) -> dict[str, Any]:
     """Determined's schemas by file name."""
-    if not SCHEMAS.is_dir():
-        pytest.skip("../shared/determined-schemas is not there")
-    found = {path.name: json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")}
+    files = (shared / "determined-schemas").glob("*.json")
+    found = {path.name: json.loads(path.read_text()) for path in files}
     for schema in found.values():
         del schema["$schema"]  # it would bring back the validator without the extra keywords
     return found

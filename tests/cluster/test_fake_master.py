@@ -4,29 +4,28 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import finished
 from tests.cluster.container import Trial
-from tests.conftest import SHARED
 from tests.fakes.http import Request
 from tests.fakes.master import TOKEN, FakeMaster
 
-RECORDED = SHARED / "golden" / "determined-api.json"
 OURS = r"^/api/v1/(allocations/|trials/34(/|$)|runs/start|checkpoints$|experiments/20/searcher/)"
 # Sent by threads, or not in the record; the last comes before or after the checkpoint, as it falls.
 LEFT_OUT = ("metrics", "task/logs", "context_directory", "ack_preemption")
 
 
 @pytest.fixture(scope="module")
-def exchanges() -> list[dict[str, Any]]:
+def exchanges(shared: Path) -> list[dict[str, Any]]:
     """Those of the containers of trial 34: paused after step 40, activated, continued."""
-    if not RECORDED.is_file():
-        pytest.skip("no recorded answers in ../shared")
     first, last = 30, 131  # a trial before it, and others after it, are in the file too
-    found = json.loads(RECORDED.read_text())["exchanges"][first : last + 1]
+    found = json.loads((shared / "golden" / "determined-api.json").read_text())["exchanges"][
+        first : last + 1
+    ]
     found = [x for x in found if x["method"] != "PATCH" and not x["path"].endswith("limit=0")]
     return [x for x in found if re.search(OURS, x["path"].split("?")[0])]
 

@@ -3,6 +3,7 @@ the lines of the log with their levels, the resolved config."""
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import yaml
 
 from tests.cluster.conftest import LAUNCHED, finished
 from tests.cluster.container import Trial
-from tests.conftest import SHARED
 from tests.fakes.master import FakeMaster
 
 TRAINING = {"loss", "learning_rate", "examples_per_second", "epochs"}
@@ -116,20 +116,19 @@ def test_a_continued_experiment_says_its_new_values(trial: Trial) -> None:
     assert master.metadata["notes"] == "of somebody else"
 
 
-BASES = SHARED / "golden" / "determined-answers.json"
-
-
-def policies() -> list[dict[str, str]]:
+@pytest.fixture
+def policies(shared: Path) -> list[dict[str, str]]:
     """Those of all bases that a real master took."""
-    if not BASES.is_file():
-        pytest.skip("no recorded answers in ../shared")
-    bases = json.loads(BASES.read_text())["bases"].values()
+    answers = shared / "golden" / "determined-answers.json"
+    bases = json.loads(answers.read_text())["bases"].values()
     return [policy for base in bases for policy in base.get("log_policies") or ()]
 
 
 @pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED}], indirect=True)
 @pytest.mark.parametrize("launched", ["a wrong key", "no such file"])
-def test_a_mistake_is_an_error_that_the_policies_know(trial: Trial, launched: str) -> None:
+def test_a_mistake_is_an_error_that_the_policies_know(
+    trial: Trial, launched: str, policies: list[dict[str, str]]
+) -> None:
     """In the config's own sections: one line of the hook, before torchrun is there."""
     if launched == "a wrong key":
         trial.config["hyperparameters"]["optimizer"] = "sgdd"
@@ -141,7 +140,7 @@ def test_a_mistake_is_an_error_that_the_policies_know(trial: Trial, launched: st
     lines = done.stderr.splitlines()
     said = [line for line in lines if "train.py: error: " in line]
     assert said and set(levels(said)) == {"ERROR"}
-    known = {p["pattern"]: p["action"] for p in policies()}
+    known = {p["pattern"]: p["action"] for p in policies}
     assert {known[p] for p in known for line in said if re.search(p, line)} == {"cancel_retries"}
     others = [line for line in lines if line not in said]
     assert not [line for line in others for p in known if re.search(p, line)]

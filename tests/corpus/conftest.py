@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from detalbert.corpus import reader, storage
@@ -23,7 +24,6 @@ def corpus_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """(client, faults): moto behind a proxy that can spoil answers."""
-    boto3 = pytest.importorskip("boto3")
     keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
     for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)

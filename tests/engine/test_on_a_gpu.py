@@ -1,6 +1,6 @@
 """Steps on a real GPU: none waits for the device, and two runs have the same bits.
 
-    CUDA_VISIBLE_DEVICES=0 python -m pytest tests/engine/test_on_a_gpu.py
+    CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu
 
 `make test` hides GPUs; test_on_cuda.py holds what shows without one.
 """
@@ -20,7 +20,7 @@ from tests.engine.test_on_cuda import trial_of
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
 WARM_UP, STEPS = 2, 5  # the first steps compile, one for rows of any length
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
 
 FLAGS = """headless no-sandbox disable-gpu disable-quic no-first-run disable-sync
 disable-background-networking disable-component-update""".split()
@@ -15,7 +16,6 @@ disable-background-networking disable-component-update""".split()
 @contextlib.contextmanager
 def chromium(profile: Path, size: str) -> Iterator[Any]:
     """A browser with a window of `size`, "WIDTH,HEIGHT"; without one, the test is skipped."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("no chromium: apt install chromium chromium-driver")
     options = webdriver.ChromeOptions()

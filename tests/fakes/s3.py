@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
 import requests
+from moto.server import ThreadedMotoServer
 
 
 class Faults(ThreadingHTTPServer):
@@ -54,8 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
     """moto, AWS's services in this process; its address."""
-    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"

@@ -204,7 +204,6 @@ def test_check_passes_here_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_check_refuses_gpus_that_torch_does_not_see(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="sees 0 of the container's 1 GPUs"):
         hparams = parse_hparams(TINY["hyperparameters"])
