@@ -24,6 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from detalbert.inference.model import Trained, load_model
 from detalbert.squad import world
 from detalbert.squad.windows import Example, Windows, build_windows
+from tests.fakes.browser import chromium
 from tests.fakes.questions import read_squad
 
 SOAK = 10 if "SOAK" in os.environ else 1
@@ -52,7 +53,7 @@ Train = Callable[..., subprocess.CompletedProcess]
 Script = Callable[[str], list[str]]
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Fixtures whose tests start a process or train a model: `make quick` leaves those tests out.
-STARTS = {"python", "real_python", "cache_dir", "sandbox", "fork"}
+STARTS = {"python", "real_python", "cache_dir", "sandbox", "fork", "browser"}
 
 
 def pytest_configure() -> None:
@@ -184,6 +185,13 @@ def script(python: str, tmp_path: pathlib.Path) -> Script:
         return [python, str(path)]
 
     return command
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium with a window of 1280 x 1000."""
+    with chromium(tmp_path_factory.mktemp("chromium"), "1280,1000") as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,9 @@ from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import LocalRun
-from tests.fakes.browser import chromium
 from tests.inference.test_server import serving_here
 
 Questions = tuple[Example, Example]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("chromium"), "900,1000") as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reports.__main__ import main
-from tests.fakes.browser import chromium
 from tests.fakes.records import TOKEN, FakeRecords
 
 TODAY = ["--today", "2026-11-21"]
@@ -67,12 +65,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert main(["plan", "--pool", *POOLS, *TODAY, "--html", str(found["plan"])]) == 0
     assert main(["scaling", "--published", *TODAY, "--html", str(found["scaling"])]) == 0
     return found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile"), "1280,900") as driver:
-        yield driver
 
 
 def _set_width(browser: Any, width: int, media: str = "screen") -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import pytest
 import yaml
@@ -17,7 +16,6 @@ from reports.__main__ import main
 from reports.plan import mark_front
 from reports.speed import parse_speed
 from tests.conftest import ROOT, TINY
-from tests.fakes.browser import chromium
 
 FEW = "--runs 300 --today 2026-10-01 --hourly 0.05 --wait-seconds 120".split()
 FEW += "--pool p3.2xlarge p3.16xlarge --slots 1 8 64".split()
@@ -155,21 +153,17 @@ def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
     assert b"http" not in pages[0].replace(b"http-equiv", b"")  # it needs nothing from outside
 
 
-def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path):
+def test_the_page_opens_in_a_browser_with_its_tables_and_plots(capsys, tmp_path, browser):
     path = tmp_path / "plan.html"
     assert main(["plan", *FEW, "--deadline", "2", "--html", str(path), "--json"]) == 0
-    with chromium(tmp_path / "profile", "1280,2600") as browser:
-        browser.get(path.as_uri())
-        assert browser.find_element("tag name", "h1").text.startswith("What 264,396 windows")
-        assert "8 x p3.16xlarge" in browser.find_element("tag name", "table").text
-        assert "checkpoint_period" in browser.find_element("tag name", "pre").text
-        sizes = browser.execute_script(
-            "return Array.from(document.images, i => [i.complete, i.naturalWidth, i.clientWidth])"
-        )
-        if os.environ.get("REPORTS_SCREENSHOT"):
-            browser.save_screenshot(os.environ["REPORTS_SCREENSHOT"])
-    assert len(sizes) == 1
-    assert all(done and wide > 100 and shown > 100 for done, wide, shown in sizes)
+    browser.get(path.as_uri())
+    assert browser.find_element("tag name", "h1").text.startswith("What 264,396 windows")
+    assert "8 x p3.16xlarge" in browser.find_element("tag name", "table").text
+    assert "checkpoint_period" in browser.find_element("tag name", "pre").text
+    (image,) = browser.execute_script(
+        "return Array.from(document.images, i => [i.complete, i.naturalWidth, i.clientWidth])"
+    )
+    assert image[0] and image[1] > 100 and image[2] > 100
 
 
 def test_a_language_model_s_plan_is_the_planner_s(capsys) -> None:
