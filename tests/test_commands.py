@@ -1,0 +1,16 @@
+"""Every command starts as a user starts it, in an interpreter of its own."""
+
+import subprocess
+
+import pytest
+
+from tests.conftest import ROOT
+
+MODULES = "benchmarks cluster.check cluster.memory detalbert.inference.register pretrain"
+
+
+@pytest.mark.parametrize("module", [*MODULES.split(), "pretrain.score", "reports", "train"])
+def test_a_command_says_how_it_is_used(module: str, real_python: str) -> None:
+    command = [real_python, "-m", module, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: ") and done.stderr == ""
