@@ -13,4 +13,4 @@ MODULES = "benchmarks cluster.check cluster.memory detalbert.inference.register 
 def test_a_command_says_how_it_is_used(module: str, real_python: str) -> None:
     command = [real_python, "-m", module, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("usage: ") and done.stderr == ""
+    assert done.stdout.startswith("usage: ")
