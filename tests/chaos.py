@@ -5,7 +5,6 @@
     python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
     python -m tests.chaos --pretraining                 # another workload
     python -m tests.chaos --cuts 10 --processes 4 --lm '{shard: 2, tensor: 2}'
-    python -m tests.chaos --pairs 40 --load 2           # no cuts: equal runs, see tests/twins.py
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
 loopback), a full disk (the process's file-size limit), a truncated newest checkpoint, and, with two
@@ -35,7 +34,6 @@ import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
-from tests import twins
 from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.leftovers import Leftovers
@@ -265,13 +263,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
     parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
-    parser.add_argument("--pairs", type=int, metavar="N", help="compare N uncut runs instead")
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside the N runs")
-    parser.add_argument("--bert", action="store_true", help="the N runs train a BERT with dropout")
     arguments = parser.parse_args()
-    if arguments.pairs:
-        of = (arguments.pairs, arguments.load, arguments.processes)
-        return twins.compare(*of, arguments.pretraining, arguments.bert)
     given = {key: vars(arguments)[key] for key in "cuts processes without seed steps".split()}
     found = soak(**given, config=chosen(arguments.pretraining, arguments.lm))
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")

@@ -14,14 +14,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
-from tests.twins import add_to
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -84,6 +83,22 @@ def hashes(output: Path) -> dict[str, str]:
     return {**found, "best": hashlib.sha256(repr(best).encode()).hexdigest()}
 
 
+def add_to(digest: Any, value: Any) -> None:
+    """Update `digest` with nested dicts and lists of tensors and numbers."""
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.cpu().numpy().tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            digest.update(str(key).encode())
+            add_to(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            add_to(digest, item)
+    else:
+        digest.update(repr(value).encode())
+
+
 def of_file(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -98,7 +113,9 @@ def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
     answers = ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"]
     said = run(checkout, ["predict.py", "--model", str(before / "local"), *answers])
     model = str(before / "lm_local")
-    said += run(checkout, ["predict.py", "--model", model, "--prompt", "The", "--max-tokens", "9"])
+    said += run(
+        checkout, ["predict.py", "--model", model, "--prompt", "The", "--max-new-tokens", "9"]
+    )
     found = {"answers": hashlib.sha256(said.encode()).hexdigest()}
     for name in ("local", "lm_local"):
         target = kept / name
@@ -137,10 +154,7 @@ def main() -> int:
         different += report(f"{name}, resumed", hashes(theirs), hashes(resumed))
     if not args.only_before:
         sides = {"before": args.before, "after": ROOT}
-        both = [
-            used(checkout, kept / "before", kept / f"use-{side}")
-            for side, checkout in sides.items()
-        ]
+        both = [used(at, kept / "before", kept / f"use-{side}") for side, at in sides.items()]
         different += report("predicted and exported", *both)
     return 1 if different else 0
 

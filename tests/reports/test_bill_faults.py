@@ -10,18 +10,10 @@ import yaml
 
 from reports.__main__ import main
 from tests.fakes.http import AnswerServer, Request
-from tests.fakes.records import DEFAULT, TOKEN, answer
+from tests.fakes.records import DEFAULT, answer
 
 SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480}
 SPEED |= {"checkpoint_seconds": [1.0]}
-
-
-@pytest.fixture(autouse=True)
-def logged_in(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DET_USER", "ada")
-    monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
-    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)
 
 
 def refusal(capsys: Any, arguments: list[str]) -> str:

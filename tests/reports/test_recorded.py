@@ -8,9 +8,7 @@ import pytest
 
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.records import DEFAULT, answer
-from tests.reports.test_records import logged_in, report
-
-__all__ = ["logged_in"]  # a fixture
+from tests.reports.test_records import report
 
 
 def recorded(shared: Path) -> dict[str, Any]:

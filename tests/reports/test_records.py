@@ -16,13 +16,6 @@ UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
 
 
-@pytest.fixture(autouse=True)
-def logged_in(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))  # no token store of the developer's
-    monkeypatch.setenv("DET_USER", "ada")
-    monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
-
-
 def report(capsys, master: Any, *arguments: str) -> dict:
     command, *more = arguments
     assert main([command, "--master", master.url, *UNTIL, "--json", *more]) == 0

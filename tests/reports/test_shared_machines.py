@@ -13,17 +13,10 @@ from cluster.records import Allocation, Entry, Experiment, Pool, Records, Trial,
 from reports import bills
 from reports.__main__ import main
 from tests.conftest import max_examples
-from tests.fakes.records import ON_DEMAND, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
+from tests.fakes.records import ON_DEMAND, SPOT, Cluster, FakeRecords, Held, Kept, Ran
 
 HOUR = 24.48  # dollars, on demand
 UNTIL = ["--until", "2026-11-21T06:00:00Z", "--today", "2026-11-21"]
-
-
-@pytest.fixture(autouse=True)
-def logged_in(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))  # no token store of the developer's
-    monkeypatch.setenv("DET_USER", "ada")
-    monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
 
 
 def bill(capsys, cluster: Cluster, *arguments: str) -> dict[str, Any]:

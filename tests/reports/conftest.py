@@ -1,0 +1,14 @@
+"""What all tests of reports share."""
+
+import pytest
+
+from tests.fakes.records import TOKEN
+
+
+@pytest.fixture(autouse=True)
+def logged_in(monkeypatch, tmp_path):
+    """As ada, at the fake master, without a pause before another try."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DET_USER", "ada")
+    monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)
