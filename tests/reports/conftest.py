@@ -1,5 +1,6 @@
 """What all tests of reports share."""
 
+import matplotlib.font_manager  # noqa: F401 (its first import asks a process for fonts)
 import pytest
 
 from tests.fakes.records import TOKEN
