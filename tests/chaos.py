@@ -19,7 +19,6 @@ import os
 import random
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -86,27 +85,17 @@ class Soak:
             env={**self.left.env, **metadata},
         )
 
-    def whole(self, output: Path) -> dict[str, float]:
-        """To the end, uncut. Returns seconds: start to first step, in all, a checkpoint, a step."""
-        began = time.monotonic()
+    def whole(self, output: Path) -> float:
+        """To the end, uncut; the seconds of its training."""
         process = self.start(output)
-        opened = first = None
-        lines = []
+        opened, lines = None, []
         for line in process.stdout:
             lines.append(line)
             if line.startswith(OPENED):
                 opened = time.monotonic()
-            elif line.startswith("INFO: step ") and first is None:
-                first = time.monotonic()
         if process.wait() != 0 or opened is None:
             raise SystemExit(f"the run failed ({process.returncode}):\n{''.join(lines)}")
-        speed = json.loads((output / "metrics.json").read_text())["throughput"]
-        return {
-            "start": (first or opened) - began,
-            "training": time.monotonic() - opened,
-            "checkpoint": statistics.median(speed["checkpoint_seconds"] or [0]),
-            "step": speed["training_seconds"] * 8 / max(1, speed["training_windows"]),
-        }
+        return time.monotonic() - opened
 
     def cut(self, output: Path, kind: str, delay: float) -> str | None:
         """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
@@ -222,15 +211,10 @@ def soak(
         trial = Soak(Path(name), processes, without, steps, config)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
         seconds = trial.whole(uncut)
-        print(
-            f"uncut: {seconds['start']:.1f} s from start to the first step's report, "
-            f"{seconds['step'] * 1000:.1f} ms a step, {seconds['checkpoint']:.3f} s a checkpoint, "
-            f"{seconds['training']:.0f} s in all",
-            flush=True,
-        )
+        print(f"uncut: {seconds:.0f} s", flush=True)
         for number in range(1, cuts + 1):
             kind = dice.choice(kinds)
-            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * seconds["training"] / (cuts + 1)))
+            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * seconds / (cuts + 1)))
             if last is None and number == 1:
                 raise SystemExit("the run ended before the first cut: more --steps")
             if last is None:
@@ -239,8 +223,7 @@ def soak(
             newest = list_checkpoints(chopped / "checkpoints")[-1:]
             at = newest[0][0] if newest else 0
             print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
-        last = trial.whole(chopped)
-        print(f"the end: {last['start']:.1f} s from start to the first new step's report")
+        trial.whole(chopped)
         trial.metadata.close()
         return differences(uncut, chopped)
 
