@@ -3,12 +3,10 @@
 # point. It installs what requirements.txt asks for and the image lacks. torch, which was built for
 # the image's CUDA, and the harness, which comes from the cluster, are never replaced. Where all is
 # there, it takes a fraction of a second and no network.
-# It unpacks the embedded model, which is sent packed.
 # Then it checks the config, and says how many threads multi-slot runs begin with.
 # It ends the task with one line: "error" where another try cannot help (the configs' log policy
 # Hook then stops the retries), "unavailable" where it may.
 "${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt <<'EOF_PYTHON' || exit $?
-import lzma
 import os
 import subprocess
 import sys
@@ -41,9 +39,6 @@ def fail(kind, text):
     sys.exit(f"startup-hook.sh: {kind}: {text}; use an image that has it (cluster/Dockerfile)")
 
 
-for packed in Path("embedded").glob("*/*.xz"):
-    if not packed.with_suffix("").exists():
-        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
 lines = (line.split("#")[0].strip() for line in Path(sys.argv[1]).read_text().splitlines())
 wanted = [Requirement(line) for line in lines if line]
 wanted = [one for one in wanted if one.marker is None or one.marker.evaluate()]

@@ -83,9 +83,9 @@ class LocalController(pytorch._PyTorchTrialController):
 
 
 def copy_modules(path: Path, on_cluster: bool) -> None:
-    code, ignored = path / "code", shutil.ignore_patterns("__py*", "*.xz")
-    for package in ("detalbert", "embedded", "lm", "pretrain"):
-        shutil.copytree(HERE / package, code / package, ignore=ignored)
+    code, ignored = path / "code", shutil.ignore_patterns("__py*")
+    for folder in ("detalbert", "embedded", "lm", "pretrain"):
+        shutil.copytree(HERE / folder, code / folder, ignore=ignored)
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)
 

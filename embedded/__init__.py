@@ -1,1 +1,0 @@
-"""A small ALBERT, pretrained for the generated world: the model of a run that names no other."""
