@@ -18,7 +18,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
 import argparse
 import dataclasses
-import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -149,33 +148,29 @@ def refuse(args: argparse.Namespace, flags: Sequence[str], why: str) -> None:
             raise UserError(f"--{flag.replace('_', '-')}: {why}; leave it out")
 
 
-def import_server(name: str) -> Any:
-    """A module with `serve`: not everybody has a web framework."""
+def serve(args: argparse.Namespace, folder: Path) -> None:
+    """Serve until interrupted. Raises UserError without a web framework."""
     try:
-        return importlib.import_module(name)
+        from detalbert.inference import guard, server
     except ImportError as missing:
         raise UserError(
             f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
         ) from None
-
-
-def listening(args: argparse.Namespace) -> tuple[str, int, Any]:
-    """Host, port, and who may ask."""
-    from detalbert.inference.guard import Access
-
-    return args.host, args.port, Access.of(args.host, args.host_name, args.token)
+    model = load_model(str(folder))
+    access = guard.Access.of(args.host, args.host_name, args.token)
+    server.serve(model, choose_threshold(model, args.threshold), args.host, args.port, access)
 
 
 def answer_questions(args: argparse.Namespace, folder: Path) -> None:
-    server = import_server("detalbert.inference.server") if args.serve else None
+    if args.serve:
+        serve(args, folder)
+        return
     context = read_context(args) if args.interactive or args.question is not None else ""
     if args.question is not None:
         check_text("--question", args.question, context)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
-    if server is not None:
-        server.serve(model, threshold, *listening(args))
-    elif args.data is not None:
+    if args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if metrics:
             print(table(metrics))
@@ -192,11 +187,15 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
 
 def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
+    if args.serve:
+        raise UserError(
+            f"--serve: {args.model} is a language model; give --export DIR, then serve DIR with "
+            "`transformers serve` or vLLM"
+        )
     if given and args.prompt is None:
         raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
     from lm.inference import command, export, load
 
-    server = import_server("lm.inference.server") if args.serve else None
     source = load.open_source(folder)
     if args.prompt is not None:
         prompt = args.prompt
@@ -206,8 +205,6 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         command.print_completion(source, prompt, given, args.json)
     elif args.perplexity is not None:
         command.print_perplexity(source, args.perplexity, args.json)
-    elif server is not None:
-        server.serve(load.load_model(source), source.tokenizer, *listening(args))
     else:
         export.export(source, args.export, args.license)
         say_exported(args)

@@ -1,11 +1,10 @@
-"""What the servers of trained models share: one page, bounded requests, errors as one line."""
+"""A server of HTTP: one page, bounded requests, errors as one line."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -100,18 +99,6 @@ def handle_errors(app: FastAPI) -> None:
         return problem(500, "the model failed on this request; the server's log says how")
 
 
-class Server(uvicorn.Server):
-    """Calls `on_exit` at the signal that ends it, before it waits for its requests."""
-
-    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
-        super().__init__(config)
-        self.on_exit = on_exit
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.on_exit()
-        super().handle_exit(sig, frame)
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Raises UserError for an address that the system does not give."""
     try:
@@ -127,12 +114,11 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def run(
-    app: FastAPI, listener: socket.socket, token: bool, on_exit: Callable[[], None] = lambda: None
-) -> None:
+def run(app: FastAPI, listener: socket.socket, token: bool) -> None:
     """Serve until interrupted; requests get 3 s then.
 
-    Args: token: whether clients need one, to say so. on_exit: called in the signal's handler.
+    Args:
+        token: whether clients need one.
     """
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -142,5 +128,5 @@ def run(
     timeouts: dict[str, Any] = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
     config = uvicorn.Config(app, log_level="warning", **timeouts)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
-        Server(config, on_exit).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     print("stopped")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import predict
-from detalbert.inference import find, web
+from detalbert.inference import find
 from lm.inference.load import open_source
 from tests.conftest import ROOT, TINY_LM, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
@@ -119,17 +119,6 @@ def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) 
     assert say(capsys, "--model", exported, *words[2:]) == reply["text"] + "\n"
 
 
-def test_serve_takes_such_a_model(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[Any] = []
-    monkeypatch.setattr(web, "run", lambda *arguments: served.extend(arguments))
-    words = ["--model", str(trained), "--serve", "--port", "8123"]
-    assert predict.main(words) == 0
-    app, listener, *_ = served
-    with listener:
-        assert app.title == "Text completion"
-        assert listener.getsockname() == ("127.0.0.1", 8123)
-
-
 def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "short.txt").write_text("A ship.")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
@@ -143,6 +132,7 @@ def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
         "is a language model; leave it out": ["--data", "generated"],
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
         "--interactive: ": ["--interactive"],
+        "then serve DIR with `transformers serve` or vLLM": ["--serve"],
         "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
         "--seed: only --prompt takes it": ["--perplexity", "generated", "--seed", "1"],
         "the prompt has ": ["--prompt", "Ab-" * 100],
