@@ -3,8 +3,6 @@
 The packages are empty: what is tested is which of them pip is asked for, and what it leaves alone.
 """
 
-import base64
-import hashlib
 import os
 import pathlib
 import re
@@ -24,32 +22,16 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.usefixtures("real_python")
 
 TORCH = "2.7.1+cu126"
-IMAGE = {  # name: version, of an image in which all is there
-    "torch": TORCH,
-    "numpy": "1.26.4",
-    "tokenizers": "0.23.3",
-    "transformers": "5.1.0",
-    "datasets": "4.0.0",
-    "determined": "0.38.1",
-    "torch-optimizer": "0.3.0",
-    "filelock": "3.20.0",
-    "huggingface-hub": "1.0.1",
-    "pyyaml": "6.0.2",
-    "tensorboard": "2.20.0",
-    "tqdm": "4.67.1",
-    "loky": "3.5.6",
-    "psutil": "7.1.0",
-    "nvidia-ml-py": "13.615.71",
-    "pyarrow": "21.0.0",
-    "safetensors": "0.6.2",
-}
+LINES = [line.split("#")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()]
+# name: version, of an image in which all is there, the least that will do.
+IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ]+)", line)}
+IMAGE["torch"] = TORCH
 # What an index would offer, with the torch that a careless `pip install` would take.
 OFFERED: list[tuple[str, str, list[str]]] = [
     ("torch", "2.13.0", []),
     ("numpy", "2.4.6", []),
-    ("tokenizers", "0.23.3", []),
-    ("tqdm", "4.67.1", ["numpy>=1.20"]),
-    ("torch-optimizer", "0.3.0", ["torch>=1.5.0"]),
+    ("tqdm", IMAGE["tqdm"], ["numpy>=1.20"]),
+    ("torch-optimizer", IMAGE["torch-optimizer"], ["torch>=1.5.0"]),
     ("determined", "0.38.1", ["tqdm", "psutil"]),
 ]
 OFFERED += [(name, IMAGE[name], []) for name in IMAGE.keys() - {name for name, *_ in OFFERED}]
@@ -66,17 +48,11 @@ def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> No
         f"{stem}.dist-info/METADATA": meta,
         f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = [f"{path},{digest(text)},{len(text)}" for path, text in files.items()]
-    record.append(f"{stem}.dist-info/RECORD,,")
+    record = [f"{path},," for path in (*files, f"{stem}.dist-info/RECORD")]
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
         archive.writestr(f"{stem}.dist-info/RECORD", "\n".join(record) + "\n")
-
-
-def digest(text: str) -> str:
-    sha = hashlib.sha256(text.encode()).digest()
-    return "sha256=" + base64.urlsafe_b64encode(sha).rstrip(b"=").decode()
 
 
 @pytest.fixture(scope="session")
@@ -118,11 +94,7 @@ class Image:
     """A Python that looks like that of a task image with these packages."""
 
     def __init__(
-        self,
-        folder: pathlib.Path,
-        bare: pathlib.Path,
-        packages: dict[str, str],
-        managed: bool = False,
+        self, folder: pathlib.Path, bare: pathlib.Path, packages: dict[str, str], managed: bool
     ) -> None:
         self.folder = folder / "python"
         if managed:
@@ -176,13 +148,6 @@ def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
     return build
 
 
-def test_requirements_are_those_of_the_image(image: Any) -> None:
-    """The table above names every requirement, or the tests below would prove nothing."""
-    text = (ROOT / "requirements.txt").read_text()
-    names = {line.split(">")[0].split("=")[0] for line in text.splitlines() if line[:1] != "#"}
-    assert names == set(IMAGE)
-
-
 @pytest.mark.parametrize("managed", [False, True])
 def test_nothing_is_done_where_all_is_there(
     managed: bool, image: Any, tmp_path: pathlib.Path
@@ -218,7 +183,6 @@ def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pat
     done = built.hook(wheels)
     assert done.returncode == 0, done.stderr
     after = built.versions()
-    assert after["tqdm"] == "4.67.1" and after["torch-optimizer"] == "0.3.0"
     assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
     assert "installing torch-optimizer>=0.3.0 tqdm>=4.66" in done.stdout
 
@@ -245,12 +209,7 @@ def test_what_cannot_be_had_is_named(image: Any, tmp_path: pathlib.Path) -> None
 def actions(log: str) -> list[str]:
     """What the log policies of the configs do about these lines."""
     policies = yaml.safe_load((ROOT / "configs" / "distributed64.yaml").read_text())["log_policies"]
-    return [
-        policy["action"]
-        for line in log.splitlines()
-        for policy in policies
-        if re.search(policy["pattern"], line)
-    ]
+    return [p["action"] for x in log.splitlines() for p in policies if re.search(p["pattern"], x)]
 
 
 # The first is that of Determined 0.38.1's own image.
