@@ -9,6 +9,18 @@ def test_a_few_cuts_leave_no_trace(real_python: str) -> None:
     assert chaos.soak(cuts=3, processes=1, without="none", seed=5, steps=40) == []
 
 
+RUNS = {"one process": (1, False, None), "two": (2, False, None), "pretraining": (1, True, None)}
+RUNS |= {"a language model": (4, False, "{shard: 2, tensor: 2}")}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", RUNS)
+def test_cuts_in_numbers(name: str, real_python: str) -> None:
+    processes, *kind = RUNS[name]
+    found = chaos.soak(20, processes, "none", seed=1, steps=400, config=chaos.chosen(*kind))
+    assert found == []
+
+
 @pytest.mark.soak
 def test_without_our_randomness_two_ranks_differ(real_python: str) -> None:
     """Determined's own restore gives every rank the chief's generator, so masks change."""

@@ -49,6 +49,7 @@ def test_what_is_not_recorded_is_called_assumed():
     "changes, said",
     [
         ({"on_demand": -1}, "instances.p3.16xlarge.on_demand: -1.0 must be greater than 0"),
+        ({"on_demand": 0}, "instances.p3.16xlarge.on_demand: 0.0 must be greater than 0"),
         ({"on_demand": None}, "instances.p3.16xlarge.on_demand: missing; set it"),
         ({"on_demand": "a lot"}, "expected a number, got 'a lot'"),
         ({"on_demand": float("nan")}, "instances.p3.16xlarge.on_demand: nan is no number"),
@@ -65,6 +66,8 @@ def test_what_is_not_recorded_is_called_assumed():
         ({"slots": True}, "slots: expected a whole number, got True"),
         ({"slots": 4}, "4, but a p3.16xlarge has 8"),
         ({"date": "last week"}, "expected a day"),
+        ({"teraflops": "many"}, "teraflops: expected a number"),
+        ({"interruption": "5-10%"}, "interruption: unknown key"),
         ({"ondemand": 1}, "did you mean 'on_demand'"),
     ],
 )
@@ -76,22 +79,23 @@ def test_a_wrong_price_is_one_line_that_names_the_key(tmp_path, changes, said):
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [", "- 1", "instances: 3", "instances: {x: 1}", "a: 1\ninstances: {}", "\x00"]
+    "text, said",
+    [
+        ("a: [", "not YAML"),
+        ("\x00", "not YAML"),
+        ("- 1", "expected a mapping of keys"),
+        ("", "expected a mapping of keys"),
+        ("instances: 3", "expected"),
+        ("instances: {p3.2xlarge: 7}", "expected keys such as on_demand"),
+        ("regoin: x\ninstances: {}", "did you mean 'region'"),
+        ("instances:\n  a: {}\n  b: {}\n  a: {}\n", "line 4: 'a' is there twice"),
+        ("instances: {a: {slots: 1, slots: 2}}", "'slots' is there twice"),
+    ],
 )
-def test_a_file_that_is_no_price_file_is_refused(tmp_path, text):
+def test_a_file_that_is_no_price_file_is_refused(tmp_path, text, said):
     path = tmp_path / "prices.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"prices\.yaml"):
-        prices.load_prices(path)
-
-
-def test_a_key_that_stands_twice_is_refused(tmp_path):
-    path = tmp_path / "prices.yaml"
-    path.write_text("instances:\n  a: {slots: 1}\n  b: {slots: 1}\n  a: {slots: 2}\n")
-    with pytest.raises(UserError, match="line 4: 'a' is there twice"):
-        prices.load_prices(path)
-    path.write_text("instances: {a: {slots: 1, slots: 2}}")
-    with pytest.raises(UserError, match="'slots' is there twice"):
+    with pytest.raises(UserError, match=r"prices\.yaml.*" + said):
         prices.load_prices(path)
 
 

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 
+from detalbert.engine.handover import Unsharded
+from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up
 from lm.layout import Layout, make_mesh
@@ -106,3 +108,21 @@ def before_any_step(folder: Path) -> list[bool]:
 
 def test_an_optimizer_that_took_no_step_counts_none(tmp_path: Path) -> None:
     assert start(before_any_step, 1, tmp_path, tmp_path)[0] == [True]
+
+
+def said_at_a_save(layout: Layout) -> str:
+    """What is said when Determined's own loop, which saves the chief's part alone, begins."""
+    model = build_model(tiny("llama"), make_mesh(layout, CPU), seed=7)
+    try:
+        Unsharded(model).on_checkpoint_save_start({})
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("layout, split", [(TWO, True), (Layout(replicate=2), False)])
+def test_a_model_in_parts_is_not_saved_as_a_whole(
+    tmp_path: Path, layout: Layout, split: bool
+) -> None:
+    for said in start(said_at_a_save, 2, tmp_path, layout):
+        assert ("is split over processes and would be saved in part" in said) == split

@@ -1,14 +1,18 @@
-"""The same training at every layout: initial bits, first gradients, losses, against the library."""
+"""The same training at every layout: initial bits, first gradients, losses, against the library;
+fp16's loss scaling over shards."""
 
 import math
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from lm.layout import Layout
+from lm.gradients import accumulate, clip
+from lm.layout import Layout, make_mesh
+from lm.model import build_model
 from tests.lm import ranks
-from tests.lm.ranks import Case, Trained
+from tests.lm.ranks import CPU, Case, Trained, rows_of, tiny, whole, windows
 
 pytestmark = pytest.mark.usefixtures("fork")
 
@@ -51,3 +55,35 @@ def test_a_layout_trains_as_the_library_does(
         assert max(abs(a - b) for a, b in zip(ours.losses, expected.losses, strict=True)) <= 1e-4
         assert len(set(ours.losses)) == CASES[case].steps
         assert all(other[case].losses == ours.losses for other in everywhere)
+
+
+TWO = Layout(shard=2)
+
+
+def steps(spoilt: bool) -> tuple[dict[str, torch.Tensor], float]:
+    """Weights before and after a step whose gradient may be infinite on rank 1; the scale."""
+    model = build_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    first = {name: whole(p) for name, p in model.named_parameters()}
+    rank = dist.get_rank()
+    share = windows(0, 8)[rank::2]
+    accumulate(model, rows_of(share, 2), TWO, lambda loss: scaler.scale(loss).backward())
+    if spoilt and rank == 1:
+        next(model.parameters()).grad.to_local()[0] = float("inf")
+    scaler.unscale_(optimizer)
+    clip(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    moved = {name: whole(p) - first[name] for name, p in model.named_parameters()}
+    return moved, scaler.get_scale()
+
+
+def test_an_infinity_in_one_shard_skips_the_step_on_every_process(tmp_path: Path) -> None:
+    for spoilt, scale in ((False, 2.0**10), (True, 2.0**9)):
+        folder = tmp_path / str(spoilt)
+        folder.mkdir()
+        for moved, after in ranks.start(steps, 2, folder, spoilt):
+            assert after == scale
+            assert any(bool(change.any()) for change in moved.values()) != spoilt
+            assert all(bool(change.isfinite().all()) for change in moved.values())

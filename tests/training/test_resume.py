@@ -22,6 +22,7 @@ from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
 from tests import chaos
 from tests.conftest import NO_DROPOUT, TINY, Train, settings
+from tests.fakes.no_models import Evil
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
 
 
@@ -178,23 +179,18 @@ def test_another_format_is_refused(finished: Path, copied: Path, capsys: Any) ->
     refused(finished / "tiny.yaml", copied, "checkpoint format 99", capsys)
 
 
-class Foreign:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("foreign-code-ran",)
-
-
 @pytest.mark.parametrize("name", ["state_dict.pth", "trial_state.pkl"])
 def test_a_pickle_with_a_foreign_class_is_refused(
     name: str, finished: Path, copied: Path, capsys: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     checkpoint = newest(copied)
     if name == "state_dict.pth":
-        torch.save({"models_state_dict": Foreign()}, checkpoint / name)
+        torch.save({"models_state_dict": Evil()}, checkpoint / name)
     else:
-        (checkpoint / name).write_bytes(pickle.dumps({"batches_trained": Foreign()}))
+        (checkpoint / name).write_bytes(pickle.dumps({"batches_trained": Evil()}))
     rewrite(checkpoint)
-    assert "mkdir" in refusal(capsys, finished / "tiny.yaml", copied)
-    assert not list(Path.cwd().glob("foreign-code-ran"))
+    assert "system" in refusal(capsys, finished / "tiny.yaml", copied)
+    assert not Path("pwned").exists()
 
 
 def test_weights_of_another_model_are_refused(finished: Path, copied: Path, capsys: Any) -> None:
