@@ -76,8 +76,10 @@ def open_source(folder: Path) -> Source:
         facts = _checkpoint_facts(folder) if sharded else _json(folder / SETTINGS)
     except DAMAGE as error:
         raise _no_model(folder, error) from None
-    positions = getattr(config, "max_position_embeddings", None) or 1024
-    values = facts.get("hyperparameters") or {"max_seq_length": min(1024, positions)}
+    positions = getattr(config, "max_position_embeddings", None)
+    values = facts.get("hyperparameters") or {
+        "max_seq_length": min(filter(None, (1024, positions)))
+    }
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
     steps, scores = facts.get("steps"), facts.get("scores") or {}

@@ -19,21 +19,15 @@ import pytest
 import torch
 import torch._dynamo  # before torch is patched: it looks at what it finds
 import torch.nn.functional as F
-from determined import core
+import yaml
 from torch._subclasses import fake_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from detalbert.engine.precision import resolve_precision
-from detalbert.engine.trial import StepTrial
-from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.local import trial_context
-from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
-from detalbert.training.workload import Training
 from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING, configured
-from workloads import choose
+from tests.engine.trials import trial_of
 
 GPU = torch.device("cuda", 0)
 CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16, (9, 0): torch.bfloat16}
@@ -177,23 +171,6 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
 
 
-@contextlib.contextmanager
-def trial_of(config: dict[str, Any], folder: Path) -> Iterator[StepTrial]:
-    """The trial of a config, on the CPU."""
-    workload = choose(config)
-    hparams = workload.read(config, config["hyperparameters"])
-    training = Training.load(workload, config, hparams, seed=42)
-    alone = core.DummyDistributedContext()
-    metrics = RunMetrics(folder, training.config["searcher"])
-    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
-    told = checkpoints, metrics, StopRequest(alone), training.config
-    with trial_context(alone, *told, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
-        trial = training.trial(context)
-        trial.meter.reset()
-        yield trial
-
-
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_step_and_a_validation(
@@ -206,8 +183,9 @@ def test_a_step_and_a_validation(
     half, config = CAPABILITIES[capability], configured(WORKLOADS[workload], cache_dir)
     config["hyperparameters"] |= {"num_workers": 0, "compile": False}
     config["hyperparameters"]["model_config"].update(NO_DROPOUT)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(trial_of(config, tmp_path))
+        trial = stack.enter_context(trial_of(tmp_path / "config.yaml"))
         rows = next(iter(trial.build_training_data_loader()))
         held_out = next(iter(trial.build_validation_data_loader()))
         mode = stack.enter_context(gpu(capability, monkeypatch))

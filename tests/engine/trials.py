@@ -9,22 +9,23 @@ import torch
 import yaml
 from determined import core
 
-from detalbert.settings.hparams import parse_hparams
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 from detalbert.training.workload import Training
-from model_def import FINE_TUNING, SquadTrial
+from model_def import SquadTrial
+from workloads import choose
 
 
 @contextlib.contextmanager
-def trial_of(config_file: Path, **changes: Any) -> Iterator[SquadTrial]:
-    """The trial of a config with these hyperparameters changed."""
+def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
+    """The trial of a config, of any workload, with these hyperparameters changed; on the CPU."""
     config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
-    hparams = parse_hparams(config["hyperparameters"])
-    training = Training.load(FINE_TUNING, config, hparams, seed=42)
+    workload = choose(config)
+    hparams = workload.read(config, config["hyperparameters"])
+    training = Training.load(workload, config, hparams, seed=42)
     alone, config = core.DummyDistributedContext(), training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     checkpoints = LocalCheckpoints(alone, metrics, {}, {})

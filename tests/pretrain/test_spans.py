@@ -60,7 +60,7 @@ def is_part_of(some: np.ndarray, tokens: np.ndarray) -> bool:
 def test_holes_are_whole_words_and_one_in_ten_is_not_there() -> None:
     """Words of two pieces, each word twice, in two sentences of ten words."""
     rng = np.random.default_rng(0)
-    absent, sizes = 0, []
+    absent, sizes, asked = 0, [], []
     for _ in range(4000):
         words = np.concatenate([rng.permutation(10), rng.permutation(10)])[:, None]
         tokens = np.concatenate([words + 5, words + 15], axis=1).ravel()
@@ -68,11 +68,13 @@ def test_holes_are_whole_words_and_one_in_ten_is_not_there() -> None:
         if cloze is None:
             continue
         absent += cloze.first < 0
+        asked.append(len(cloze.query) // 2)
         if cloze.first >= 0:
             assert cloze.passage[cloze.first] < 15 <= cloze.passage[cloze.last]
             sizes.append((cloze.last + 1 - cloze.first) // 2)
     assert absent + len(sizes) > 3500
     assert absent / (absent + len(sizes)) == pytest.approx(0.1, abs=0.02)
+    assert np.mean(asked) == pytest.approx(6, abs=0.3)  # words of a query
     shares = np.bincount(sizes, minlength=5) / len(sizes)
     assert shares == pytest.approx([0, 0.5, 0.25, 0.25, 0], abs=0.06)
 

@@ -16,9 +16,11 @@ from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
+from pretrain.objectives import order_losses, token_losses
 from pretrain.trial import build_model as pretrain_model
 from tests import chaos
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Script, Train, configured, settings
+from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 
 
@@ -122,6 +124,18 @@ def test_two_slots_and_small_micro_batches_compute_the_same(
         torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-5)
     scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
     assert scores[0]["best"]["loss"] == pytest.approx(scores[1]["best"]["loss"], rel=1e-4)
+
+
+def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None:
+    shape = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
+    change(config, max_tokens_per_forward=4096, model_config=shape)
+    with trial_of(config) as trial:
+        (row,) = rows = first_batch(trial)
+        trial.begin_step(rows)
+        mlm, sop = trial.forward(row)
+        pairs = (row["sop_labels"] >= 0).sum()
+        wanted = token_losses(mlm, row).mean() + order_losses(sop, row).sum() / pairs
+        torch.testing.assert_close(trial.row_loss(row), wanted)
 
 
 BAD: dict[str, Any] = {

@@ -108,3 +108,4 @@ def test_every_series_of_a_plot_has_its_own_look(pages, name):
         legend = svg.partition('id="legend_1"')[2]
         looks = re.findall(r'xlink:href="#(m\w+)"[^>]*style="([^"]*)"', legend)
         assert len(looks) == len(set(looks)), looks
+    assert name != "cost" or "<!-- training -->" in legend

@@ -145,6 +145,7 @@ BAD = {
     "names.csv": ("q,c\n1,2\n", "not CSV with columns question and context"),
     "short.csv": ("question,context\nWho?\n", "question 1: its context is empty"),
     "field.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 2), "field larger than"),
+    "context.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 1), "1,000,000 at most"),
     "question.csv": ("question,context\n,Ada\n", "question 1: it has no text"),
 }
 
