@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import coverage
 import pytest
@@ -69,12 +69,15 @@ def find_faults(root: Path) -> Iterator[Fault]:
             for node in ast_nodes(tree):
                 for start, _ in operator.mutation_positions(node):
                     # Numbers are two fifths of all places, and many are sizes and seconds.
-                    if _in_function(node) and (name != "NumberReplacer" or occurrence % 4 == 0):
+                    if _can_show(node) and (name != "NumberReplacer" or occurrence % 4 == 0):
                         yield Fault(path, start[0], name, occurrence)
                     occurrence += 1
 
 
-def _in_function(node: object) -> bool:
+def _can_show(node: Any) -> bool:
+    """Whether it is in a function, and no argument of `zip` or `print` that changes no result."""
+    if node.parent.type == "argument" and node.parent.children[0].value in ("strict", "flush"):
+        return False
     while node := getattr(node, "parent", None):
         if getattr(node, "type", "") == "suite" and node.parent.type == "funcdef":
             return True

@@ -1,5 +1,6 @@
 """An exported folder: the plain library's logits, our own answers, and a card that says enough."""
 
+import dataclasses
 import json
 from importlib import metadata
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: P
     text = (folder / "README.md").read_text()
     _, front, body = text.split("---\n", 2)
     facts = yaml.safe_load(front)
+    assert "base_model" not in facts  # it is shipped, not of a hub
     assert facts["license"] == "apache-2.0" and facts["pipeline_tag"] == "question-answering"
     best = local_run.best
     for said in (
@@ -105,7 +107,9 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: P
 
 def test_squad_brings_its_licence(model: Trained) -> None:
     squad = model._replace(data={"train": "train-v2.0.json", "validation": "/x/dev-v2.0.json"})
-    card = model_card.card(squad._replace(scores={}), "unknown")
+    base = dataclasses.replace(model.hparams, model="albert-base-v2")
+    card = model_card.card(squad._replace(scores={}, hparams=base), "unknown")
+    assert "\nbase_model: albert-base-v2\n" in card
     assert "SQuAD: cc-by-sa-4.0" in card and "Not validated" in card and "/x/" not in card
     assert "datasets:\n- rajpurkar/squad_v2" in card
 
