@@ -76,7 +76,7 @@ def find_faults(root: Path) -> Iterator[Fault]:
 
 def _can_show(node: Any) -> bool:
     """Whether it is in a function, and no argument of `zip` or `print` that changes no result."""
-    if node.parent.type == "argument" and node.parent.children[0].value in ("strict", "flush"):
+    if node.parent.type == "argument" and node.parent.get_first_leaf().value in ("strict", "flush"):
         return False
     while node := getattr(node, "parent", None):
         if getattr(node, "type", "") == "suite" and node.parent.type == "funcdef":
