@@ -39,12 +39,12 @@ def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
 ) -> None:
     in_chunks(monkeypatch, size)
     some = examples[:120]
-    hparams = model.hparams
     windows = build_windows(some, model.tokenizer, 96, 32, 24)  # several to a question
     assert len(windows) > len(some)
+    budget = 500
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
-    model = model._replace(hparams=dataclasses.replace(hparams, **sizes))
-    budget = hparams.max_tokens_per_forward
+    hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=budget, **sizes)
+    model = model._replace(hparams=hparams)
     shares = validation_rows(windows, budget)
     whole = [row for share in shares for row in pack_rows(windows, share, budget)]
     parts = [some[at : at + size] for at in range(0, len(some), size)]

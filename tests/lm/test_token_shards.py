@@ -1,5 +1,6 @@
 """Documents -> token shards: the very text; the same bytes however and from what they are made."""
 
+import dataclasses
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lm.data
 from detalbert.corpus import chunks, writer
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.reader import Shards
@@ -226,12 +228,18 @@ def test_nothing_is_held_out_of_little_text(tmp_path: Path) -> None:
         load_text(documents_config(tmp_path / "a.txt", tmp_path, tokenizer=str(tmp_path / "t")), 8)
 
 
-def test_an_own_tokenizer_loses_nothing(tmp_path: Path) -> None:
+def test_an_own_tokenizer_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     path = write_lines(tmp_path / "a.jsonl.zst", [*TEXTS, "".join(ODD)])
     data = documents_config(path, tmp_path, tokenizer=None, vocab_size=350)
     tokenizer = load_tokenizer(data)
     assert len(tokenizer) == 350 and tokenizer.eos_token == tokenizer.bos_token == "<|endoftext|>"
     assert load_tokenizer(data).name_or_path == tokenizer.name_or_path
+    held_out: list[float] = []
+    monkeypatch.setattr(lm.data, "named_tokenizer", lambda _: None)
+    monkeypatch.setattr(lm.data, "own_byte_tokenizer", lambda _, n, held, at: held_out.append(held))
+    for validation in (None, str(path)):
+        load_tokenizer(dataclasses.replace(data, validation_documents=validation))
+    assert held_out == [data.validation_fraction, 0.0]
     for text in ["".join(ODD), "中文\x07"]:
         assert tokenizer.decode(tokenizer.backend_tokenizer.encode(text).ids) == text
 

@@ -20,6 +20,7 @@ from cluster.prices import PRICE_FILE, load_prices
 from reports import runs
 from reports.__main__ import main
 from reports.cost import cost_report
+from reports.report import Table
 from reports.run import Run
 from reports.scaling import efficiency
 from tests.conftest import ROOT
@@ -173,6 +174,8 @@ def test_markdown_has_a_row_per_run(capsys):
     cells = [[cell.strip() for cell in line] for line in lines]
     (row,) = (row for row in cells if row[1:2] == ["published, 64 GPUs"])
     assert row[2:8] == ["8 x p3.16xlarge", "64", "spot", "92.75", "0.80", "0.80"]
+    table = Table("t", pd.DataFrame({"run": [r"a\|b"]}))
+    assert r"a\\|b" in table.text("pipe") and r"a\|b" in table.text("simple")
 
 
 def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
