@@ -14,7 +14,6 @@ Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timi
 
 import argparse
 import copy
-import json
 import os
 import random
 import resource
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
@@ -36,6 +34,7 @@ from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.leftovers import Leftovers
+from tests.same_bits import differences
 
 OPENED = ("INFO: periods", "INFO: resumed at")  # a start has read what it needs
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
@@ -157,42 +156,6 @@ def truncate_newest(checkpoints: Path) -> None:
     if len(found) > 1:
         weights = max(found[-1][1].iterdir(), key=lambda path: path.stat().st_size)
         os.truncate(weights, weights.stat().st_size // 2)
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """What is not identical between the ends of two runs."""
-    newest = [list_checkpoints(output / "checkpoints")[-1][1] for output in (one, other)]
-    found = unequal_parts(*newest)
-    for name in ("predictions.json", "null_odds.json"):
-        contents = [
-            (output / name).read_bytes() for output in (one, other) if (output / name).is_file()
-        ]
-        if len(contents) == 1 or len(set(contents)) > 1:  # pretraining leaves none
-            found.append(name)
-    metrics = [json.loads((output / "metrics.json").read_text()) for output in (one, other)]
-    unequal = [part for part in ("best", "last") if metrics[0][part] != metrics[1][part]]
-    return [*found, *(f"metrics.json {part}" for part in unequal)]
-
-
-def unequal_parts(one: Path, other: Path) -> list[str]:
-    """What differs between two checkpoints: parts of Determined's, or files of a sharded one's."""
-    shards = [{path.name: path.read_bytes() for path in at.glob("*.distcp")} for at in (one, other)]
-    if names := sorted(shards[0].keys() | shards[1].keys()):
-        return [name for name in names if shards[0].get(name) != shards[1].get(name)]
-    states = [torch.load(path / "state_dict.pth", weights_only=True) for path in (one, other)]
-    parts = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
-    return [part for part in parts if not same(states[0][part], states[1][part])]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal to the last bit, tensors by `torch.equal`."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def soak(

@@ -67,34 +67,50 @@ def run(checkout: Path, words: list[str]) -> str:
 
 
 def hashes(output: Path) -> dict[str, str]:
-    """SHA-256 by part of a run's last checkpoint and of what it predicted."""
-    newest = list_checkpoints(output / "checkpoints")[-1][1]
-    found = {path.name: of_file(path) for path in sorted(newest.glob("*.distcp"))}
-    if not found:
-        state = torch.load(newest / "state_dict.pth", weights_only=True)
-        for part in PARTS:
-            digest = hashlib.sha256()
-            add_to(digest, state[part])
-            found[part] = digest.hexdigest()
+    """SHA-256 by part of a run's last checkpoint, of its scores and of what it predicted."""
+    found = of_checkpoint(list_checkpoints(output / "checkpoints")[-1][1])
     for name in ("predictions.json", "null_odds.json"):
-        if (output / name).is_file():
+        if (output / name).is_file():  # fine-tuning leaves them
             found[name] = of_file(output / name)
-    best = json.loads((output / "metrics.json").read_text())["best"]
-    return {**found, "best": hashlib.sha256(repr(best).encode()).hexdigest()}
+    metrics = json.loads((output / "metrics.json").read_text())
+    return {**found, "best": of_value(metrics["best"]), "last": of_value(metrics["last"])}
 
 
-def add_to(digest: Any, value: Any) -> None:
-    """Update `digest` with nested dicts and lists of tensors and numbers."""
+def differences(one: Path, other: Path) -> list[str]:
+    """The names of what differs between the ends of two runs."""
+    sides = hashes(one), hashes(other)
+    return sorted(
+        k for k in sides[0].keys() | sides[1].keys() if sides[0].get(k) != sides[1].get(k)
+    )
+
+
+def of_checkpoint(folder: Path) -> dict[str, str]:
+    """SHA-256 by part: weights, optimizer and schedule, or the files of a sharded model."""
+    files = {path.name: of_file(path) for path in sorted(folder.glob("*.distcp"))}
+    if files:
+        return files
+    state = torch.load(folder / "state_dict.pth", weights_only=True)
+    return {part: of_value(state[part]) for part in PARTS}
+
+
+def of_value(value: Any) -> str:
+    """SHA-256 of nested dicts and lists of tensors, numbers and text."""
+    digest = hashlib.sha256()
+    _add(digest, value)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.cpu().numpy().tobytes())
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             digest.update(str(key).encode())
-            add_to(digest, value[key])
+            _add(digest, value[key])
     elif isinstance(value, (list, tuple)):
         for item in value:
-            add_to(digest, item)
+            _add(digest, item)
     else:
         digest.update(repr(value).encode())
 

@@ -9,9 +9,9 @@ import yaml
 
 import train
 from detalbert.training.resume import read_manifest
-from tests import chaos
 from tests.conftest import ROOT, TINY
 from tests.fakes.runs import cut_and_go_on, newest, run
+from tests.same_bits import differences
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
@@ -36,6 +36,6 @@ def test_the_example_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.Monk
     config.write_text(yaml.safe_dump(content))
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=21)
-    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
     losses = [v["loss"] for v in read_manifest(newest(tmp_path / "cut"))["validations"]]
     assert len(losses) == 4 and losses[-1] < losses[0] / 2

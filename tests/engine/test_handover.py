@@ -13,10 +13,10 @@ from detalbert.engine import handover, threads
 from detalbert.engine.optim import lr_factor
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
-from tests import chaos
 from tests.conftest import settings
 from tests.engine.trials import one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
+from tests.same_bits import differences, of_value
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -90,7 +90,7 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
     for cores, out in outs.items():
         machine(monkeypatch, cores, float(cores))
         assert run(config, out, *more) == 0
-    assert chaos.differences(outs[1], outs[2]) != []  # or there is nothing to keep
+    assert differences(outs[1], outs[2]) != []  # or there is nothing to keep
     for began, now in ((2, 1), (1, 2)):
         cut = tmp_path / f"cut {began}"
         machine(monkeypatch, began, float(began))
@@ -107,7 +107,7 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
             )
             assert "this machine has 1 core(s)" in said(shown)
         assert ("threads   " in shown) == (now < began)
-        assert chaos.differences(outs[began], cut) == []
+        assert differences(outs[began], cut) == []
 
 
 def test_another_number_that_the_config_names_is_taken_and_told(
@@ -140,7 +140,8 @@ def test_of_another_trial_only_the_weights_are_taken(
         trial.model.load_state_dict(state["models_state_dict"][0])
         trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
         trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
-        assert chaos.same(before, (trial.optimizer.state_dict(), trial.schedule.state_dict()))
+        after = trial.optimizer.state_dict(), trial.schedule.state_dict()
+        assert of_value(before) == of_value(after)
         assert trial.handover.threads == 1
         assert "warm start    another trial's weights" in capsys.readouterr().err
         trial.meter.reset()
@@ -164,10 +165,10 @@ def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, tmp_
     with trial_of(tiny_config) as trial:
         trial.handover.on_trial_startup(12, "some uuid")
         trial.handover.on_checkpoint_load_start(same)
-        assert all(chaos.same(same[part], state[part]) for part in PARTS)
+        assert all(of_value(same[part]) == of_value(state[part]) for part in PARTS)
         trial.handover.trial = 11  # on a cluster
         trial.handover.on_checkpoint_load_start(old)
-        assert all(chaos.same(old[part], state[part]) for part in PARTS)
+        assert all(of_value(old[part]) == of_value(state[part]) for part in PARTS)
         trial.handover.on_trial_startup(0, "some uuid")  # Determined's word for a warm start
         trial.handover.on_checkpoint_load_start(old)
         assert old["optimizers_state_dict"][0]["state"] == {}

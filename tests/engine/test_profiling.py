@@ -11,9 +11,9 @@ import yaml
 
 from detalbert.engine.profiling import ROWS, StepProfile
 from detalbert.errors import UserError
-from tests import chaos
 from tests.conftest import TINY_PRETRAINING, configured, settings
 from tests.fakes.runs import refusal, run, stop_after
+from tests.same_bits import differences
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def test_a_profile_is_written_and_changes_no_bit(config: Path, tmp_path: Path, c
     assert "enumerate(DataLoader)" in shown and "USDT" not in shown
     (path,) = map(Path, re.findall("^INFO: trace: (.*)$", shown, re.M))
     assert path.parent == tmp_path / "with" / "tensorboard" and path.name.endswith(".pt.trace.json")
-    assert chaos.differences(tmp_path / "without", tmp_path / "with") == []
+    assert differences(tmp_path / "without", tmp_path / "with") == []
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import yaml
 from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
-from tests import chaos
 from tests.conftest import TINY_LM, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
+from tests.same_bits import differences
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_cut_and_gone_on_is_the_same_run(
 ) -> None:
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=6)
-    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
     other = change(config, max_steps=12, base_learning_rate=2e-2)
     assert run(other, tmp_path / "other") == 0
-    assert chaos.differences(tmp_path / "uncut", tmp_path / "other") != []
+    assert differences(tmp_path / "uncut", tmp_path / "other") != []
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_two_processes_cut_and_gone_on_are_the_same_run(
     again = back_to(two / "out", 4, tmp_path / "again")
     done = train("--config", two / "lm.yaml", "--output-dir", again, processes=2)
     assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
-    assert chaos.differences(two / "out", again) == []
+    assert differences(two / "out", again) == []
 
 
 def test_a_damaged_part_is_passed_over(two: Path, tmp_path: Path, capsys: Any) -> None:

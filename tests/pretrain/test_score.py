@@ -15,10 +15,10 @@ import yaml
 import train
 from detalbert.training.folder import claim_folder
 from pretrain import score
-from tests import chaos
 from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.runs import run, wait_for
+from tests.same_bits import differences
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
     assert all(third[name] == last[name] for name in ("mlm_accuracy", "sop_accuracy"))
     hand, model = tmp_path / "hand", pretrained / "checkpoints" / "step-00000012"
     assert run(recipe, hand, "--set", f"hyperparameters.model={model}") == 0
-    assert chaos.differences(hand, out / "step-00000012") == []
+    assert differences(hand, out / "step-00000012") == []
     best = json.loads((hand / "metrics.json").read_text())["best"]
     assert all(third[name] == best[name] for name in ("exact", "f1")) and third["f1"] > 0
     table = (out / "scores.md").read_text()

@@ -18,10 +18,10 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, token_losses
 from pretrain.trial import build_model as pretrain_model
-from tests import chaos
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Script, Train, configured, settings
 from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
+from tests.same_bits import differences
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_stopped_run_continues_exactly(
     change(config, max_steps=24, num_workers=1, max_tokens_per_forward=128, span_fraction=0.4)
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=11)
-    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 def test_without_the_position_it_would_be_another_run(
@@ -104,7 +104,7 @@ def test_without_the_position_it_would_be_another_run(
     monkeypatch.setattr(trial, "train_loader", lambda *a, **k: loader(*a, **{**k, "first_step": 0}))
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=5)
-    assert "models_state_dict" in chaos.differences(tmp_path / "uncut", tmp_path / "cut")
+    assert "models_state_dict" in differences(tmp_path / "uncut", tmp_path / "cut")
 
 
 def test_two_slots_and_small_micro_batches_compute_the_same(

@@ -20,10 +20,10 @@ from detalbert.training import checkpoints
 from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
 from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
-from tests import chaos
 from tests.conftest import NO_DROPOUT, TINY, Train, settings
 from tests.fakes.no_models import Evil
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
+from tests.same_bits import differences, of_value
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     assert "INFO: asked to stop by SIGTERM; a checkpoint follows\n" in said
     assert "INFO: stopped after step 12; " in said and "run the same command again" in said
     assert "INFO: resumed at step 12 of 24 from " in said
-    assert chaos.differences(tmp_path / "uncut", tmp_path / "cut") == []
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
     first, second = json.loads((tmp_path / "cut/metrics.json").read_text())["throughput"]["starts"]
     assert first["start"] < first["end"] < second["start"] < second["end"]
 
@@ -64,7 +64,7 @@ def test_without_its_parts_it_would_be_another_run(
             model_def, "train_loader", lambda *a, **k: loader(*a, **{**k, "first_step": 0})
         )
     cut_and_go_on(exact_config, tmp_path / "cut", monkeypatch, at=11)
-    assert "models_state_dict" in chaos.differences(tmp_path / "uncut", tmp_path / "cut")
+    assert "models_state_dict" in differences(tmp_path / "uncut", tmp_path / "cut")
 
 
 def test_one_slot_then_two(
@@ -112,7 +112,7 @@ def test_never_starts_over_and_deletes_nothing(finished: Path, copied: Path) -> 
 def test_a_checkpoint_by_its_path(finished: Path, copied: Path, tmp_path: Path) -> None:
     middle = list_checkpoints(copied / "checkpoints")[1][1]
     assert run(finished / "tiny.yaml", tmp_path / "other", "--resume", middle) == 0
-    assert chaos.differences(finished / "out", tmp_path / "other") == []
+    assert differences(finished / "out", tmp_path / "other") == []
 
 
 def damage_weights(path: Path) -> None:
@@ -226,7 +226,7 @@ def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPa
     path = newest(finished / "out")
     trial = load_trial_from_checkpoint_path(str(path), trial_class=model_def.SquadTrial)
     saved = read_weights(path / "state_dict.pth")
-    assert chaos.same(dict(trial.model.state_dict()), dict(saved))
+    assert of_value(dict(trial.model.state_dict())) == of_value(dict(saved))
 
 
 def test_a_cut_while_writing_leaves_the_one_before(
