@@ -2,90 +2,63 @@
 
     python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
-Each turn starts a process for either side on the same questions: windows, training, validation,
-answers and the model on disk. Same weights, batch size, steps and optimizer, fp32 (bf16 on a GPU);
-order and dropout masks are each side's own, so the scores are shown and not compared.
+Each turn starts a process for either side: same weights, batches, steps and optimizer, fp32 (bf16
+on a GPU). Order and dropout masks are each side's own, so scores are shown and not compared.
 """
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from benchmarks.measure import ROOT, SEARCHER, Different, Options, interleave, rates, ratio_of
+from benchmarks.measure import SEARCHER, compare, interleave, run_python
 from detalbert.errors import UserError
 
 TRAIN = 600  # questions, without --examples; half as many to validate
-BATCH, RATE, EPOCHS, WARMUP = 12, 3e-5, 1, 0.1
 
 
-def run(*command: str) -> None:
-    """Run Python with these words; Different, with the end of its output, if it fails."""
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise Different(f"{' '.join(command[:2])}: status {done.returncode}: {done.stderr[-500:]}")
+def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
+    """Return the experiment that both sides read."""
+    hyperparameters = {"model": str(options.model), "optimizer": "adamw", "epochs": 1}
+    hyperparameters |= {"global_batch_size": 12, "base_batch_size": 12}
+    hyperparameters |= {"base_learning_rate": 3e-5, "warmup_fraction": 0.1}
+    hyperparameters["precision"] = "bf16" if torch.cuda.is_available() else "fp32"
+    data: dict[str, Any] = {"cache_dir": str(folder / "cache")}
+    for split, name, count in (("train", "train", train), ("validation", "dev", train // 2)):
+        data[split] = str(options.data / f"{name}.json")
+        data[f"max_{split}_examples"] = count
+    config = {"name": "finetune", "entrypoint": "python3 train.py", "searcher": SEARCHER}
+    config |= {"data": data, "resources": {"slots_per_trial": 1}}
+    return {**config, "hyperparameters": hyperparameters}
 
 
-def write_settings(model: Path, data: Path, counts: dict[str, int], folder: Path) -> None:
-    """Write ours.yaml and peer.json into `folder`, and the first questions of both files."""
-    files = {}
-    for name, count in counts.items():
-        articles, kept = json.loads((data / f"{name}.json").read_text())["data"], list[Any]()
-        for paragraph in (p for article in articles for p in article["paragraphs"]):
-            left = count - sum(len(p["qas"]) for p in kept)
-            kept.append({**paragraph, "qas": paragraph["qas"][:left]})
-        files[name] = folder / f"{name}.json"
-        files[name].write_text(json.dumps({"data": [{"title": "some", "paragraphs": kept}]}))
-    splits = {"train": str(files["train"]), "validation": str(files["dev"])}
-    hyperparameters = {
-        "model": str(model),
-        "global_batch_size": BATCH,
-        "base_batch_size": BATCH,
-        "base_learning_rate": RATE,
-        "epochs": EPOCHS,
-        "warmup_fraction": WARMUP,
-        "optimizer": "adamw",
-        "precision": "bf16" if torch.cuda.is_available() else "fp32",
-    }
-    sections = {"data": splits | {"cache_dir": str(folder / "cache")}, "searcher": SEARCHER}
-    ours = {"name": "finetune", "entrypoint": "python3 train.py", **sections}
-    ours |= {"hyperparameters": hyperparameters, "resources": {"slots_per_trial": 1}}
-    (folder / "ours.yaml").write_text(yaml.safe_dump(ours))
-    peer = {"model": str(model), **splits, "output": str(folder / "peer"), "batch": BATCH}
-    peer |= {"rate": RATE, "epochs": EPOCHS, "warmup": WARMUP}
-    (folder / "peer.json").write_text(json.dumps(peer))
-
-
-def finetune(options: Options) -> dict[str, Any]:
+def finetune(options: Namespace) -> dict[str, Any]:
     """Questions per second of both sides, from the first file to the last, and their scores."""
-    model = options.model or ROOT / "embedded" / "albert-tiny"
-    if not (model / "config.json").is_file():
-        raise UserError(f"--model {model}: no config.json in it; give a model's folder")
-    counts = {"train": options.examples or TRAIN, "dev": (options.examples or TRAIN) // 2}
+    if not (options.model / "config.json").is_file():
+        raise UserError(f"--model {options.model}: no config.json in it; give a model's folder")
+    train = options.examples or TRAIN
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_settings(model, options.data, counts, folder)
+        config, file = config_of(options, train, folder), folder / "config.yaml"
+        file.write_text(yaml.safe_dump(config))
 
         def ours() -> None:
             for old in ("cache", "ours"):  # the other side makes its windows each time, too
                 shutil.rmtree(folder / old, ignore_errors=True)
-            config = ["--config", str(folder / "ours.yaml")]
-            run("train.py", *config, "--output-dir", str(folder / "ours"))
+            run_python("train.py", "--config", str(file), "--output-dir", str(folder / "ours"))
 
         def peer() -> None:
-            run("-m", "benchmarks.run_qa", str(folder / "peer.json"))
+            run_python("-m", "benchmarks.run_qa", str(file), str(folder / "peer"))
 
         seconds = interleave({"ours": ours, "peer": peer}, options.repeats, warm_up=0)
         found = {x: json.loads((folder / x / "metrics.json").read_text()) for x in seconds}
-    results = rates(seconds, questions=sum(counts.values()))
+    result = compare(seconds, "questions", train + train // 2)
     for side, scores in (("ours", found["ours"]["best"]), ("peer", found["peer"])):
-        results[side] |= {key: scores[key] for key in ("exact", "f1")}
-    settings = {"model": model.name, **counts, "batch": BATCH, "epochs": EPOCHS}
-    ratio = ratio_of(results, "questions_per_second")
-    return {"results": results, "ratio": ratio, "settings": settings}
+        result["results"][side] |= {key: scores[key] for key in ("exact", "f1")}
+    settings = {"model": options.model.name, "train": train, "dev": train // 2}
+    return {**result, "settings": {**settings, "batch": 12, "epochs": 1}}

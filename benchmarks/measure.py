@@ -1,24 +1,26 @@
-"""How every stage is measured: options, models, taking turns, a synchronised clock, rates."""
+"""How every stage is measured: models, taking turns, a synchronised clock, rates, baselines."""
 
 import contextlib
-import json
+import os
+import subprocess
+import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from determined import core, pytorch
+from torch import Tensor
 
-from detalbert import atomic
 from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops, optim
 from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.trial import StepTrial
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
@@ -29,58 +31,42 @@ SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
 ROOT = Path(__file__).resolve().parents[1]
 # The published sizes, and two of our own that a CPU trains in no time.
 _SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
-SHAPES = {
-    name: dict(zip(SIZE_KEYS, _SIZES[name], strict=True))
-    for name in ("tiny", "small", "base", "large", "xxlarge")
-}
+SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
 
 
 class Different(Exception):
     """The two sides of a stage do not agree, so their speeds mean nothing."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a stage is run on: the flags of `python -m benchmarks`."""
-
-    data: Path  # folder with train.json and dev.json of SQuAD's shape
-    tokenizer: str  # folder or hub name
-    workload: str = "finetuning"
-    repeats: int = 5
-    examples: int | None = None  # at most so many questions of each file, or documents
-    windows: int = 48  # windows of one optimizer step
-    shape: str = "auto"  # key of SHAPES; auto: small on a CPU
-    text: Path | None = None  # one document per line; default: botocore's
-    model: Path | None = None  # model folder for `finetune`; default: the embedded model
-    before: Path | None = None  # checkout of an earlier commit, the baseline of `serve`
-
-
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def shape_of(options: Options, on_gpu: str = "xxlarge") -> str:
+def shape_of(options: Namespace, on_gpu: str = "xxlarge") -> str:
     """Return a key of SHAPES; auto is small on a CPU and `on_gpu` on a GPU."""
-    name = options.shape
-    if name == "auto":
-        name = on_gpu if device().type == "cuda" else "small"
-    if name not in SHAPES:
-        raise UserError(f"--shape {name}: no such shape; choose one of {', '.join(SHAPES)}")
-    return name
+    auto = on_gpu if torch.cuda.is_available() else "small"
+    return auto if options.shape == "auto" else str(options.shape)
 
 
-def documents(options: Options) -> list[str]:
-    """Return the documents of `--text`, each on one line; UserError if there are none."""
-    found = chain.from_iterable(map(read_service, find_services()))
+def documents(options: Namespace) -> list[str]:
+    """Return the documents of `--text`, or botocore's, each on one line."""
     if options.text is not None:
-        try:
-            found = chain(options.text.read_text(encoding="utf-8").splitlines())
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--text {options.text}: cannot read it: {first_line(error)}") from None
+        found = options.text.read_text(encoding="utf-8").splitlines()
+    else:
+        found = (text for service in find_services() for text in read_service(service))
     lines = (" ".join(text.split()) for text in found)
     if not (texts := list(islice(filter(None, lines), options.examples))):
         raise UserError(f"--text {options.text}: no text in it; give a file of documents")
     return texts
+
+
+def run_python(*words: str, **env: str) -> str:
+    """Run Python in the repository's root; return its output. Raises Different if it fails."""
+    command: Any = {"args": [sys.executable, *words], "cwd": ROOT, "env": os.environ | env}
+    done = subprocess.run(**command, capture_output=True, text=True)
+    if done.returncode:
+        raise Different(f"{words[0]} {words[1]}: status {done.returncode}: {done.stderr[-500:]}")
+    return done.stdout
 
 
 def peak_flops() -> tuple[float, str]:
@@ -88,11 +74,8 @@ def peak_flops() -> tuple[float, str]:
     name = torch.cuda.get_device_name() if device().type == "cuda" else ""
     if (known := flops.peak_flops(name, half=True)) is not None:
         return known, "data sheet, half precision"
-    matrix, seconds = torch.rand(2048, 2048, device=device()), []
-    for _ in range(6):
-        began = now()
-        matrix @ matrix
-        seconds.append(now() - began)
+    matrix = torch.rand(2048, 2048, device=device())
+    seconds = interleave({"product": lambda: matrix @ matrix}, repeats=5)["product"]
     return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
 
 
@@ -106,50 +89,45 @@ def now() -> float:
 def interleave(
     sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each call: every side `warm_up` times unmeasured, then in turn, `repeats` times.
+    """Return the seconds of each call: sides in turn, `warm_up` times unmeasured, then `repeats`.
 
     Taking turns spreads whatever else the machine does over both sides.
     """
-    for call in sides.values():
-        for _ in range(warm_up):
-            call()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(repeats):
+    for _ in range(warm_up + repeats):
         for name, call in sides.items():
             began = now()
             call()
             seconds[name].append(now() - began)
-    return seconds
+    return {name: values[warm_up:] for name, values in seconds.items()}
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
-    """Median, spread (greatest less least) and every repeat."""
-    return {
-        "median": float(np.median(values)),
-        "spread": float(max(values) - min(values)),
-        "repeats": [float(value) for value in values],
-    }
+    """Return the median, the spread (greatest less least) and every repeat."""
+    spread, repeats = float(max(values) - min(values)), list(map(float, values))
+    return {"median": float(np.median(values)), "spread": spread, "repeats": repeats}
 
 
-def rates(seconds: Mapping[str, list[float]], **amounts: float) -> dict[str, dict[str, Any]]:
-    """Per side seconds, and for each amount `<name>_per_second`."""
-    return {
-        side: {"seconds": spread_of(values)}
-        | {f"{x}_per_second": spread_of([n / s for s in values]) for x, n in amounts.items()}
-        for side, values in seconds.items()
-    }
+def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dict[str, Any]:
+    """Return the `results` of both sides, seconds and `<unit>_per_second`, and the `ratio`.
 
-
-def ratio_of(results: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
-    """How many times the baseline's median ours is, by the figure's name."""
-    return {name: results["ours"][name]["median"] / results["peer"][name]["median"]}
+    Args:
+        seconds: of each turn of `ours` and `peer`, the baseline.
+        amount: units of a turn.
+    """
+    figure, results = f"{unit}_per_second", dict[str, Any]()
+    for side, values in seconds.items():
+        speeds = [amount / value for value in values]
+        results[side] = {"seconds": spread_of(values), figure: spread_of(speeds)}
+    ours, peer = (results[side][figure]["median"] for side in ("ours", "peer"))
+    return {"results": results, "ratio": {figure: ours / peer}}
 
 
 @contextlib.contextmanager
 def context_of(
     config: dict[str, Any], folder: Path, group: core.DistributedContext | None = None
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Determined's context, as a run makes it; it writes into `folder`."""
+    """Yield Determined's context, as a run makes it; it writes into `folder`."""
     choose_exact_kernels()
     group = group or core.DummyDistributedContext()
     metrics = RunMetrics(folder, config["searcher"])
@@ -159,15 +137,33 @@ def context_of(
         yield context
 
 
-def train_step(trial: StepTrial, batch: list[Any], step: int) -> None:
-    """One optimizer step of ours."""
+def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
+    """Run one optimizer step of ours; return what the meter sums up of it."""
     trial.meter.reset()
     trial.train_batch(batch, 0, step)
     trial.schedule.step()
+    return trial.meter.per_slot_reduce()
+
+
+def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
+    """Return columns of a packed row [T] as int64 [windows, length], and their attention mask.
+
+    Args:
+        columns: values and what fills the padding.
+    """
+    real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
+    padded = {"attention_mask": real.long()}
+    for name, (values, fill) in columns.items():
+        padded[name] = torch.full(real.shape, fill)
+        padded[name][real] = values
+    return padded
 
 
 class Baseline:
-    """A model of transformers, with the optimizer, schedule and clipping of a trial."""
+    """A model of transformers, with the optimizer, schedule and clipping of a trial.
+
+    Subclasses make micro-batches of packed rows (`batch`) and compute the parts of their loss.
+    """
 
     def __init__(self, trial: Any, model: Any) -> None:
         self.hparams, self.dtype, self.device = trial.hparams, trial.dtype, device()
@@ -179,25 +175,33 @@ class Baseline:
         half = self.dtype is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
 
-    def autocast(self) -> Any:
+    def forward(self, **inputs: Any) -> Any:
         enabled = self.dtype is not torch.float32
-        return torch.autocast(self.device.type, self.dtype, enabled=enabled)
+        with torch.autocast(self.device.type, self.dtype, enabled=enabled):
+            return self.model(**inputs)
 
-    def update(self) -> None:
-        """Clip and step, once all gradients are there."""
+    def losses(self, micro: dict[str, Tensor]) -> Tensor:
+        """Return the parts of a micro-batch's loss, fp32 [parts]."""
+        raise NotImplementedError
+
+    def step(self, micros: list[dict[str, Tensor]]) -> float:
+        """Run one optimizer step and return the mean loss of its windows.
+
+        Of a micro-batch, `gradient_weights` and `loss_weights` [parts] are what its losses count.
+        """
+        exact = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
+        mean = torch.zeros((), device=self.device)
+        for micro in micros:
+            micro = {name: values.to(self.device) for name, values in micro.items()}
+            losses = self.losses(micro)
+            self.scaler.scale(losses @ micro["gradient_weights"]).backward()
+            mean += losses.detach() @ micro["loss_weights"]
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.schedule.step()
         self.optimizer.zero_grad()
-
-
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all; UserError if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.whole_file(path) as file:
-            file.write(json.dumps(result, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"--json {path}: cannot write it: {first_line(error)}") from None
+        torch.use_deterministic_algorithms(exact)
+        return float(mean)

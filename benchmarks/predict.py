@@ -2,16 +2,14 @@
 
     python -m benchmarks predict        # a quarter of an hour on two cores
 
-The embedded model (its span head random, which costs the same) on generated questions; on a GPU an
-albert-xxlarge, or `--shape`. `ratio` is the whole of `predict`, from the file to the files, over
-the forward passes alone on the same packed rows. `peak_mib` is the greatest resident memory of a
-`predict.py` process, by number of questions.
+The embedded model with a random span head on generated questions; on a GPU an albert-xxlarge, or
+`--shape`. `ratio` is the whole of `predict`, from the file to the files, over the forward passes on
+the same packed rows. `peak_mib` is the greatest resident memory of predict.py, by questions.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.measure import ROOT, SHAPES, Options, device, interleave, shape_of
+from benchmarks.measure import ROOT, SHAPES, device, interleave, run_python, shape_of
 from detalbert.engine.rows import to_device
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
@@ -30,7 +28,6 @@ from detalbert.squad import world
 from detalbert.squad.question_stream import read_questions
 
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
-QUESTIONS_A_PARAGRAPH = 6
 # Runs predict.py and prints its peak memory in KiB: that of a child counts its parent's.
 PEAK = """import predict, resource, sys
 status = predict.main(sys.argv[1:])
@@ -40,7 +37,7 @@ sys.exit(status)"""
 
 def write_questions(path: Path, count: int) -> Path:
     """Write at least `count` questions as SQuAD JSON."""
-    document = world.generate("train", seed=2, paragraphs=-(-count // QUESTIONS_A_PARAGRAPH))
+    document = world.generate("train", seed=2, paragraphs=-(-count // 6))
     path.write_text(json.dumps(document))
     return path
 
@@ -50,13 +47,12 @@ def write_model(folder: Path, shape: str = "embedded") -> Path:
     source = ROOT / "embedded" / "albert-tiny"
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    kind = transformers.AutoModelForQuestionAnswering
+    kind = transformers.AlbertForQuestionAnswering
     if shape == "embedded":
         model = kind.from_pretrained(source)
     else:
         sizes: dict[str, Any] = {"vocab_size": len(tokenizer), **SHAPES[shape]}
-        config = transformers.AlbertConfig(**sizes)
-        model = kind.from_config(config)
+        model = kind(transformers.AlbertConfig(**sizes))
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
     forward: Any = None  # not needed for an export
     export(Trained(model, tokenizer, parse_hparams(hparams), forward, {}, {}, None), folder)
@@ -72,11 +68,10 @@ def run_forward(model: Trained, rows: list[Any]) -> None:
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     """Greatest resident memory of a process that answers `questions`."""
     words = ["--model", str(model), "--data", str(questions), "--output-dir", str(folder)]
-    said = subprocess.check_output([sys.executable, "-c", PEAK, *words], cwd=ROOT, text=True)
-    return int(said.split()[-1]) / 1024
+    return int(run_python("-c", PEAK, *words).split()[-1]) / 1024
 
 
-def predict(options: Options) -> dict[str, Any]:
+def predict(options: Namespace) -> dict[str, Any]:
     """Ratio, medians and spread in seconds, and peak memory in MiB."""
     auto = options.shape == "auto" and device().type == "cpu"
     shape = "embedded" if auto else shape_of(options)
@@ -95,12 +90,7 @@ def predict(options: Options) -> dict[str, Any]:
         seconds = interleave(sides, options.repeats, warm_up=0)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
     windows = sum(len(row["windows"]) for row in rows)
-    return {
-        "model": shape,
-        "windows": windows,
-        "ratio": middle["predict"] / middle["forward"],
-        "seconds": middle,
-        "spread": {side: [min(values), max(values)] for side, values in seconds.items()},
-        "windows_per_second": windows / middle["predict"],
-        "peak_mib": peaks,
-    }
+    spread = {side: [min(values), max(values)] for side, values in seconds.items()}
+    result = {"model": shape, "windows": windows, "seconds": middle, "spread": spread}
+    result |= {"ratio": middle["predict"] / middle["forward"], "peak_mib": peaks}
+    return {**result, "windows_per_second": windows / middle["predict"]}

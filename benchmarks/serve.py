@@ -2,10 +2,9 @@
 
     python -m benchmarks serve --before FOLDER    # minutes on two cores
 
-The embedded model (its span head random, which costs the same) behind `predict.py --serve`, twice:
-by this code and by that of FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last
-one that answers one question at a time. This process has the clients, each with a connection that
-stays open. Turns alternate; answers must be equal.
+The embedded model with a random span head behind `predict.py --serve`, twice: by this code and by
+that of FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last one that answers one
+question at a time. Each client has a connection that stays open. Answers must be equal.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, Different, Options, interleave, rates, ratio_of, spread_of
+from benchmarks.measure import ROOT, Different, compare, interleave, spread_of
 from benchmarks.predict import write_model, write_questions
 from detalbert.environment import commit_of
 from detalbert.errors import UserError
 from detalbert.squad.question_stream import read_questions
 
-QUESTIONS = 960  # of a turn with CLIENTS
-CLIENTS = 32
+QUESTIONS, CLIENTS = 960, 32  # of a turn
 ALONE = 200  # questions of the one client
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 _HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -86,7 +85,7 @@ def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], li
     return [answer for answer, _ in found], [seconds for _, seconds in found]
 
 
-def serve(options: Options) -> dict[str, Any]:
+def serve(options: Namespace) -> dict[str, Any]:
     """Questions a second of CLIENTS, seconds of one client's, and what it was measured on."""
     if options.before is None:
         raise UserError("serve: give --before a checkout of an earlier commit")
@@ -107,15 +106,7 @@ def serve(options: Options) -> dict[str, Any]:
         for _ in range(4 * options.repeats):
             for side, port in ports.items():
                 alone[side].append(float(np.median(ask_all(port, bodies[:ALONE], 1)[1])))
-    results = rates(seconds, questions=len(bodies))
-    return {
-        "results": results,
-        "ratio": ratio_of(results, "questions_per_second"),
-        "median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()},
-        "settings": {
-            "peer": f"commit {commit_of(options.before)}",
-            "clients": CLIENTS,
-            "questions": len(bodies),
-            "alone": min(ALONE, len(bodies)),
-        },
-    }
+    one = {"median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()}}
+    settings = {"peer": f"commit {commit_of(options.before)}", "clients": CLIENTS}
+    settings |= {"questions": len(bodies), "alone": min(ALONE, len(bodies))}
+    return {**compare(seconds, "questions", len(bodies)), **one, "settings": settings}
