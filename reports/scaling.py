@@ -12,9 +12,7 @@ from reports.plots import scaling_plot
 from reports.report import Report, Table, frame
 from reports.run import Run
 
-FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}", "sequences/s": "{:,.1f}"}
-FORMATS |= {"MFU": "{:.2f}", "forwards a step": "{:.1f}"}
-FORMATS |= {"workers": "{}", "added to none": "{:+.1%}"}
+FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
 def scaling_report(series: Sequence[tuple[str, Run]], published: bool) -> Report:

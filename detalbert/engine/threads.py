@@ -6,7 +6,7 @@ keeps the number, and every restart sets it again (see `handover`).
 
 And the number makes speed: threads wait for each other, so one that has to share its core holds
 up all of them. On two cores of an AMD EPYC, one of them busy, 2 threads train 31 windows/s and 1
-trains 72, as many as with both cores idle; `python -m benchmarks threads` measures it.
+trains 72, as many as with both cores idle (docs/speed.md).
 """
 
 from typing import Literal
