@@ -34,12 +34,14 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
 
 
 class Users:
-    """Collects which tests use a fixture: fixture's name -> ids."""
+    """Collects the ids of all tests, and of those that use a fixture, by its name."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[str]] = {}
+        self.all: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
+            self.all.append(item.nodeid)
             for name in getattr(item, "fixturenames", ()):
                 self.of.setdefault(name, []).append(item.nodeid)

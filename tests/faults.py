@@ -85,10 +85,18 @@ def _can_show(node: Any) -> bool:
 
 
 def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[str]:
-    """The tests that run the fault's line, or use a fixture that did."""
+    """The tests that run the fault's line, or use a fixture that did.
+
+    Where a process without a context ran it, those of the folder that fork, and of the file's name.
+    """
+    contexts = data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""])
     found = set()
-    for context in data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, []):
+    for context in contexts:
         found |= set(users.of.get(context[1:], ()) if context[:1] == "@" else [context])
+    if "" in found:
+        path = Path(fault.path)
+        forking = [name for name in users.of["fork"] if f"/{path.parent.name}/" in name]
+        found |= {*forking, *(name for name in users.all if f"/test_{path.stem}.py" in name)}
     return sorted(found - {""})
 
 
