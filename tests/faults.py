@@ -95,7 +95,8 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
         found |= set(users.of.get(context[1:], ()) if context[:1] == "@" else [context])
     if "" in found:
         path = Path(fault.path)
-        forking = [name for name in users.of["fork"] if f"/{path.parent.name}/" in name]
+        folder = f"/{path.parent.name or 'cluster'}/"  # whose trials run train.py
+        forking = [name for x in ("fork", "sandbox") for name in users.of[x] if folder in name]
         found |= {*forking, *(name for name in users.all if f"/test_{path.stem}.py" in name)}
     return sorted(found - {""})
 

@@ -67,6 +67,7 @@ def test_start_and_price() -> None:
         .describe(prices)
         .endswith("no price in cluster/prices.yaml")
     )
+    assert Start(pool(), None, None).describe(prices) == "pool p: your own machines"
     own = pool(slots_per_agent=None, instance="")
     assert Start.of(wide, own).describe(prices) == "pool p: your own machines"
 

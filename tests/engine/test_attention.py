@@ -138,6 +138,9 @@ def test_attention_drops_weights_out(padded: bool) -> None:
     out, _ = attention.packed_attention(
         torch.nn.Module(), query, query, value, None, dropout=0.5, packed_layout=layout
     )
+    x = torch.randn(3, 1, 2, 5, 8)
+    exact = F.scaled_dot_product_attention(*x)
+    torch.testing.assert_close(attention._with_dropout(*x, None, 0.0, False), exact)
     # Every weight is 1 / length; half of them are dropped and the rest doubled, so 1 on average.
     assert out.std() > 0.01
     assert out.mean().item() == pytest.approx(1.0, abs=0.02)

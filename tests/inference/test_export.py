@@ -72,6 +72,7 @@ def test_it_answers_as_the_checkpoint_did(
     folder: Path, model: Trained, local_run: LocalRun
 ) -> None:
     again = load_model(str(folder))
+    assert again.data["train"] == model.data["train"] == "generated"
     assert again.scores == model.scores and again.steps == model.steps == local_run.best["steps"]
     assert choose_threshold(again, "best") == local_run.best["best_f1_thresh"]
     examples = list(read_questions(local_run.questions))[:40]

@@ -61,6 +61,11 @@ def waiting(port: int) -> float:
     return float(line.split()[1])
 
 
+def test_a_cpu_has_a_batch_for_each_thread(model: Trained, monkeypatch: Any) -> None:
+    monkeypatch.setattr(engine.torch, "get_num_threads", lambda: 3)
+    assert engine.slots(model) == 3
+
+
 def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
     with serving_here(model) as port, ThreadPoolExecutor(30) as pool:
         first = pool.submit(send, port, QUESTIONS[0])

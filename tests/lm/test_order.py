@@ -90,6 +90,8 @@ def test_a_permutation_has_every_number(size: int) -> None:
     places = np.arange(size, dtype=np.uint64)
     found = permute(places, size, np.random.default_rng(size))
     assert np.array_equal(np.sort(found), places)
+    drawn = np.random.default_rng(size).permutation(size)  # at once, of few
+    assert np.array_equal(found, drawn) == (size <= 4096)
     few = slice(None, None, max(1, size // 9))
     assert np.array_equal(permute(places[few], size, np.random.default_rng(size)), found[few])
 

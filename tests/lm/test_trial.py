@@ -1,16 +1,19 @@
 """A language model through the real entry point: restarts, layouts, what is refused."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
+from lm.trial import Scores
 from tests.conftest import TINY_LM, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 from tests.same_bits import differences
@@ -46,6 +49,9 @@ def test_a_run_learns_and_says_how_well(config: Path, tmp_path: Path, capsys: An
     assert best["loss"] < 0.7 * first and best["perplexity"] < 0.2 * 320
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]
     assert best["accuracy"] > 10
+    scores = Scores(320, bytes_per_token=2.0, counts=False)
+    found = scores.cross_slot_reduce([(np.array([8.0, 2.0, 4.0]), np.zeros(320))])
+    assert found["loss"] == 2 and found["bits_per_byte"] == pytest.approx(2 / math.log(2) / 2)
     folder = newest(tmp_path / "out")
     assert json.loads((folder / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 

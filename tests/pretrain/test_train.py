@@ -43,6 +43,7 @@ def test_a_run_writes_its_files_and_fine_tunes(
     assert "sop_accuracy" in shown
     best = json.loads((out / "metrics.json").read_text())["best"]
     assert {"mlm_loss", "mlm_accuracy", "mlm_baseline", "sop_loss", "sop_accuracy"} <= set(best)
+    assert 0 < best["mlm_baseline"] < 20
     parts = [best[f"{name}_loss"] for name in ("mlm", "sop", "span")]
     assert best["loss"] == pytest.approx(sum(parts)) and 0 <= best["span_accuracy"] < 100
     assert not (out / "predictions.json").exists()

@@ -112,6 +112,7 @@ def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
     rows = found["tables"][0]["rows"]
     assert sorted(row["N"] for row in rows) == [8, 16]
     assert {row["efficiency"] for row in rows} == {1.0}
+    assert all(row["series"].startswith("albert-xxlarge on p3.16xlarge, ") for row in rows)
 
 
 def test_a_search_is_the_sum_of_its_trials(capsys):

@@ -142,7 +142,7 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytear
 
 
 def test_an_official_file_is_downloaded_once(official: bytearray, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+    cache = tmp_path / "new" / "cache"
     first = open_source("dev-v2.0.json", "validation", cache)
     official[:] = b"gone"
     again = open_source("dev-v2.0.json", "validation", cache)
