@@ -6,12 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detalbert.engine import batches
-from detalbert.engine.batches import (
-    micro_batches,
-    pack_rows,
-    rows_of_like_lengths,
-    validation_rows,
-)
+from detalbert.engine.batches import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
 from detalbert.engine.order import spread
 from detalbert.errors import UserError
 from tests.engine.rows import make_windows

@@ -16,10 +16,7 @@ from detalbert.engine.gelu import CpuGelu
 formula = partial(F.gelu, approximate="tanh")
 
 
-@given(
-    st.lists(st.floats(-1e4, 1e4, width=32), min_size=1),
-    st.floats(-100, 100, width=32),
-)
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1), st.floats(-100, 100, width=32))
 def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight: float) -> None:
     x = torch.tensor(values, requires_grad=True)
     exact = x.detach().double().requires_grad_()

@@ -91,7 +91,8 @@ def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
     assert "default-src 'none'" in headers["content-security-policy"]
     assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
     described = json.loads(get(port, "/openapi.json")[2])["paths"]["/answer"]["post"]
-    assert {"200", "413", "422", "503", "504"} <= set(described["responses"])
+    wanted = {"200", "400", "401", "408", "413", "421", "422", "503", "504"}
+    assert described["responses"].keys() == wanted
     assert "threshold" in json.dumps(json.loads(get(port, "/openapi.json")[2])["components"])
 
 
