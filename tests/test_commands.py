@@ -17,7 +17,11 @@ def test_a_command_says_how_it_is_used(module: str, real_python: str) -> None:
     assert usage.startswith("usage: ") and not said.startswith(("options:", "positional"))
 
 
-NEEDED = {"benchmarks": "stage", "pretrain": "--config, --output", "pretrain.score": "--config"}
+NEEDED = {
+    "benchmarks": "stage",
+    "pretrain": "--config, --output",
+    "pretrain.score": "RUN, --config",
+}
 NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "cluster.memory": "config"}
 
 
