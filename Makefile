@@ -6,7 +6,7 @@ PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: train check quick test soak
+.PHONY: train check quick quick-only test test-only soak
 
 train: .venv/runtime
 	.venv/bin/python train.py
@@ -16,10 +16,13 @@ check: .venv/testing
 	.venv/bin/ruff format --check --quiet .
 	.venv/bin/mypy
 
-quick: check
+quick test: .venv/testing  # mypy alone would leave one core idle
+	@$(MAKE) --no-print-directory --jobs 2 check $@-only
+
+quick-only: .venv/testing
 	$(PYTEST) -m quick
 
-test: check
+test-only: .venv/testing
 	$(PYTEST)
 
 soak: check .venv/soaking
