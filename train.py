@@ -42,7 +42,7 @@ import torch
 from determined import core, pytorch
 
 from detalbert.engine import determinism
-from detalbert.errors import UserError
+from detalbert.errors import Diverged, UserError
 from detalbert.settings import experiment
 from detalbert.training import (
     display,
@@ -76,7 +76,7 @@ def leave(status: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
+    """Run; returns the exit status: 0 done, 1 diverged, 2 a mistake of the user's (one line)."""
     args = parse_arguments(argv)
     start_logging()
     display.quiet_libraries()
@@ -88,8 +88,9 @@ def main(argv: list[str] | None = None) -> int:
         else:
             run_locally(args)
     except UserError as error:
-        log.error("train.py: %s: %s", error.kind, error)
-        return 2
+        if not isinstance(error, Diverged) or os.environ.get("RANK", "0") == "0":
+            log.error("train.py: %s: %s", error.kind, error)
+        return error.status
     return 0
 
 

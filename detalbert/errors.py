@@ -9,7 +9,7 @@ class UserError(Exception):
     `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
     """
 
-    kind = "error"
+    kind, status = "error", 2
 
     def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.splitlines()))
@@ -23,6 +23,13 @@ class Unavailable(UserError):
     """
 
     kind = "unavailable"
+
+
+class Diverged(UserError):
+    """Numbers of a training that are not finite: every rank raises it at the same step, and rank 0
+    prints it. Exit status 1."""
+
+    status = 1
 
 
 def unknown_key(key: str, section: str, known: list[str]) -> UserError:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from detalbert.engine.gradients import local_part
 from detalbert.engine.rows import to_device
 from lm.layout import Layout, host_group
 from lm.packed import CausalRow, count_targets, empty_row
@@ -90,26 +91,23 @@ def _device(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale gradients to a Euclidean norm of at most `max_norm`; their norm before, fp32.
+    """Scale gradients to a Euclidean norm of at most `max_norm`, 0: any; their norm before, fp32.
 
     torch's clip_grad_norm_ does not add up gradients of different meshes. Here each process adds up
     what it holds, over the number of processes that hold the same: a norm's weight on (shard 2,
     tensor 2) is on 2 of 4 as the same half, so it counts half on each.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    local = [_local(gradient) for gradient in gradients]
+    local = [local_part(gradient) for gradient in gradients]
     squares = torch.zeros((), dtype=torch.float32, device=local[0].device)
     for gradient, part in zip(gradients, local, strict=True):
         squares += part.float().square().sum() / _holders(gradient)
     if dist.is_initialized():
         dist.all_reduce(squares)
     norm = squares.sqrt()
-    torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+    if max_norm:
+        torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
-
-
-def _local(gradient: Any) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _holders(gradient: Any) -> int:

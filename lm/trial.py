@@ -13,6 +13,7 @@ import torch
 from determined import pytorch
 
 from detalbert.engine.flops import causal_flops, row_lengths
+from detalbert.engine.gradients import local_part
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -123,8 +124,13 @@ class ShardedGradients:
     def zero(self) -> None:
         self.model.zero_grad()
 
-    def clip(self, max_norm: float) -> None:
-        clip(self.model.parameters(), max_norm)
+    def clip(self, max_norm: float) -> torch.Tensor:
+        return clip(self.model.parameters(), max_norm)
+
+    def zero_unless(self, keep: torch.Tensor) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                local_part(parameter.grad).masked_fill_(~keep, 0.0)
 
 
 class LmMeter(TrainingMeter):
@@ -140,8 +146,8 @@ class LmMeter(TrainingMeter):
         self.tokens += tokens
 
     def per_slot_reduce(self) -> tuple[Any, ...]:
-        none = torch.zeros(3, dtype=torch.float64)
-        total = torch.stack(self.sums).sum(0).tolist() if self.sums else none.tolist()
+        sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
+        total = sums[sums.isfinite().all(1)].sum(0).tolist()
         return total, self.windows, self.tokens, time.monotonic() - self.began
 
     def cross_slot_reduce(self, per_slot: list[tuple[Any, ...]]) -> dict[str, float]:
@@ -150,11 +156,12 @@ class LmMeter(TrainingMeter):
         seconds = max(slot[3] for slot in per_slot)
         self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
         return {
-            "loss": loss / max(targets, 1),
+            "loss": loss / targets if targets else math.nan,
             "accuracy": 100.0 * right / max(targets, 1),
             "examples_per_second": windows / seconds,
             "tokens_per_second": tokens / seconds,
             "epochs": self.epochs(self.step),
+            **self.gradient_norms(),
         }
 
 

@@ -1,6 +1,6 @@
-"""train.py with one of the parts that make a restart exact switched off.
+"""train.py with one of the parts that make a restart exact switched off, or a gradient broken.
 
-    python -m tests.broken rng|order|position|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|gradient|none TRAIN-ARGUMENTS...
 
 `tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
@@ -8,12 +8,17 @@
 import functools
 import sys
 
+from typing import Any
+
 import numpy as np
+import torch
 
 import lm.trial
 import model_def
 import train
 from detalbert.engine import determinism, order
+from detalbert.engine.gradients import local_part
+from detalbert.engine.trial import StepTrial
 from lm import order as windows
 from pretrain import examples, trial
 
@@ -33,6 +38,15 @@ def switch_off(part: str) -> None:
         trial.train_loader = lambda *a, **k: other(*a, **{**k, "first_step": 0})
         third = lm.trial.train_loader
         lm.trial.train_loader = lambda *a, **k: third(*a, **{**k, "first_step": 0})
+    elif part == "gradient":  # of the last rank at the seventh step: infinite
+        backward = StepTrial.backward
+
+        def planted(self: Any, loss: torch.Tensor) -> None:
+            backward(self, loss)
+            if self.meter.step == 6 and self.rank == self.slots - 1:
+                local_part(next(self.model.parameters()).grad).view(-1)[0] = torch.inf
+
+        StepTrial.backward = planted
     elif part != "none":
         raise SystemExit(f"no such part: {part}")
 

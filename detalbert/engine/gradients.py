@@ -7,10 +7,12 @@ in another order after a restart. Here the layout is the model's, always.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in every view
@@ -52,10 +54,24 @@ class FlatGradients:
             all_reduce(self.flat, self.wire)
             self.flat.div_(self.slots)
 
-    def clip(self, max_norm: float) -> None:
-        """Scale to a Euclidean norm of at most `max_norm`; the device is not waited for."""
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale to a Euclidean norm of at most `max_norm`, 0: any; returns the norm before.
+
+        The device is not waited for.
+        """
         norm = torch.linalg.vector_norm(self.flat)
-        self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        if max_norm:
+            self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def zero_unless(self, keep: Tensor) -> None:
+        """Zero all, also NaN, where the bool `keep` is False; the device is not waited for."""
+        self.flat.masked_fill_(~keep, 0.0)
+
+
+def local_part(tensor: Any) -> Tensor:
+    """What this process holds of a tensor that may be split over processes."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def all_reduce(flat: Tensor, wire: torch.dtype) -> None:

@@ -1,8 +1,10 @@
 """What a run measures of its training between two reports."""
 
+import itertools
 import math
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from determined import pytorch
@@ -12,7 +14,10 @@ from detalbert.engine.rows import Row
 
 
 class TrainingMeter(pytorch.MetricReducer):
-    """Mean loss and throughput of the steps since the last report. Loss sums stay on the device.
+    """Mean loss, throughput and mean gradient norm of the steps since the last report.
+
+    Losses and norms stay on the device until then. Those that are not finite are left out, and the
+    steps that were skipped for one are counted.
 
     Args: epoch: steps of an epoch, with the fraction.
     """
@@ -27,28 +32,43 @@ class TrainingMeter(pytorch.MetricReducer):
         return step / self.epoch
 
     def reset(self) -> None:
-        self.losses: list[torch.Tensor] = []
+        self.losses: list[torch.Tensor] = []  # of each row, their sum
+        self.counts: list[int] = []  # of each row, its windows
+        self.norms: list[torch.Tensor] = []  # of each step's gradient, over all ranks
         self.windows = self.tokens = 0
         self.began = time.monotonic()
 
     def update(self, row: Row, losses: torch.Tensor) -> None:
         self.losses.append(losses.detach().sum())
+        self.counts.append(len(losses))
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
 
-    def per_slot_reduce(self) -> tuple[float, int, int, float]:
-        total = float(torch.stack(self.losses).sum()) if self.losses else 0.0
-        return total, self.windows, self.tokens, time.monotonic() - self.began
+    def per_slot_reduce(self) -> tuple[float, int, int, int, float]:
+        losses = torch.stack(self.losses) if self.losses else torch.zeros(0)
+        finite = losses.isfinite()
+        counted = sum(itertools.compress(self.counts, finite.tolist()))
+        seconds = time.monotonic() - self.began
+        return float(losses[finite].sum()), counted, self.windows, self.tokens, seconds
 
-    def cross_slot_reduce(self, per_slot: list[tuple[float, int, int, float]]) -> dict[str, float]:
-        loss, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(3))
-        seconds = max(slot[3] for slot in per_slot)
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+        loss, counted, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(4))
+        seconds = max(slot[4] for slot in per_slot)
         self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
         return {
-            "loss": loss / max(windows, 1),
+            "loss": loss / counted if counted else math.nan,
             "examples_per_second": windows / seconds,
             "epochs": self.epochs(self.step),
+            **self.gradient_norms(),
         }
+
+    def gradient_norms(self) -> dict[str, float]:
+        """`grad_norm`, the mean of those that are finite, and `skipped_steps` if there are any."""
+        norms = torch.stack(self.norms).cpu() if self.norms else torch.zeros(0)
+        finite = norms[norms.isfinite()]
+        found = {"grad_norm": float(finite.mean())} if len(finite) else {}
+        skipped = len(norms) - len(finite)
+        return {**found, "skipped_steps": skipped} if skipped else found
 
 
 class Utilization(pytorch.MetricReducer):

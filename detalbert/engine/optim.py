@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from detalbert.engine.gradients import local_part
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 
@@ -43,7 +44,7 @@ def build_optimizer(
     if name == "radam":
         return RAdam(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
+        return AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
     if name == "lamb":
         return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6)
     raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
@@ -81,9 +82,14 @@ def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
 
 
 class _ByGroup(Optimizer):
-    """Steps over lists of tensors, and reads nothing back from the device."""
+    """Steps over lists of tensors, and reads nothing back from the device.
+
+    `keep`, if given, is a bool on the device: where it is False, a step changes neither weights nor
+    moments. The gradients must be zero then. Where it is True, the bits are those of a step without.
+    """
 
     step_group: Callable[[dict[str, Any], list[torch.Tensor]], None]
+    keep: torch.Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -103,11 +109,10 @@ class _ByGroup(Optimizer):
     ) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
         """The number of this step, and the moving averages of gradients and of their squares."""
         beta1, beta2 = group["betas"]
-        gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
-                state["step"] = 0
+                state["step"] = self.no_steps()
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             state["step"] += 1
@@ -115,13 +120,32 @@ class _ByGroup(Optimizer):
         step = states[0]["step"]
         if any(state["step"] != step for state in states):
             raise ValueError("the parameters of a group must all have taken the same steps")
-        means = [state["exp_avg"] for state in states]
-        squares = [state["exp_avg_sq"] for state in states]
-        torch._foreach_mul_(squares, beta2)
+        gradients = [local_part(p.grad) for p in parameters]
+        means = [local_part(state["exp_avg"]) for state in states]
+        squares = [local_part(state["exp_avg_sq"]) for state in states]
+        torch._foreach_mul_(squares, self.kept(beta2, 1.0))
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        torch._foreach_mul_(means, beta1)
+        self.average(means, gradients, beta1)
+        return int(step), means, squares
+
+    def no_steps(self) -> Any:
+        """A parameter's count of steps before its first."""
+        return 0
+
+    def average(
+        self, means: list[torch.Tensor], gradients: list[torch.Tensor], beta1: float
+    ) -> None:
+        """Move the averages of gradients."""
+        torch._foreach_mul_(means, self.kept(beta1, 1.0))
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
-        return step, means, squares
+
+    def kept(self, value: float, otherwise: float) -> Any:
+        """`value`, or `otherwise` in a step that changes nothing; a float32 scalar on the device."""
+        return value if self.keep is None else torch.where(self.keep, value, otherwise)
+
+    def only_kept(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """`tensors`, or zeros in a step that changes nothing."""
+        return tensors if self.keep is None else torch._foreach_mul(tensors, self.kept(1.0, 0.0))
 
 
 class RAdam(_ByGroup, torch_optimizer.RAdam):
@@ -142,15 +166,41 @@ class RAdam(_ByGroup, torch_optimizer.RAdam):
         (beta1, beta2), lr = group["betas"], group["lr"]
         step, means, squares = self.moments(group, parameters)
         if group["weight_decay"]:
-            torch._foreach_add_(parameters, parameters, alpha=-group["weight_decay"] * lr)
+            shares = self.only_kept(parameters)
+            torch._foreach_add_(parameters, shares, alpha=-group["weight_decay"] * lr)
         rectification = rectify(step, beta2)
         step_size = lr * (rectification or 1) / (1 - beta1**step)
         if rectification is None:
-            torch._foreach_add_(parameters, means, alpha=-step_size)
+            torch._foreach_add_(parameters, self.only_kept(means), alpha=-step_size)
         else:
             roots = torch._foreach_sqrt(squares)
-            torch._foreach_add_(roots, group["eps"])
+            torch._foreach_add_(roots, self.kept(group["eps"], math.inf))
             torch._foreach_addcdiv_(parameters, means, roots, -step_size)
+
+
+class AdamW(_ByGroup, torch.optim.AdamW):
+    """torch's AdamW, the same operations in the same order, over the parts that a process holds."""
+
+    def no_steps(self) -> torch.Tensor:
+        return torch.tensor(0.0)
+
+    def average(
+        self, means: list[torch.Tensor], gradients: list[torch.Tensor], beta1: float
+    ) -> None:
+        if self.keep is not None:  # in a step that changes nothing: towards themselves
+            torch._foreach_add_(gradients, torch._foreach_mul(means, self.kept(0.0, 1.0)))
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+
+    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        step, means, squares = self.moments(group, parameters)
+        weights = [local_part(parameter) for parameter in parameters]
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, self.kept(1 - lr * group["weight_decay"], 1.0))
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
+        torch._foreach_add_(roots, self.kept(group["eps"], math.inf))
+        torch._foreach_addcdiv_(weights, means, roots, -(lr / (1 - beta1**step)))
 
 
 class Lamb(_ByGroup, torch_optimizer.Lamb):
@@ -168,7 +218,7 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
             torch._foreach_add_(moves, parameters, alpha=group["weight_decay"])
         weights, sizes = (torch.stack(torch._foreach_norm(x)) for x in (parameters, moves))
         trust = torch.where((weights == 0) | (sizes == 0), 1.0, weights / sizes)  # [parameters]
-        factors = -group["lr"] * trust
+        factors = -group["lr"] * trust * self.kept(1.0, 0.0)
         for parameter, move, factor in zip(parameters, moves, factors.unbind(), strict=True):
             parameter.addcmul_(move, factor)
 

@@ -54,6 +54,8 @@ class Progress(pytorch.PyTorchCallback):
             self.trained += new
             self.seconds += time.monotonic() - self.resumed_at
         self.reports += 1
+        if self.chief and (skipped := avg_metrics.get("skipped_steps")):
+            log.warning("%d step(s) had no finite gradient and changed nothing", skipped)
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
             "lr": f"{avg_metrics['learning_rate']:.2e}",

@@ -5,6 +5,7 @@ their gradients, all-reduces them once and steps. A trial says what a row's loss
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
+from detalbert.engine.finite import CURE, FiniteSteps
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
 from detalbert.engine.forward import Forward, Read, read_answers
-from detalbert.engine.gradients import FlatGradients
+from detalbert.engine.gradients import FlatGradients, local_part
 from detalbert.engine.handover import Handover, Unsharded
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
@@ -26,7 +28,7 @@ from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
 from detalbert.engine.rows import AnyRow, to_device
-from detalbert.errors import UserError
+from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import StepHParams
 
@@ -88,6 +90,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
         self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
+        self.finite = FiniteSteps(context.device)
         self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
         self.progress = Progress(self.steps, first, self.rank == 0, shown)
@@ -188,13 +191,27 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         if self.utilization is not None:
             self.utilization.add(map(self.row_flops, batch))
         self.scaler.unscale_(self.optimizer)
-        if self.hparams.max_grad_norm:
-            self.gradients.clip(self.hparams.max_grad_norm)
+        self._keep_finite(batch_idx + 1)
         self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
         self.scaler.update()
         # The loss stays on the device until a report is due; a returned tensor would be read back,
         # and the device waited for, at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _keep_finite(self, step: int) -> None:
+        """Clip the gradient; have a step whose gradient is not finite change nothing."""
+        norm = self.gradients.clip(self.hparams.max_grad_norm)
+        self.meter.norms.append(norm)
+        self.optimizer.keep = self.finite.update(norm, step)
+        if self.optimizer.keep is not None:
+            self.gradients.zero_unless(self.optimizer.keep)
+
+    def check_weights(self, step: int) -> None:
+        """Raise Diverged if a weight is not finite, on all ranks alike. Collective."""
+        parts = [local_part(parameter.detach()) for parameter in self.model.parameters()]
+        finite = bool(torch.stack([part.isfinite().all() for part in parts]).all())
+        if not all(self.context.distributed.allgather(finite)):
+            raise Diverged(f"step {step}: a weight is not finite; {CURE}")
 
     def add_gradients(self, batch: list[AnyRow]) -> None:
         """The gradient of the step's loss, the mean over the slots, into every parameter."""
@@ -252,9 +269,13 @@ class Charts(pytorch.PyTorchCallback):
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         """Determined reports `metrics` after this, as it is then."""
+        step = self.meter.step
+        for name in self.charted & metrics.keys():
+            if not math.isfinite(metrics[name]):
+                raise Diverged(f"validation at step {step}: {name} is {metrics[name]}; {CURE}")
         for name in metrics.keys() - self.charted:
             del metrics[name]
-        metrics["epochs"] = self.meter.epochs(self.meter.step)
+        metrics["epochs"] = self.meter.epochs(step)
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):

@@ -124,7 +124,10 @@ class RunMetrics(core.DummyTrainContext):
         if self.earlier is not None:
             throughput["starts"] = [*self.earlier, {"start": self.start, "end": _now()}]
         scores = {"best": self.best(), "last": self.validations[-1]} if self.validations else {}
-        write_json(self.path / "metrics.json", {**scores, "throughput": throughput})
+        metrics = json.dumps({**scores, "throughput": throughput})
+        # NaN, in older checkpoints' validations, is no JSON.
+        plain = json.loads(metrics, parse_constant=lambda _: None)
+        write_json(self.path / "metrics.json", plain)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -25,18 +25,20 @@ def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) 
     meter.step = 5
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
-        assert meter.per_slot_reduce() == (0.0, 0, 0, 0.0)
+        assert meter.per_slot_reduce() == (0.0, 0, 0, 0, 0.0)
         losses = torch.tensor([1.0, 2.5], requires_grad=True)
         meter.update({"input_ids": torch.zeros(30)}, losses)
         meter.update({"input_ids": torch.zeros(12)}, losses[:1])
         now[0] += 4.0
         assert not any(loss.requires_grad for loss in meter.losses)
-        assert meter.per_slot_reduce() == (4.5, 3, 42, 4.0)
-    both = meter.cross_slot_reduce([(4.5, 3, 42, 4.0), (1.5, 1, 8, 2.0)])
+        assert meter.per_slot_reduce() == (4.5, 3, 3, 42, 4.0)
+    both = meter.cross_slot_reduce([(4.5, 3, 3, 42, 4.0), (1.5, 1, 1, 8, 2.0)])
     assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
     assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
-    nothing = meter.cross_slot_reduce([(0.0, 0, 0, 2.0)])
-    assert nothing == {"loss": 0.0, "examples_per_second": 0.0, "epochs": 0.4}
+    meter.update({"input_ids": torch.zeros(7)}, torch.tensor([1.0, torch.inf]))
+    assert meter.per_slot_reduce() == (4.5, 3, 5, 49, 4.0)
+    meter.norms = [torch.tensor(norm) for norm in (1.0, torch.nan, 3.0)]
+    assert meter.gradient_norms() == {"grad_norm": 2.0, "skipped_steps": 1}
 
 
 GPU = torch.device("cuda", 0)

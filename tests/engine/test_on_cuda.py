@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
 from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING, configured
 from tests.engine.trials import trial_of
@@ -82,7 +84,8 @@ class Watch(TorchDispatchMode):
                 return 0.0  # nobody knows; torch's scaler takes it for "no infinity"
         out = func(*args, **kwargs)
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        if on_gpu and any(x.device.type == "cpu" for x in made):
+        in_the_background = name == "copy_" and args[2:] == (True,)  # to the host, non_blocking
+        if on_gpu and any(x.device.type == "cpu" for x in made) and not in_the_background:
             self.waits.append(name)
         # Without `non_blocking` a copy to the device waits for all that is queued there.
         to_gpu = name == "_to_copy" and not on_gpu and any(x.device.type == "cuda" for x in made)
@@ -139,6 +142,8 @@ def gpu(
     patch.setattr(fake_tensor.FakeTensor, "numpy", lambda x: np.zeros(x.shape, numbers[x.dtype]))
     facts = {"is_available": True, "device_count": 1, "current_device": 0}
     facts |= {"is_bf16_supported": capability >= (8, 0), "get_device_capability": capability}
+    patch.setattr(torch.cuda, "Event", Mock)
+    patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     for name, value in facts.items():
         patch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
     half = CAPABILITIES[capability]
@@ -165,6 +170,7 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     context.models = models
     read = trial.forward.read if hasattr(trial, "forward") else None
     trial.max_tokens = trial.prepare_rows(read)
+    trial.finite = FiniteSteps(GPU)
     trial._prepare_optimizer(64)
 
 
@@ -192,7 +198,7 @@ def test_a_step_and_a_validation(
         with Watch():
             move(trial, mode, monkeypatch)
         with Watch() as step:
-            trial.train_batch(rows, 0, 5)
+            trial.train_batch(rows, 0, 4)  # the fifth: the count of skipped steps is copied
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
             scores = trial.scores if workload == "pretraining" else trial.answers

@@ -104,10 +104,44 @@ def test_a_saved_optimizer_and_schedule_go_on_as_if_never_stopped(name, tmp_path
     torch.testing.assert_close(resumed, straight[7:], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+def test_adamw_is_torchs_bit_for_bit(foreach):
+    ours, theirs = toy_parameters(), toy_parameters()
+    adamw = optim.build_optimizer("adamw", split_groups(ours, 0.1), 1e-2)
+    reference = torch.optim.AdamW(split_groups(theirs, 0.1), lr=1e-2, foreach=foreach)
+    assert torch.equal(take_steps(adamw, ours, 30), take_steps(reference, theirs, 30))
+
+
+@pytest.mark.parametrize("name", ["radam", "adamw", "lamb"])
+def test_a_step_is_kept_or_changes_neither_weights_nor_moments(name):
+    """Steps 2 and 7 of eight are not kept: before and after RAdam's first rectified one."""
+    ours, theirs = toy_parameters(), toy_parameters()
+    guarded = optim.build_optimizer(name, split_groups(ours, 0.1), 1e-2)
+    plain = optim.build_optimizer(name, split_groups(theirs, 0.1), 1e-2)
+    for step in range(9):
+        before = [p.clone() for p in ours]
+        if step in (2, 7):
+            moments = [{k: v + 0 for k, v in guarded.state[p].items()} for p in ours]
+            guarded.keep = torch.tensor(False)
+            for parameter in ours:
+                parameter.grad = torch.zeros_like(parameter)
+            guarded.step()
+            assert all(map(torch.equal, ours, before))
+            for parameter, kept in zip(ours, moments, strict=True):
+                state = guarded.state[parameter]
+                assert torch.equal(state["exp_avg"], kept["exp_avg"])
+                assert torch.equal(state["exp_avg_sq"], kept["exp_avg_sq"])
+                plain.state[theirs[len(parameter.shape) == 1]]["step"] += 1
+            continue
+        guarded.keep = torch.tensor(True)
+        kept, usual = take_steps(guarded, ours, 1, step), take_steps(plain, theirs, 1, step)
+        assert torch.equal(kept, usual) and not torch.equal(ours[0], before[0])
+
+
 def test_adamw_is_torchs_with_the_librarys_settings():
     groups = optim.parameter_groups(make_model(), 0.01)
     adamw = optim.build_optimizer("adamw", groups, 3e-5)
-    assert type(adamw) is torch.optim.AdamW
+    assert isinstance(adamw, torch.optim.AdamW)
     assert [group["weight_decay"] for group in adamw.param_groups] == [0.01, 0.0]
     for group in adamw.param_groups:
         assert (group["lr"], group["betas"], group["eps"]) == (3e-5, (0.9, 0.999), 1e-8)

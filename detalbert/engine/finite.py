@@ -1,0 +1,62 @@
+"""Gradients that are not finite: a step that has one changes nothing, and ten in a row end a run."""
+
+import torch
+from torch import Tensor
+
+from detalbert.errors import Diverged
+
+LIMIT = 10  # steps in a row
+_LAG = 5  # steps after which a GPU's count is read: it is there by then, and nobody waits
+CURE = (
+    "lower hyperparameters.base_learning_rate or raise warmup_fraction, and start over; "
+    "the last checkpoint is kept"
+)
+
+
+class FiniteSteps:
+    """Decides by a gradient's norm whether a step counts, on every rank alike.
+
+    On a GPU the host learns it some steps later, and never waits for it.
+
+    Args:
+        device: of the model.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_cpu = device.type == "cpu"
+        self.streak = torch.zeros((), dtype=torch.int32, device=device)  # steps, up to this one
+        self.longest = torch.zeros_like(self.streak)
+        copy = torch.zeros((), dtype=torch.int32)
+        self._copy = copy if self.on_cpu else copy.pin_memory()
+        self._copied: torch.cuda.Event | None = None
+
+    def update(self, norm: Tensor, step: int) -> Tensor | None:
+        """Return whether to keep a step, a bool on the device, or None: yes, as the host knows.
+
+        Args:
+            norm: of the step's gradient over all ranks, a float32 scalar on the device.
+            step: number of the step, from 1.
+
+        Raises:
+            Diverged: after LIMIT steps in a row without a finite norm.
+        """
+        finite = norm.isfinite()
+        self.streak.add_(1).mul_(~finite)
+        torch.maximum(self.longest, self.streak, out=self.longest)
+        if self._count(step) >= LIMIT:
+            raise Diverged(f"step {step}: no finite gradient in {LIMIT} steps in a row; {CURE}")
+        return None if self.on_cpu and finite else finite
+
+    def _count(self, step: int) -> int:
+        """The longest streak, on a GPU as it was _LAG steps ago."""
+        if self.on_cpu:
+            return int(self.longest)
+        if step % _LAG:
+            return 0
+        if self._copied is not None:
+            self._copied.synchronize()
+        found = int(self._copy)
+        self._copy.copy_(self.longest, non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record()
+        return found

@@ -1,0 +1,131 @@
+"""Gradients, weights and scores that are not finite: skipped, counted, and the end of a run."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from detalbert.engine.finite import LIMIT, FiniteSteps
+from detalbert.errors import Diverged
+from detalbert.training.checkpoints import list_checkpoints
+from tests.conftest import ROOT, TINY, TINY_LM, configured, launcher
+from tests.engine.trials import first_batch, trial_of
+from tests.fakes.runs import change, newest, only_error, run
+from tests.same_bits import differences
+
+GOOD, BAD = torch.tensor(3.0), torch.tensor(torch.inf)
+
+
+def test_ten_in_a_row_end_a_run() -> None:
+    steps = FiniteSteps(torch.device("cpu"))
+    norms = [BAD] * (LIMIT - 1) + [GOOD] + [BAD] * (LIMIT - 1)
+    kept = [steps.update(norm, number) for number, norm in enumerate(norms, 1)]
+    assert [keep is None for keep in kept] == [bool(norm.isfinite()) for norm in norms]
+    assert not any(kept[0::LIMIT])
+    with pytest.raises(Diverged, match="step 20: no finite gradient in 10 steps in a row; lower"):
+        steps.update(torch.tensor(torch.nan), 20)
+
+
+def test_a_step_without_a_finite_gradient_changes_nothing(tiny_config: Path) -> None:
+    with trial_of(tiny_config) as trial:
+        batch = first_batch(trial)
+        trial.train_batch(batch, 0, 0)
+        state = trial.optimizer.state
+        before = [p.clone() for p in trial.model.parameters()]
+        moments = [{k: v + 0 for k, v in state[p].items()} for p in trial.model.parameters()]
+        backward = trial.backward
+        trial.backward = lambda loss: backward(loss * torch.inf)
+        trial.train_batch(batch, 0, 1)
+        for parameter, was, kept in zip(trial.model.parameters(), before, moments, strict=True):
+            assert torch.equal(parameter, was)
+            for name in ("exp_avg", "exp_avg_sq"):
+                assert torch.equal(state[parameter][name], kept[name])
+        report = trial.meter.cross_slot_reduce([trial.meter.per_slot_reduce()])
+        assert report["skipped_steps"] == 1 and report["grad_norm"] > 0
+        trial.check_weights(2)
+        with torch.no_grad():
+            parameter.view(-1)[0] = torch.nan
+        with pytest.raises(Diverged, match="step 3: a weight is not finite"):
+            trial.check_weights(3)
+
+
+RUNS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
+    "fine-tuning": (TINY, 2, {}),
+    "a language model": (TINY_LM, 4, {"layout": {"shard": 2, "tensor": 2}}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_one_rank_s_infinity_is_skipped_on_all_and_cuts_leave_no_trace(
+    name: str, tmp_path: Path, cache_dir: Path, python: str
+) -> None:
+    """The last rank's seventh gradient is infinite; checkpoints are at steps 4, 8 and 12."""
+    config, processes, hparams = RUNS[name]
+    values = configured(config, cache_dir, **hparams)
+    values["checkpoint_storage"] = {"save_trial_latest": 9}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+
+    def train(output: Path) -> str:
+        command = [*launcher(processes, python), "-m", "tests.broken", "gradient"]
+        command += ["--config", str(tmp_path / "config.yaml"), "--output-dir", str(output)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    skipped = "WARNING: 1 step(s) had no finite gradient and changed nothing"
+    assert train(tmp_path / "uncut").count(skipped) == 1
+    for at, count in ((4, 1), (8, 0)):
+        output = tmp_path / f"cut-{at}"
+        shutil.copytree(tmp_path / "uncut", output)
+        for steps, folder in list_checkpoints(output / "checkpoints"):
+            if steps > at:
+                shutil.rmtree(folder)
+        said = train(output)
+        assert f"resumed at step {at} of 12" in said and said.count(skipped) == count
+        assert differences(tmp_path / "uncut", output) == []
+
+
+@pytest.mark.parametrize("workload", ["fine-tuning", "a language model"])
+@pytest.mark.parametrize(
+    "validation_period, said",
+    [(40, "no finite gradient in 10 steps in a row; lower"), (5, "validation at step 5: ")],
+)
+def test_a_rate_that_is_far_too_high_ends_the_run(
+    workload: str,
+    validation_period: int,
+    said: str,
+    tmp_path: Path,
+    cache_dir: Path,
+    capsys: Any,
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(configured(RUNS[workload][0], cache_dir)))
+    change(path, base_learning_rate=1e20, max_steps=40, reporting_period=40, checkpoint_period=2)
+    change(path, validation_period=validation_period)
+    assert run(path, tmp_path / "out") == 1
+    line = only_error(capsys.readouterr().err)
+    assert said in line and "hyperparameters.base_learning_rate" in line
+    steps, _ = list_checkpoints(tmp_path / "out" / "checkpoints")[-1]
+    assert steps < 20
+    if (weights := newest(tmp_path / "out") / "state_dict.pth").is_file():
+        state = torch.load(weights, weights_only=True)["models_state_dict"][0]
+        assert all(bool(value.isfinite().all()) for value in state.values())
+
+
+def test_metrics_of_an_older_run_that_diverged_are_json(tmp_path: Path) -> None:
+    from detalbert.training.metrics import RunMetrics
+
+    metrics = RunMetrics(tmp_path, {"metric": "loss"})
+    metrics.validations = [{"steps": 2, "loss": float("nan")}]
+    metrics.write_metrics()
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=refuse)
+    assert kept["best"] == {"steps": 2, "loss": None}
