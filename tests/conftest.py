@@ -164,7 +164,12 @@ def real_python() -> str:
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program that behaves as the interpreter, without its imports: see tests/zygote.py."""
-    path, owner = tmp_path_factory.mktemp("bin") / "python3", os.environ["ZYGOTE_OWNER"]
+    return start_zygote(tmp_path_factory.mktemp("bin"))
+
+
+def start_zygote(folder: pathlib.Path) -> str:
+    """The program, in `folder`; the zygote starts unless ZYGOTE_OWNER has one already."""
+    path, owner = folder / "python3", os.environ.setdefault("ZYGOTE_OWNER", str(os.getpid()))
     script = ROOT / "tests" / "zygote.py"
     start = f'exec "{sys.executable}" -SE "{script}" run {owner} "{sys.executable}" "$0" "$@"'
     path.write_text(f"#!/bin/sh\n{start}\n")

@@ -10,6 +10,7 @@ copy of the tree. Only the tests run that reach its line, by the contexts in `.c
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import MutationVisitor
 
+from tests.conftest import start_zygote
 from tests.contexts import Users
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,12 +104,14 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
 
 
 def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
-    """Whether a test fails with the fault; quick tests come first."""
+    """Whether a test fails with the fault; quick tests come first. pytest is a zygote's fork."""
     file = copy / fault.path
     before = file.read_text()
     file.write_text(fault.source(copy))
     try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        python = sys.executable
+        fork = [python, "-SE", str(ROOT / "tests" / "zygote.py"), "run", os.environ["ZYGOTE_OWNER"]]
+        command = [*fork, python, python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         for kind in ("quick", "not quick and not soak and not gpu"):
             done = subprocess.run(
                 [*command, "-m", kind, *tests], cwd=copy, capture_output=True, timeout=SECONDS
@@ -122,9 +126,13 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
 
 
 def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
-    """Whether each fault is seen by its tests; two at a time, each in a copy of the last commit."""
+    """Whether each fault is seen by its tests; two at a time, each in a copy of the last commit.
+
+    Tests and what they start are forks of one process, which has imported torch.
+    """
     seen = [False] * len(faults)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
+        start_zygote(Path(name))
 
         def share(first: int) -> None:
             copy = Path(name) / str(first) / "main"
