@@ -7,7 +7,6 @@
 
 import functools
 import sys
-
 from typing import Any
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: a step that has one changes nothing, and ten in a row end a run."""
+"""Gradients that are not finite: a step with one changes nothing, ten in a row end the run."""
 
 import torch
 from torch import Tensor

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -84,8 +84,8 @@ def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
 class _ByGroup(Optimizer):
     """Steps over lists of tensors, and reads nothing back from the device.
 
-    `keep`, if given, is a bool on the device: where it is False, a step changes neither weights nor
-    moments. The gradients must be zero then. Where it is True, the bits are those of a step without.
+    `keep`, if given, is a bool on the device. If False, a step changes neither weights nor moments;
+    gradients must be zero then. If True, the bits are those of a step without `keep`.
     """
 
     step_group: Callable[[dict[str, Any], list[torch.Tensor]], None]
@@ -140,10 +140,10 @@ class _ByGroup(Optimizer):
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
 
     def kept(self, value: float, otherwise: float) -> Any:
-        """`value`, or `otherwise` in a step that changes nothing; a float32 scalar on the device."""
+        """`value`, or `otherwise` in a step that changes nothing: a scalar on the device."""
         return value if self.keep is None else torch.where(self.keep, value, otherwise)
 
-    def only_kept(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def only_kept(self, tensors: list[torch.Tensor]) -> Any:
         """`tensors`, or zeros in a step that changes nothing."""
         return tensors if self.keep is None else torch._foreach_mul(tensors, self.kept(1.0, 0.0))
 

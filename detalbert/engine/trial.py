@@ -138,7 +138,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def _prepare_optimizer(self, examples: int) -> None:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
         hparams, rate = self.hparams, self.hparams.learning_rate()
-        self.optimizer = self.context.wrap_optimizer(
+        self.optimizer: Any = self.context.wrap_optimizer(
             optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )
         self.steps, self.warmup = plan_steps(hparams, examples)

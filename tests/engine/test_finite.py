@@ -15,7 +15,7 @@ from detalbert.errors import Diverged
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, TINY, TINY_LM, configured, launcher
 from tests.engine.trials import first_batch, trial_of
-from tests.fakes.runs import change, newest, only_error, run
+from tests.fakes.runs import change, newest, run
 from tests.same_bits import differences
 
 GOOD, BAD = torch.tensor(3.0), torch.tensor(torch.inf)
@@ -108,8 +108,10 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
     change(path, base_learning_rate=1e20, max_steps=40, reporting_period=40, checkpoint_period=2)
     change(path, validation_period=validation_period)
     assert run(path, tmp_path / "out") == 1
-    line = only_error(capsys.readouterr().err)
-    assert said in line and "hyperparameters.base_learning_rate" in line
+    *others, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("ERROR: train.py: error: ") and said in line
+    assert "hyperparameters.base_learning_rate" in line
+    assert not [other for other in others if not other.startswith(("INFO: ", "WARNING: "))]
     steps, _ = list_checkpoints(tmp_path / "out" / "checkpoints")[-1]
     assert steps < 20
     if (weights := newest(tmp_path / "out") / "state_dict.pth").is_file():

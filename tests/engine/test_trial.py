@@ -38,7 +38,7 @@ def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) ->
         wanted = torch.autograd.grad(losses.mean(), list(trial.model.parameters()))
         for (name, gradient), exact in zip(seen.items(), wanted, strict=True):
             torch.testing.assert_close(gradient, exact, rtol=1e-4, atol=1e-7, msg=name)
-        total, windows, tokens, _ = trial.meter.per_slot_reduce()
+        total, _, windows, tokens, _ = trial.meter.per_slot_reduce()
         assert total == pytest.approx(losses.sum().item(), rel=1e-5) and windows == 8
         assert tokens == sum(len(row["input_ids"]) for row in batch)
 
