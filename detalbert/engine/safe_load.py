@@ -89,7 +89,7 @@ def read_config(name: str | Path) -> PretrainedConfig:
         OSError, ValueError: as transformers, if there is no such config.
     """
     keys, _ = PretrainedConfig.get_config_dict(str(name))
-    for key in _code(keys):
+    if (key := next(_code(keys), None)) is not None:
         raise UserError(
             f"{name}: {key} in its config.json runs code that is not part of transformers; take it "
             "out, or give another model"

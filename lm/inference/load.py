@@ -4,7 +4,6 @@ A checkpoint's parts are read straight into the model, so its weights are in mem
 """
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +33,7 @@ from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
 # What libraries raise for files that are damaged or of another make.
-_ODD = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError
-DAMAGE = (*_ODD, pickle.UnpicklingError, SafetensorError)
+DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 
 
 class Source(NamedTuple):
