@@ -111,7 +111,7 @@ class ShardedController(Controller):
         for callback in self.callbacks.values():
             callback.on_checkpoint_write_end(str(path))
 
-    def _load(self, load_path: Path) -> None:  # not super's: no file here is a pickle
+    def _load(self, load_path: Path) -> None:  # not super's: torch reads parts as tensors
         """All of a run for its restart; of another trial's checkpoint, the weights."""
         state = _read_state(load_path)
         (model,), (optimizer,) = self.context.models, self.context.optimizers

@@ -102,7 +102,7 @@ def _parse(tensors: Any) -> Metadata:
 
 
 def _size(numbers: Any) -> torch.Size:
-    if type(numbers) is not list or not all(type(n) is int and n >= 0 for n in numbers):
+    if type(numbers) is not list or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
         raise ValueError("a size or place is not a whole number")
     return torch.Size(numbers)
 

@@ -82,7 +82,7 @@ def test_a_trial_state_that_is_more_than_numbers_is_refused(
 
 def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
     fill(tmp_path, {"models_state_dict": [{}], "more": Code()})
-    with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(builtins.print\); not loaded"):
+    with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(print\); not loaded"):
         check_pickles(tmp_path)
     (tmp_path / "state_dict.pth").write_bytes(b"PK half")
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(.+\); not loaded"):
