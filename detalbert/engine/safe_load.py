@@ -102,7 +102,7 @@ def read_config(name: str | Path) -> PretrainedConfig:
     return config
 
 
-def _code(keys: Any) -> Iterator[str]:
+def _code(keys: Any) -> Iterator[Any]:
     """The keys of a config.json, at any depth, by which transformers runs code of others."""
     for key, value in keys.items() if isinstance(keys, dict) else enumerate(keys):
         kernel = "attn_implementation" in str(key) and "/" in str(value)

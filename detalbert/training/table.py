@@ -80,7 +80,8 @@ def _describe(metadata: Any) -> dict[str, Any]:
 
 def _parse(tensors: Any) -> Metadata:
     """The reverse of `_describe`, for what may be anything. Raises what comes."""
-    entries, places = {}, {}
+    entries: dict[str, Any] = {}
+    places = {}
     for name, tensor in tensors.items():
         if tensor["dtype"] not in _DTYPES.split():
             raise ValueError(f"{name} is of an unknown type")

@@ -61,7 +61,15 @@ def test_weights_with_code_are_refused(tmp_path: Path, capsys: Any) -> None:
 
 
 NUMBERS = {"trial_id": 1, "last_ckpt": 7, "step_id": 0, "done": False, "name": "x"}
-ODD = [b"", b"\x80\x04", b"no pickle", b"Nr\xff\xff\xff\x7f\xff", b"(lp0\nS'", b"\x8f(Nu.", b"\x8c\x01\xff."]
+ODD = (
+    b"",
+    b"\x80\x04",
+    b"no pickle",
+    b"Nr\xff\xff\xff\x7f\xff",
+    b"(lp0\nS'",
+    b"\x8f(Nu.",
+    b"X\1\0\0\0\xff.",
+)
 
 
 def fill(folder: Path, state: Any = None, numbers: bytes = pickle.dumps(NUMBERS)) -> None:
@@ -149,7 +157,9 @@ def test_a_model_folder_that_names_code_is_refused(keys: dict[str, Any], tmp_pat
 
 PRETRAIN = {"max_seq_length": 64, "seed": 0}
 WAYS: dict[str, Callable[[str, Any], Any]] = {
-    "fine-tuning": lambda name, own: build_model(HParams(model=name, max_seq_length=64, seed=0), own),
+    "fine-tuning": lambda name, own: build_model(
+        HParams(model=name, max_seq_length=64, seed=0), own
+    ),
     "another vocabulary": lambda name, own: build_model(
         HParams(model=name, max_seq_length=64, seed=0), named_tokenizer(name + "/../other")
     ),

@@ -20,7 +20,9 @@ class Pickler311(pickle.Pickler):
         return NotImplemented
 
 
-def pickled(metadata: Metadata, kind: type[pickle.Pickler] = Pickler311, protocol: int = 4) -> bytes:
+def pickled(
+    metadata: Metadata, kind: type[pickle.Pickler] = Pickler311, protocol: int = 4
+) -> bytes:
     """`.metadata` as torch writes it with a Python of this kind."""
     metadata.storage_meta = StorageMeta(Path("folder"), "id")
     metadata.planner_data = {name: tuple(name.split(".")) for name in metadata.state_dict_metadata}

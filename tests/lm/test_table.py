@@ -83,7 +83,7 @@ def calls(module: str, name: str, *arguments: str) -> bytes:
 _ENUM = "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
 PLANTED = {
     "system": (calls("os", "system", "S'touch pwned'\n"), "more than tensors: os.system"),
-    "eval": (calls("builtins", "eval", "S'open(\"pwned\", \"w\")'\n"), "builtins.eval"),
+    "eval": (calls("builtins", "eval", 'S\'open("pwned", "w")\'\n'), "builtins.eval"),
     "getattr of a class": (
         calls("builtins", "getattr", "ctorch\nSize\n", "S'__reduce__'\n"),
         "more than tensors: builtins.getattr",

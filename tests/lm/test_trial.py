@@ -160,9 +160,7 @@ def test_numbers_of_another_model_are_refused(
     assert "numbers.json: does not fit: " in said
 
 
-def test_a_run_of_596c121_on_python_3_11_2_goes_on(
-    two: Path, tmp_path: Path, train: Train
-) -> None:
+def test_a_run_of_596c121_on_python_3_11_2_goes_on(two: Path, tmp_path: Path, train: Train) -> None:
     """To the bits of the run that was not cut."""
     again = back_to(two / "out", 4, tmp_path / "again")
     write_as_before(newest(again))

@@ -160,7 +160,8 @@ def test_every_file_of_both_machines_arrives_and_restores(cloud: Cloud, kept: An
     name, state = kept
     (checkpoint,) = [one for one in cloud.master.checkpoints if one.uuid == name]
     sizes = cloud.sizes(name)
-    assert {"__0_0.distcp", "__1_0.distcp", "tensors.json", "state.json", "manifest.json"} < set(sizes)
+    beside = {"tensors.json", "numbers.json", "state.json", "manifest.json"}
+    assert {"__0_0.distcp", "__1_0.distcp", *beside} < set(sizes) and ".metadata" not in sizes
     assert {key: int(size) for key, size in checkpoint.resources.items()}.items() <= sizes.items()
     for loaded, said, fetched in cloud.do(restored, name):
         assert said == "" and fetched <= {"__0_0.distcp", "__1_0.distcp"}
