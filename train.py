@@ -27,7 +27,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,6 +55,7 @@ from detalbert.training import (
     spot,
 )
 from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.controller import Controller
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told
@@ -170,8 +171,9 @@ def train_locally(
         told = Told(stop, lambda: stop.reason, chief)
         reports = EveryOrStop(Every(hparams.reporting_period, done), told)
         fit = fit_arguments(training, reports, early)
-        kind = sharded.LocalShardedController if training.workload.sharded else LocalController
-        loop = kind(trial, context, metrics, done, checkpoint, **fit)
+        searcher = {"metric": metrics.metric, "smaller_is_better": metrics.sign < 0}
+        kind = sharded.ShardedController if training.workload.sharded else LocalController
+        loop = kind(trial, context, searcher, done, checkpoint, True, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
         with stop.on_signals(), spot.watching(watch, stop.request, early.request):
             loop.run()
@@ -218,15 +220,12 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         watch = hparams.spot_notice and context.distributed.local_rank == 0
         early = spot.EarlyCheckpoint(hparams, context.distributed, done)
         with spot.watching(watch, stop.request, early.request):
-            fit: Callable[..., None] = functools.partial(sharded.fit, trial, context, info)
-            if not workload.sharded:
-                fit = pytorch.Trainer(trial, context).fit
-            fit(
-                max_length=pytorch.Batch(trial.steps),
-                latest_checkpoint=info.latest_checkpoint,
+            kind = sharded.ShardedController if workload.sharded else Controller
+            kind(
+                *(trial, context, config["searcher"], done, info.latest_checkpoint, False),
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
                 **fit_arguments(training, steps, early),
-            )
+            ).run()
         if chief:
             if trial.progress.done < trial.steps:
                 log.info("stopped after step %d of %d", trial.progress.done, trial.steps)

@@ -10,6 +10,7 @@ import torch
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
 from cluster.schema import mapping
+from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.sizes import encoder_sizes
 from detalbert.errors import UserError
@@ -75,7 +76,7 @@ def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
             keys = hparams.model_keys()
     else:
         if (root / hparams.model / "config.json").is_file():
-            return AutoConfig.from_pretrained(root / hparams.model)
+            return safe_load.read_config(root / hparams.model)
         keys = KNOWN_CONFIGS.get(hparams.model.split("/")[-1])
         if keys is None:
             return None
@@ -88,7 +89,7 @@ def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
 def _language(data: dict[str, Any], hparams: LmHParams, root: Path) -> PretrainedConfig | None:
     if hparams.model is not None:
         folder = root / hparams.model
-        return AutoConfig.from_pretrained(folder) if (folder / "config.json").is_file() else None
+        return safe_load.read_config(folder) if (folder / "config.json").is_file() else None
     keys = hparams.model_config or {}
     pieces = data.get("vocab_size") or keys.get("vocab_size")
     if not isinstance(pieces, int):

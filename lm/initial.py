@@ -6,7 +6,6 @@ and no process holds the model.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from detalbert.engine.safe_load import INDEX, read_index
 from detalbert.errors import UserError, first_line
 from detalbert.hub import find_local, hub_error
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
 _FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_SINGLE = "model.safetensors"
 
 
 class _Recorder(TorchDispatchMode):
@@ -158,13 +158,12 @@ def _folder(name: str) -> Path:
 def _files(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     """Each tensor that `folder` has, and the file it is in."""
     try:
-        if (folder / _INDEX).is_file():
-            placed = json.loads((folder / _INDEX).read_text())["weight_map"]
-            yield from ((key, folder / file) for key, file in placed.items())
+        if (folder / INDEX).is_file():
+            yield from ((key, folder / file) for key, file in read_index(folder / INDEX).items())
         else:
             with safe_open(folder / _SINGLE, "pt") as weights:
                 yield from ((key, folder / _SINGLE) for key in weights.keys())  # noqa: SIM118
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(
             f"hyperparameters.model: {name!r} has no safetensors that can be read: "
             f"{first_line(error)}"

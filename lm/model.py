@@ -12,7 +12,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, parallelize_module
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
@@ -20,6 +19,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from detalbert.engine import safe_load
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.models import config_from_keys, model_error
 from detalbert.errors import UserError, first_line
@@ -46,7 +46,7 @@ def read_config(
     """
     if model is not None:
         try:
-            config = AutoConfig.from_pretrained(find_local(model))
+            config = safe_load.read_config(find_local(model))
         except (OSError, ValueError, KeyError) as error:
             raise model_error(model, error) from None
     elif not model_config or "model_type" not in model_config:

@@ -194,5 +194,5 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
 def _pretrained(kind: type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
     try:
         return load_weights(kind, name)[0]
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:  # no ALBERT
         raise model_error(name, error) from None

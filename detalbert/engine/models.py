@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from detalbert.engine.attention import PACKED, check_model, first_position
-from detalbert.engine.safe_load import read_weights
+from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
@@ -49,7 +49,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     assert hparams.model is not None  # `check` saw to one of the two
     try:
         if starts_from_scratch(hparams, tokenizer):
-            config = AutoConfig.from_pretrained(find_local(hparams.model))
+            config = read_config(find_local(hparams.model))
             config.update(_vocabulary(tokenizer))
             return random_model(AutoModelForQuestionAnswering, config)
         model, missing = load_weights(AutoModelForQuestionAnswering, hparams.model)
@@ -69,17 +69,20 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
     and the names of the parameters that it has no weights for.
 
     Args: model_class: with the library's `from_pretrained` and `from_config`.
-    Raises UserError for a checkpoint that holds more than tensors, and what the library raises.
+    Raises UserError for what holds or names code, and what the library raises.
     """
+    config = read_config(find_local(name))
     if not is_checkpoint(name):
         model, info = model_class.from_pretrained(
             find_local(name),
+            config=config,
             attn_implementation=PACKED,
             dtype=torch.float32,
+            trust_remote_code=False,
             output_loading_info=True,
         )
         return model, set(info["missing_keys"])
-    model = random_model(model_class, AutoConfig.from_pretrained(find_local(name)))
+    model = random_model(model_class, config)
     weights = read_weights(Path(name) / STATE_DICT)
     wanted = model.state_dict()
     weights = {key: value for key, value in weights.items() if key in wanted}
@@ -103,7 +106,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return False  # take the user's word; the library would make up a tokenizer of 5 pieces
     try:
-        own = AutoTokenizer.from_pretrained(str(folder))
+        own = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except (OSError, ValueError):
         return False
     return own.get_vocab() != tokenizer.get_vocab()

@@ -1,23 +1,35 @@
-"""Checkpoints read by safe loading: tensors and numbers, no code."""
+"""Checkpoints and model folders that are read as data: tensors, numbers and names, no code."""
 
+import json
 import pickle
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoConfig, PretrainedConfig
 
-from detalbert.errors import UserError
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.hub import STATE_DICT
+
+INDEX = "model.safetensors.index.json"
+INDEXES = INDEX, "pytorch_model.bin.index.json"
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """The parameters of a checkpoint, by safe loading. Raises UserError for more than numbers."""
     try:
-        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        saved = _read_state_dict(path)
     except pickle.UnpicklingError:
         raise UserError(f"{path}: not loaded, for it holds more than tensors and numbers") from None
     state = saved["models_state_dict"][0]
     return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
+
+
+def _read_state_dict(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def allow_checkpoint_globals() -> None:
@@ -37,19 +49,80 @@ def allow_checkpoint_globals() -> None:
 allow_checkpoint_globals()
 
 
-def check_trial_state(checkpoint: Path) -> None:
-    """Refuse a `trial_state.pkl` that holds more than numbers: Determined unpickles it as it is.
+def check_pickles(checkpoint: Path) -> None:
+    """Refuse a checkpoint whose pickles hold more than tensors and numbers.
 
-    Raises UserError when it names any class or function.
+    Determined unpickles `trial_state.pkl` as it is, and `state_dict.pth` too where
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set. For one that is missing it would take a file of an
+    older version (`workload_sequencer.pkl`, `checkpoint.pt`), so both have to be there.
+
+    Raises:
+        UserError: if one of the two is missing, damaged or names a class or function.
     """
+    for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
+        try:
+            read(checkpoint / name)
+        except Exception as error:  # a damaged pickle raises anything
+            held = re.search(r"GLOBAL (\S+)", str(error))
+            reason = held[1] if held else first_line(error).split(". ")[0][:100]
+            again = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+            raise (Unavailable if again else UserError)(
+                f"{checkpoint / name}: not the tensors and numbers it should hold ({reason}); "
+                "not loaded; go on from another checkpoint"
+            ) from None
 
-    class Plain(pickle.Unpickler):
+
+def _read_numbers(path: Path) -> Any:
+    class Plain(pickle._Unpickler):  # in Python: C's would make gigabytes of a damaged number
         def find_class(self, module: str, name: str) -> Any:
-            raise pickle.UnpicklingError(f"it holds {module}.{name}")
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")  # in torch's words
 
-    path = checkpoint / "trial_state.pkl"
+    with path.open("rb") as file:
+        return Plain(file).load()
+
+
+def read_config(name: str | Path) -> PretrainedConfig:
+    """The library config of a model folder or hub name. Its attention is the caller's to choose.
+
+    Raises:
+        UserError: if its config.json names code, or its index a file outside the folder.
+        OSError, ValueError: as transformers, if there is no such config.
+    """
+    keys, _ = PretrainedConfig.get_config_dict(str(name))
+    if (key := next(_code(keys), None)) is not None:
+        raise UserError(
+            f"{name}: {key} in its config.json runs code that is not part of transformers; take it "
+            "out, or give another model"
+        )
+    for index in INDEXES:
+        if (Path(name) / index).is_file():
+            read_index(Path(name) / index)
+    config = AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+    config._attn_implementation = None  # else it would win over the caller's
+    return config
+
+
+def _code(keys: Any) -> Iterator[Any]:
+    """The keys of a config.json, at any depth, by which transformers runs code of others."""
+    for key, value in keys.items() if isinstance(keys, dict) else enumerate(keys):
+        kernel = "attn_implementation" in str(key) and "/" in str(value)
+        if kernel or (key in ("auto_map", "quantization_config") and value):
+            yield key
+        elif isinstance(value, (dict, list)):
+            yield from _code(value)
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The file of each tensor, by a model folder's index of its weights.
+
+    Raises:
+        UserError: if the index is damaged, or a file is outside its folder.
+    """
     try:
-        with path.open("rb") as file:
-            Plain(file).load()
-    except (pickle.UnpicklingError, EOFError, ValueError) as error:
-        raise UserError(f"{path}: not the numbers it should hold ({error}); not loaded") from None
+        placed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        outside = [file for file in placed.values() if Path(file).name != file]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: damaged ({first_line(error)}); give another model") from None
+    if outside:
+        raise UserError(f"{path}: {outside[0]!r} is outside the folder; give another model")
+    return placed

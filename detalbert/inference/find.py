@@ -13,7 +13,7 @@ from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
-from detalbert.training.parts import TABLE
+from detalbert.training.table import TABLE, TABLES, find_table
 
 EXPERIMENT = "experiment.json"  # in a fetched sharded one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
@@ -128,7 +128,7 @@ def _describe(training: Any) -> dict[str, Any]:
 
 def is_sharded(folder: Path) -> bool:
     """Whether `folder` is a checkpoint of a model that was split over processes."""
-    return (folder / TABLE).is_file()
+    return find_table(folder).is_file()
 
 
 def find(name: str) -> Path:
@@ -141,7 +141,7 @@ def find(name: str) -> Path:
             f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
             "exported folder, a checkpoint's UUID, trial:ID, experiment:ID or model:NAME"
         )
-    marks = STATE_DICT, TABLE, "config.json"
+    marks = STATE_DICT, *TABLES, "config.json"
     if any((folder / mark).is_file() for mark in marks):
         return folder
     if (folder / "checkpoints").is_dir():

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
     PreTrainedModel,
@@ -20,7 +19,7 @@ from transformers import (
 from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
-from detalbert.engine.safe_load import read_weights
+from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.inference.find import find
@@ -77,7 +76,7 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
     facts = json.loads((folder / "load_data.json").read_text())
     hparams = parse_hparams(facts["hparams"])
     tokenizer = _tokenizer(folder / PRETRAINED)
-    config = AutoConfig.from_pretrained(folder / PRETRAINED, trust_remote_code=False)
+    config = read_config(folder / PRETRAINED)
     model = AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
     )
@@ -94,6 +93,7 @@ def _from_export(folder: Path, device: torch.device) -> Trained:
     settings = _json(folder / SETTINGS)
     model, info = AutoModelForQuestionAnswering.from_pretrained(
         folder,
+        config=read_config(folder),
         attn_implementation=PACKED,
         dtype=torch.float32,
         use_safetensors=True,

@@ -33,7 +33,7 @@ def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     check_tokenizers_version()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(find_local(name))
+        tokenizer = AutoTokenizer.from_pretrained(find_local(name), trust_remote_code=False)
     except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
         raise hub_error(error)(
             f"data.tokenizer: {name!r} does not load as a tokenizer: {first_line(error)}"

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -120,7 +121,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(steps, path) of every finished checkpoint in `folder`, oldest first."""
-    return sorted((int(p.name[5:]), p) for p in folder.glob("step-*") if p.name[5:].isdigit())
+    named = [path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
+    return sorted((int(path.name[5:]), path) for path in named)
 
 
 def newest_complete(folder: Path) -> Path | None:

@@ -2,14 +2,11 @@
 
 Determined's own local mode starts the data over on resume, turns checkpoint policy `best` into
 `all` and keeps checkpoints in the user's data folder. So a local run drives the trial loop of the
-cluster, `determined.pytorch._PyTorchTrialController` (private; tested against 0.38.1), with
-contexts that write to a folder where the cluster's talk to the master.
+cluster with contexts that write to a folder where the cluster's talk to the master.
 """
 
 import contextlib
 import os
-import pickle
-import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -19,60 +16,20 @@ from typing import Any
 import torch
 from determined import core, pytorch, util
 
-from detalbert.engine import safe_load
-from detalbert.engine.trial import StepTrial
-from detalbert.errors import UserError, first_line
 from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.controller import Controller
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 
 HERE = Path(__file__).resolve().parents[2]
 
 
-class LocalController(pytorch._PyTorchTrialController):
+class LocalController(Controller):
     """The trial loop, saving only this package's modules beside a checkpoint.
 
     Determined's `util.write_user_code` would copy the whole working directory, and without end
     where the checkpoint lies inside it.
     """
-
-    def __init__(
-        self,
-        trial: StepTrial,
-        context: pytorch.PyTorchTrialContext,
-        metrics: RunMetrics,
-        steps_completed: int,
-        checkpoint: str | None,
-        **fit: Any,
-    ) -> None:
-        """Args: checkpoint: to go on from; fit: what a cluster's `Trainer.fit` would be given."""
-        super().__init__(
-            trial_inst=trial,
-            context=context,
-            max_length=pytorch.Batch(trial.steps),
-            smaller_is_better=metrics.sign < 0,
-            searcher_metric_name=metrics.metric,
-            steps_completed=steps_completed,
-            latest_checkpoint=checkpoint,
-            local_training=True,
-            test_mode=False,
-            global_batch_size=trial.hparams.global_batch_size,
-            profiling_enabled=False,
-            **fit,
-        )
-
-    def _load(self, load_path: Path) -> None:
-        safe_load.check_trial_state(load_path)
-        try:
-            super()._load(load_path)
-        except pickle.UnpicklingError as error:
-            why = re.search(r"GLOBAL (\S+)", str(error))
-            raise UserError(
-                f"{load_path}: not loaded, for it holds more than tensors and numbers"
-                + (f": {why.group(1)}" if why else "")
-            ) from None
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise UserError(f"{load_path}: does not fit this model: {first_line(error)}") from None
 
     def _save(self, path: Path) -> None:
         original, util.write_user_code = util.write_user_code, copy_modules

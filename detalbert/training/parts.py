@@ -1,13 +1,12 @@
 """Weights and optimizer of a model that is split over processes, as files: each has its own part.
 
 torch's distributed checkpoint: files named by rank, `__1_0.distcp` of rank 1, and a table of what
-is where, so another number of processes can read them. Numbers that every process has, the
-optimizer's count of steps for each parameter, have a file of their own: torch would spread them
-over all parts, and each process would have to read all.
+is where (table.py), so another number of processes can read them. Numbers that every process has,
+the optimizer's count of steps for each parameter, have a file of their own: torch would spread
+them over all parts, and each process would have to read all.
 """
 
 import json
-import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,24 +18,16 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from detalbert.errors import UserError, first_line
+from detalbert.training.table import read_table, write_table
 
-TABLE, NUMBERS = ".metadata", "numbers.json"
-# What the table is made of, where the files hold tensors alone.
-_METADATA = "torch.distributed.checkpoint.metadata"
-_NAMES = {
-    _METADATA: "Metadata TensorStorageMetadata ChunkStorageMetadata TensorProperties MetadataIndex "
-    "StorageMeta _MEM_FORMAT_ENCODING",
-    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
-    "torch.serialization": "_get_layout",
-    "torch": "Size float32 bfloat16 float16 int64 uint8 bool",
-    **dict.fromkeys(("pathlib", "pathlib._local"), "PosixPath"),
-}
-_KNOWN = {(module, name) for module, names in _NAMES.items() for name in names.split()}
+NUMBERS = "numbers.json"
 
 
 class TensorSaver:
@@ -86,11 +77,15 @@ class TensorSaver:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Has `stage` copy what torch is to write."""
+    """Has `stage` copy what torch is to write; writes the table as data, where torch pickles it."""
 
     def __init__(self, path: Path, stage: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         super().__init__(path)
         self.stage = stage  # type: ignore[method-assign, assignment]  # torch calls it by position
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        metadata.storage_data = {one.index: one.storage_data for each in results for one in each}
+        write_table(Path(self.path), metadata)
 
 
 @torch.no_grad()
@@ -110,15 +105,13 @@ def _local(tensor: Any) -> torch.Tensor:
 def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
     """What a `TensorSaver` wrote, at any layout; without `optimizer`, the weights.
 
-    Raises UserError for weights of another model.
+    Raises UserError for weights of another model, and damaged files.
     """
     wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
     if optimizer is not None:
         whole, wanted["optimizer"], numbers = _split(model, optimizer)
-        for name, kept in json.loads((path / NUMBERS).read_text()).items():
-            for key, value in kept.items():
-                numbers[name][key].fill_(value)
-    reader = _Reader(path)
+        _fill_numbers(path / NUMBERS, numbers)
+    reader = Reader(path)
     reader.read_metadata()  # here, for torch would print more than the line that it raises
     try:
         dcp.load(wanted, storage_reader=reader)
@@ -130,12 +123,24 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
         parts.set_optimizer_state_dict(model, optimizer, whole)
 
 
+def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> None:
+    try:
+        saved = json.loads(path.read_text())
+        if {n: set(kept) for n, kept in saved.items()} != {n: set(k) for n, k in numbers.items()}:
+            raise ValueError("its names are not those of this model")
+        for name, kept in saved.items():
+            for key, value in kept.items():
+                numbers[name][key].fill_(value)
+    except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise _misfit(path, error) from None
+
+
 def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     """Fill tensors with the weights of their names, in this process alone: no group is needed.
 
     Raises UserError for weights that are not there or have another shape.
     """
-    reader = _Reader(path)
+    reader = Reader(path)
     reader.read_metadata()  # as in load_tensors
     try:
         with warnings.catch_warnings():
@@ -148,7 +153,7 @@ def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
 
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:
     """The files that `load_tensors` reads on this process, by the table of `path`."""
-    table = _Reader(path).read_metadata()
+    table = read_table(path)
     wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
     if optimizer is not None:
         wanted["optimizer"] = _split(model, optimizer)[1]
@@ -175,20 +180,10 @@ def _misfit(path: Path, error: BaseException) -> UserError:
     return UserError(f"{path}: does not fit: {first_line(error)}")
 
 
-class _Reader(dcp.FileSystemReader):
-    """Reads the table of a checkpoint without running what it may hold: torch unpickles it."""
+class Reader(dcp.FileSystemReader):
+    """Reads a checkpoint by the table of table.py, where torch would unpickle one."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        path = self._get_metadata_path(kwargs.get("rank"))
-
-        class Plain(pickle.Unpickler):
-            def find_class(self, module: str, name: str) -> Any:
-                if (module, name) not in _KNOWN:
-                    held = f"{module}.{name}"
-                    raise UserError(f"{path}: not loaded, for it holds more than tensors: {held}")
-                return super().find_class(module, name)
-
-        with self.fs.create_stream(path, "rb") as file:
-            metadata = Plain(file).load()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        found = read_table(Path(self.path))
+        found.storage_meta = StorageMeta(load_id=self.load_id)
+        return found

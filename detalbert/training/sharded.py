@@ -13,29 +13,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import determined
 import torch
 import torch.distributed as dist
 from determined import pytorch
 
-from detalbert.errors import UserError
-from detalbert.training.local import LocalController, copy_modules
+from detalbert.errors import UserError, first_line
+from detalbert.training.controller import Controller
+from detalbert.training.local import copy_modules
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 
 log = logging.getLogger(__name__)
 
 
-class ShardedController(pytorch._PyTorchTrialController):
+class ShardedController(Controller):
     """The trial loop of a sharded model: every process takes part in each checkpoint.
 
-    `context._core.checkpoint` is a `LocalCheckpoints`, or a cluster's `UploadedParts`.
+    `context._core.checkpoint` is a `LocalCheckpoints`; on a cluster it becomes `UploadedParts`.
     """
-
-    trial: Any  # a StepTrial
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        core = self.context._core
+        if not self.local_training:
+            core.checkpoint = UploadedParts(core.checkpoint, self.needed)
         # A group of its own: what is written beside training must not meet training's messages.
         self._group = dist.new_group(backend="gloo")
         self._tensors = TensorSaver(self._group)
@@ -110,7 +111,7 @@ class ShardedController(pytorch._PyTorchTrialController):
         for callback in self.callbacks.values():
             callback.on_checkpoint_write_end(str(path))
 
-    def _load(self, load_path: Path) -> None:
+    def _load(self, load_path: Path) -> None:  # not super's: torch reads parts as tensors
         """All of a run for its restart; of another trial's checkpoint, the weights."""
         state = _read_state(load_path)
         (model,), (optimizer,) = self.context.models, self.context.optimizers
@@ -139,32 +140,9 @@ class ShardedController(pytorch._PyTorchTrialController):
         return files_needed(path, model, optimizer if self._wants_all(_read_state(path)) else None)
 
 
-class LocalShardedController(ShardedController, LocalController):
-    """The same, made as a local run makes its loop."""
-
-
-def fit(
-    trial: Any, context: pytorch.PyTorchTrialContext, info: determined.ClusterInfo, **loop: Any
-) -> None:
-    """`Trainer.fit` of 0.38.1 on a cluster, whose controller is always Determined's own."""
-    config = info.trial._config
-    controller = ShardedController(
-        trial_inst=trial,
-        context=context,
-        smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
-        searcher_metric_name=config["searcher"]["metric"],
-        steps_completed=int(info.trial._steps_completed),
-        local_training=False,
-        test_mode=False,
-        global_batch_size=trial.hparams.global_batch_size,
-        **loop,
-    )
-    context._core.checkpoint = UploadedParts(context._core.checkpoint, controller.needed)
-    controller.run()
-
-
 def _read_state(path: Path) -> dict[str, Any]:
     try:
         return json.loads((path / STATE).read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no checkpoint of a sharded model; give another") from None
+    except (OSError, ValueError) as error:
+        why = f"no checkpoint of a sharded model ({STATE}: {first_line(error)})"
+        raise UserError(f"{path}: {why}; give another") from None

@@ -20,10 +20,11 @@ from determined.errors import CheckpointNotFound
 
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.training.checkpoints import MANIFEST, describe_files, find_fault, write_manifest
-from detalbert.training.parts import NUMBERS, TABLE
+from detalbert.training.parts import NUMBERS
+from detalbert.training.table import TABLES, find_table
 
 STATE = "state.json"
-_HEAD = {TABLE, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
+_HEAD = {*TABLES, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
 
 
 class Peers:
@@ -110,7 +111,7 @@ class UploadedParts(core.CheckpointContext):
         """
         try:
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
-                self._check(path, storage_id, _HEAD - {MANIFEST})
+                self._check(path, storage_id, {find_table(path).name, NUMBERS, STATE})
                 mine = self.needed(path)
             with super().restore_path(storage_id, selector=(_HEAD | mine).__contains__) as path:
                 self._check(path, storage_id, mine)

@@ -4,14 +4,12 @@ A checkpoint's parts are read straight into the model, so its weights are in mem
 """
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PretrainedConfig,
@@ -22,6 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, is_sharded
@@ -34,8 +33,7 @@ from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
 # What libraries raise for files that are damaged or of another make.
-_ODD = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError
-DAMAGE = (*_ODD, pickle.UnpicklingError, SafetensorError)
+DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 
 
 class Source(NamedTuple):
@@ -71,7 +69,7 @@ def open_source(folder: Path) -> Source:
         raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
     library = folder / PRETRAINED if sharded else folder
     try:
-        config = AutoConfig.from_pretrained(library, trust_remote_code=False)
+        config = read_config(library)
         tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
         facts = _checkpoint_facts(folder) if sharded else _json(folder / SETTINGS)
     except DAMAGE as error:
@@ -137,6 +135,7 @@ def _from_checkpoint(source: Source, device: torch.device, attention: str) -> Pr
 def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         source.folder,
+        config=source.config,
         attn_implementation=attention,
         dtype=torch.float32,
         use_safetensors=True,

@@ -38,7 +38,8 @@ def test_every_process_saves_its_part_and_a_preempted_trial_goes_on_to_the_same_
     assert len(sizes) == 2 and max(sizes) < 1.3 * min(sizes)
     assert whole.stat().st_mode & 0o777 == 0o755  # others read the storage, too
     listed = master.checkpoints[-1].resources
-    assert int(listed["__1_0.distcp"]) == sizes[1] and "code/lm/trial.py" in listed
+    assert int(listed["__1_0.distcp"]) == sizes[1]
+    assert {"code/lm/trial.py", "tensors.json"} <= set(listed) and ".metadata" not in listed
     assert json.loads((whole / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 
     with trial.master(slots=(2,), metric="loss", preempt_at=("training", 2)) as master:

@@ -1,15 +1,32 @@
-"""Checkpoints are numbers: these load, and anything that would run code does not."""
+"""Checkpoints and models are data: these load, and anything that would run code does not."""
 
+import json
 import pickle
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_utils
 
-from detalbert.engine.safe_load import check_trial_state, read_weights
-from detalbert.errors import UserError
+from cluster.models import find_model
+from detalbert.engine.attention import PACKED
+from detalbert.engine.models import build_model, load_weights
+from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights
+from detalbert.engine.sizes import find_sizes
+from detalbert.errors import Unavailable, UserError
+from detalbert.inference.model import load_model
+from detalbert.settings.hparams import HParams
+from detalbert.squad.tokenizer import named_tokenizer
+from lm import model as lm_model
+from lm.inference.load import open_source
+from pretrain.hparams import parse_pretrain_hparams
+from pretrain.trial import build_model as pretrain_model
+
+SHIPPED = "embedded/albert-tiny"
 
 
 class Code:
@@ -43,17 +60,151 @@ def test_weights_with_code_are_refused(tmp_path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("content", [pickle.dumps(Code()), b"", b"\x80\x04", b"no pickle"])
+NUMBERS = {"trial_id": 1, "last_ckpt": 7, "step_id": 0, "done": False, "name": "x"}
+ODD = (
+    b"",
+    b"\x80\x04",
+    b"no pickle",
+    b"Nr\xff\xff\xff\x7f\xff",
+    b"(lp0\nS'",
+    b"\x8f(Nu.",
+    b"X\1\0\0\0\xff.",
+)
+
+
+def fill(folder: Path, state: Any = None, numbers: bytes = pickle.dumps(NUMBERS)) -> None:
+    torch.save({"models_state_dict": [{}]} if state is None else state, folder / "state_dict.pth")
+    (folder / "trial_state.pkl").write_bytes(numbers)
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(Code()), *ODD])
 def test_a_trial_state_that_is_more_than_numbers_is_refused(
     content: bytes, tmp_path: Path, capsys: Any
 ) -> None:
-    (tmp_path / "trial_state.pkl").write_bytes(content)
-    with pytest.raises(UserError, match="trial_state.pkl: not the numbers it should hold"):
-        check_trial_state(tmp_path)
+    fill(tmp_path, numbers=content)
+    said = r"trial_state.pkl: not the tensors and numbers it should hold \(.+\); not loaded; "
+    with pytest.raises(UserError, match=said) as refused:
+        check_pickles(tmp_path)
+    assert capsys.readouterr().out == "" and len(str(refused.value)) < len(str(tmp_path)) + 250
+
+
+def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
+    fill(tmp_path, {"models_state_dict": [{}], "more": Code()})
+    with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(print\); not loaded"):
+        check_pickles(tmp_path)
+    (tmp_path / "state_dict.pth").write_bytes(b"PK half")
+    with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(.+\); not loaded"):
+        check_pickles(tmp_path)
     assert capsys.readouterr().out == ""
 
 
-def test_a_trial_state_of_numbers_is_taken(tmp_path: Path) -> None:
-    numbers = {"trial_id": 1, "last_ckpt": 7, "step_id": 0, "done": False, "name": "x"}
-    (tmp_path / "trial_state.pkl").write_bytes(pickle.dumps(numbers))
-    check_trial_state(tmp_path)
+@pytest.mark.parametrize(
+    "missing, older",
+    [
+        ("trial_state.pkl", "workload_sequencer.pkl"),
+        ("state_dict.pth", "checkpoint.pt"),
+    ],
+)
+def test_what_determined_would_read_for_a_missing_file_is_never_reached(
+    missing: str, older: str, tmp_path: Path
+) -> None:
+    fill(tmp_path)
+    (tmp_path / missing).rename(tmp_path / older)
+    with pytest.raises(UserError, match=f"{missing}: .* hold .No such file or directory.; not"):
+        check_pickles(tmp_path)
+
+
+def test_a_disk_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "trial_state.pkl").unlink()
+    (tmp_path / "trial_state.pkl").mkdir()
+    with pytest.raises(Unavailable, match="Is a directory"):
+        check_pickles(tmp_path)
+
+
+def test_tensors_and_numbers_are_taken(tmp_path: Path) -> None:
+    generators = {"np": np.random.get_state(), "cpu": torch.random.get_rng_state()}
+    fill(tmp_path, {"models_state_dict": [{"a": torch.ones(2)}], "rng_state": generators})
+    check_pickles(tmp_path)
+
+
+def with_keys(folder: Path, **keys: Any) -> Path:
+    """A copy of the embedded model whose config.json has these keys, too."""
+    shutil.copytree(SHIPPED, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | keys))
+    return folder
+
+
+KERNEL = "kernels-community/flash-attn"
+FOREIGN: dict[str, dict[str, Any]] = {
+    "kernel": {"_attn_implementation": KERNEL},
+    "version": {"_attn_implementation_internal": "some/kernel@v1:flash"},
+    "argument": {"attn_implementation": {"": "eager", "text_config": KERNEL}},
+    "nested kernel": {"text_config": {"_attn_implementation": KERNEL}},
+    "code": {"auto_map": {"AutoConfig": "configuration.Config"}},
+    "nested code": {"parts": [{"auto_map": {"AutoModel": "modeling.Model"}}]},
+    "quantizer": {"quantization_config": {"quant_method": "bitsandbytes"}},
+}
+
+
+@pytest.mark.parametrize("keys", FOREIGN.values(), ids=FOREIGN)
+def test_a_model_folder_that_names_code_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+    folder = with_keys(tmp_path / "model", **keys)
+    with pytest.raises(UserError, match=f"^{folder}: .* in its config.json runs code that is not"):
+        read_config(folder)
+
+
+PRETRAIN = {"max_seq_length": 64, "seed": 0}
+WAYS: dict[str, Callable[[str, Any], Any]] = {
+    "fine-tuning": lambda name, own: build_model(
+        HParams(model=name, max_seq_length=64, seed=0), own
+    ),
+    "another vocabulary": lambda name, own: build_model(
+        HParams(model=name, max_seq_length=64, seed=0), named_tokenizer(name + "/../other")
+    ),
+    "memory": lambda name, own: find_sizes(HParams(model=name)),
+    "answers": lambda name, own: load_model(name),
+    "pretraining": lambda name, own: pretrain_model(
+        parse_pretrain_hparams({"model": name, **PRETRAIN}), own
+    ),
+    "language model": lambda name, own: lm_model.read_config(name, None, own, 64),
+    "continuing": lambda name, own: open_source(Path(name)),
+    "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_no_way_to_a_model_fetches_a_kernel(
+    way: Callable[[str, Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[Any] = []
+    fetch = "lazy_import_flash_attention"
+    monkeypatch.setattr(modeling_utils, fetch, lambda *a, **k: fetched.append(a))
+    other = AutoTokenizer.from_pretrained(SHIPPED)
+    other.add_tokens(["<another>"])
+    other.save_pretrained(tmp_path / "other")
+    folder = with_keys(tmp_path / "model", _attn_implementation=KERNEL)
+    with pytest.raises(UserError, match="_attn_implementation in its config.json runs code"):
+        way(str(folder), named_tokenizer(SHIPPED))
+    assert fetched == []
+
+
+@pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2", PACKED])
+def test_the_caller_chooses_the_attention(attention: str | None, tmp_path: Path) -> None:
+    keys = {"_attn_implementation": attention, "quantization_config": None}
+    folder = with_keys(tmp_path / "model", **keys)
+    model, _ = load_weights(AutoModelForQuestionAnswering, str(folder))
+    assert model.config._attn_implementation == PACKED
+    assert read_config(folder)._attn_implementation is None
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "/model.safetensors", "a/b", 5, None])
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_names_files_of_its_folder_alone(index: str, file: Any, tmp_path: Path) -> None:
+    folder = with_keys(tmp_path / "model")
+    placed = {"one": "model.safetensors", "other": file}
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    said = "is outside the folder; give" if isinstance(file, str) else "damaged"
+    with pytest.raises(UserError, match=f"{index}: .*{said}"):
+        read_config(folder)

@@ -26,8 +26,26 @@ def refused(arguments: list[Any], message: str, capsys: Any) -> None:
 class Evil:
     """Touches a file when it is unpickled."""
 
+    def __init__(self, file: Path = Path("pwned")) -> None:
+        self.file = file
+
     def __reduce__(self) -> Any:
-        return os.system, ("touch pwned",)
+        return os.system, (f"touch {self.file}",)
+
+
+# What Determined unpickles of a checkpoint, the last where the one before is missing.
+PICKLES = "state_dict.pth", "trial_state.pkl", "workload_sequencer.pkl"
+
+
+def plant(checkpoint: Path, name: str, file: Path) -> None:
+    """Have a checkpoint touch `file` when Determined unpickles `name` of it."""
+    if name == "state_dict.pth":
+        state = torch.load(checkpoint / name, weights_only=True)
+        torch.save({**state, "more": Evil(file)}, checkpoint / name)
+        return
+    numbers = pickle.loads((checkpoint / "trial_state.pkl").read_bytes())
+    (checkpoint / "trial_state.pkl").unlink()
+    (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
 
 
 def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:

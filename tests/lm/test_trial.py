@@ -13,10 +13,13 @@ import yaml
 from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.parts import Reader
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Train, configured, settings
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
+from tests.lm.tables import write_as_before
 from tests.same_bits import differences
+from tests.training.test_resume import rewrite
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def metrics(output: Path) -> dict[str, Any]:
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Weights and the optimizer's state of a checkpoint, whole."""
-    reader = dcp.FileSystemReader(folder)
+    reader = Reader(folder)
     entries = reader.read_metadata().state_dict_metadata
     kinds = {name: (facts.size, facts.properties.dtype) for name, facts in entries.items()}
     found = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
@@ -139,11 +142,32 @@ def test_a_table_that_would_run_code_is_refused(two: Path, tmp_path: Path, capsy
     copy = back_to(two / "out", 4, tmp_path / "copy")
     folder = newest(copy)
     (folder / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["files"][".metadata"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "tensors.json").unlink()
+    rewrite(folder)
     said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
     assert "holds more than tensors: os.system" in said
+
+
+@pytest.mark.parametrize("damage", [{"lm_head.weight": {"step": 4}}, []])
+def test_numbers_of_another_model_are_refused(
+    damage: Any, two: Path, tmp_path: Path, capsys: Any
+) -> None:
+    copy = back_to(two / "out", 4, tmp_path / "copy")
+    folder = newest(copy)
+    (folder / "numbers.json").write_text(json.dumps(damage))
+    rewrite(folder)
+    said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
+    assert "numbers.json: does not fit: " in said
+
+
+def test_a_run_of_596c121_on_python_3_11_2_goes_on(two: Path, tmp_path: Path, train: Train) -> None:
+    """To the bits of the run that was not cut."""
+    again = back_to(two / "out", 4, tmp_path / "again")
+    write_as_before(newest(again))
+    rewrite(newest(again))
+    done = train("--config", two / "lm.yaml", "--output-dir", again, processes=2)
+    assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
+    assert differences(two / "out", again) == []
 
 
 @pytest.mark.parametrize(

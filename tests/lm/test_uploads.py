@@ -16,12 +16,14 @@ from determined.common import api, storage
 from determined.core import _checkpoint
 
 from detalbert.errors import UserError
+from detalbert.training.checkpoints import write_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from lm.layout import Layout
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.s3 import moto_server
 from tests.lm.ranks import start
+from tests.lm.tables import write_as_before
 from tests.lm.test_elastic import Job
 
 pytestmark = pytest.mark.usefixtures("fork")
@@ -158,7 +160,8 @@ def test_every_file_of_both_machines_arrives_and_restores(cloud: Cloud, kept: An
     name, state = kept
     (checkpoint,) = [one for one in cloud.master.checkpoints if one.uuid == name]
     sizes = cloud.sizes(name)
-    assert {"__0_0.distcp", "__1_0.distcp", ".metadata", "state.json", "manifest.json"} < set(sizes)
+    beside = {"tensors.json", "numbers.json", "state.json", "manifest.json"}
+    assert {"__0_0.distcp", "__1_0.distcp", *beside} < set(sizes) and ".metadata" not in sizes
     assert {key: int(size) for key, size in checkpoint.resources.items()}.items() <= sizes.items()
     for loaded, said, fetched in cloud.do(restored, name):
         assert said == "" and fetched <= {"__0_0.distcp", "__1_0.distcp"}
@@ -169,6 +172,21 @@ def test_a_machine_fetches_what_its_processes_read(cloud: Cloud, kept: Any) -> N
     """On the layout that wrote them, parts are read by those who wrote them."""
     fetched = [files for _, _, files in cloud.do(restored, kept[0])]
     assert fetched == [{"__0_0.distcp"}, {"__1_0.distcp"}]
+
+
+def test_a_checkpoint_of_596c121_restores(cloud: Cloud, kept: Any, tmp_path: Path) -> None:
+    """Which has its table as a pickle."""
+    name, state = kept
+    for key in cloud.sizes(name):
+        (tmp_path / key).parent.mkdir(exist_ok=True)
+        cloud.client.download_file("bucket", f"{name}/{key}", str(tmp_path / key))
+    (tmp_path / "manifest.json").unlink()
+    write_as_before(tmp_path)
+    write_manifest(tmp_path, {"steps": 2})
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        cloud.client.upload_file(str(path), "bucket", f"old/{path.relative_to(tmp_path)}")
+    for loaded, said, _ in cloud.do(restored, "old"):
+        assert said == "" and all(torch.equal(loaded[key], state[key]) for key in state)
 
 
 def test_determineds_own_way_loses_a_machine_there(cloud: Cloud) -> None:
@@ -198,7 +216,7 @@ def count(cloud: Cloud) -> int:
     [
         ("__1_0.distcp", "short", "__1_0.distcp is not as it was written"),
         ("__1_0.distcp", "lost", "__1_0.distcp is missing"),
-        (".metadata", "short", ".metadata is not as it was written"),
+        ("tensors.json", "short", "tensors.json is not as it was written"),
         ("manifest.json", "lost", "manifest.json is missing"),
     ],
 )

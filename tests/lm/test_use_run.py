@@ -126,7 +126,8 @@ def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
     (damaged / "pretrained" / "config.json").write_text("{}")
     evil = Path(shutil.copytree(newest(trained), tmp_path / "evil"))
     (evil / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    (evil / "manifest.json").unlink()
+    for name in ("manifest.json", "tensors.json"):
+        (evil / name).unlink()
     mine: dict[str, list[Any]] = {
         "--question: ": ["--question", "a", "--context", "b"],
         "is a language model; leave it out": ["--data", "generated"],

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, n
 from detalbert.training.folder import claim_folder
 from detalbert.training.metrics import RunMetrics
 from tests.conftest import NO_DROPOUT, TINY, Train, settings
-from tests.fakes.no_models import Evil
+from tests.fakes.no_models import PICKLES, plant
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
 from tests.same_bits import differences, of_value
 
@@ -138,6 +137,13 @@ def test_a_damaged_checkpoint_is_passed_over(kind: str, copied: Path, caplog: An
     assert "is damaged" in caplog.text and found[-1][1].name in caplog.text
 
 
+def test_names_that_are_no_steps_are_passed_over(copied: Path) -> None:
+    before = list_checkpoints(copied / "checkpoints")
+    for name in ("step-²", "step-", "step-1a", "step-٣"):
+        (copied / "checkpoints" / name).mkdir()
+    assert list_checkpoints(copied / "checkpoints") == before
+
+
 def test_nothing_but_damage_is_refused(copied: Path) -> None:
     for _, path in list_checkpoints(copied / "checkpoints"):
         DAMAGE["truncated"](path)
@@ -179,18 +185,17 @@ def test_another_format_is_refused(finished: Path, copied: Path, capsys: Any) ->
     refused(finished / "tiny.yaml", copied, "checkpoint format 99", capsys)
 
 
-@pytest.mark.parametrize("name", ["state_dict.pth", "trial_state.pkl"])
+@pytest.mark.parametrize("name", PICKLES)
 def test_a_pickle_with_a_foreign_class_is_refused(
-    name: str, finished: Path, copied: Path, capsys: Any, monkeypatch: Any, tmp_path: Path
+    name: str, finished: Path, copied: Path, capsys: Any, tmp_path: Path
 ) -> None:
     checkpoint = newest(copied)
-    if name == "state_dict.pth":
-        torch.save({"models_state_dict": Evil()}, checkpoint / name)
-    else:
-        (checkpoint / name).write_bytes(pickle.dumps({"batches_trained": Evil()}))
+    plant(checkpoint, name, tmp_path / "pwned")
     rewrite(checkpoint)
-    assert "system" in refusal(capsys, finished / "tiny.yaml", copied)
-    assert not Path("pwned").exists()
+    missing = name == "workload_sequencer.pkl"
+    said = "trial_state.pkl: not the tensors and numbers" if missing else f"{name}: not the"
+    refused(finished / "tiny.yaml", copied, said, capsys)
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_weights_of_another_model_are_refused(finished: Path, copied: Path, capsys: Any) -> None:

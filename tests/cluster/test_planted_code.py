@@ -1,0 +1,33 @@
+"""Code in a stored checkpoint: a trial refuses it, in one line, and runs none of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.container import Trial
+from tests.fakes.no_models import PICKLES, plant
+from tests.fakes.runs import newest
+
+UUID = "aaaaaaaa-1111-2222-3333-444444444444"
+ANOTHER = "12"  # Determined gives a warm start, or a fork, the checkpoint of trial 11
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_code_in_a_stored_checkpoint_is_refused(
+    name: str, finished: Path, trial: Trial, tmp_path: Path
+) -> None:
+    """At a restart and at a warm start, where torch unpickles anything, too."""
+    kept, touched = trial.storage / UUID, tmp_path / "touched"
+    shutil.copytree(newest(finished / "out"), kept)
+    plant(kept, name, touched)
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    for steps, number in ((12, "11"), (0, ANOTHER)):
+        given = {"DET_TRIAL_ID": number, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+        with trial.master() as master:
+            done = trial.run(master, checkpoint=UUID, steps=steps, **given)
+        said = {line for line in done.stderr.splitlines() if "train.py: error: " in line}
+        assert done.returncode == 2 and len(said) == 1, done.stderr
+        assert "not the tensors and numbers it should hold" in said.pop()
+        assert not touched.exists() and master.checkpoints == [] and "Traceback" not in done.stderr
+        assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
