@@ -54,8 +54,8 @@ def test_a_damaged_cache_is_built_anew_with_one_line(
     columns = {name: np.array(column) for name, column in fresh.windows.columns().items()}
     (folder,) = tmp_path.glob("windows-train-*/")
     dice, names = random.Random(0), [*columns, "meta"]
-    for number in range(30 * SOAK):
-        (path,) = folder.glob(f"{names[number % len(names)]}.*")
+    for name in names * SOAK:
+        (path,) = folder.glob(f"{name}.*")
         damage = dice.choice([flip, flip, lambda path, _: os.truncate(path, 9), _unlink])
         damage(path, dice)
         again = load_split(config(tmp_path), "train", tokenizer, HPARAMS)

@@ -46,7 +46,7 @@ def read_record(folder: Path, number: int) -> dict[str, Any]:
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     """The SHA-256 of every file that the index of shards in `folder` names."""
-    sums = {}
+    sums: dict[Path, str] = {}
     for split, facts in index["splits"].items():
         sums |= {folder / shard["name"]: shard["sha256"] for shard in facts["shards"]}
         if "lengths_sha256" in facts:

@@ -81,11 +81,12 @@ class Handover(pytorch.PyTorchCallback):
     def _restore_rounding(self, kept: dict[str, Any]) -> None:
         """Set again what the config leaves to the run. An older version kept none of it."""
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
-        tokens = began.get("max_tokens_per_forward", self.trained.max_tokens)
-        # What another kind of GPU has room for may be too much here.
-        same_device = began.get("device") == self.machine["device"]
+        here = self.trained.max_tokens
+        tokens = began.get("max_tokens_per_forward", here)
+        if began.get("device") != self.machine["device"]:
+            tokens = min(tokens, here)  # another kind of GPU may have room for more
         if self.hparams.max_tokens_per_forward == "auto":
-            self.trained.max_tokens = tokens if same_device else min(tokens, self.trained.max_tokens)
+            self.trained.max_tokens = tokens
         if self.hparams.compile is None and began.get("compile") is False:
             self.trained.forward.run_uncompiled(began["row_multiple"])
 

@@ -115,7 +115,7 @@ class Training(NamedTuple):
         return json.loads(json.dumps({**values, **self.data.fingerprints()}))
 
     def defaults(self) -> dict[str, Any]:
-        """The default of every config key that has one: the value of a run that knew no such key."""
+        """The default of every config key that has one: what a run had that knew no such key."""
         data = self.workload.parsers.data(self.config["data"])
         found = {
             f"{section}.{field.name}": field.default

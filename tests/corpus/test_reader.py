@@ -21,7 +21,6 @@ from tests.fakes.s3 import upload
 from tests.fakes.text import contexts, read_examples, text_config, write
 
 
-
 def change_index(content: bytes, old: str, new: str) -> bytes:
     return json.dumps(seal(json.loads(content.decode().replace(old, new)))).encode()
 

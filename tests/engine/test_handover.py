@@ -131,8 +131,7 @@ def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """It compares with the run's first start, not with the one before."""
-    describe = handover._describe_machine
-    out, has = tmp_path / "out", list[str]()
+    describe, out, has = handover._describe_machine, tmp_path / "out", list[str]()
     for stop, machine, more in (
         (3, {}, {}),
         (6, {}, {}),
@@ -145,11 +144,11 @@ def test_a_restart_says_once_what_is_different(
             assert run(tiny_config, out, *settings(**more)) == 0
         has += [line for line in capsys.readouterr().err.split("\n") if ": restart  " in line]
     kept = torch.load(newest(out) / "state_dict.pth", weights_only=True)["callbacks"]["handover"]
-    was = f"torch {torch.__version__} -> 1.0"
-    budget = "max_tokens_per_forward 512 -> 300"
+    start, was = "WARNING: restart       ", f"torch {torch.__version__} -> 1.0"
+    budget, masks = "max_tokens_per_forward 512 -> 300", "as will the masks of dropout"
     assert has == [
-        f"WARNING: restart       {budget}, {was}, slots 1 -> 2: {LAST}, as will the masks of dropout",
-        f"WARNING: restart       allreduce_dtype fp32 -> bf16, {was}: {LAST}",
+        f"{start}{budget}, {was}, slots 1 -> 2: {LAST}, {masks}",
+        f"{start}allreduce_dtype fp32 -> bf16, {was}: {LAST}",
     ]
     assert kept["torch"] == str(torch.__version__) and kept["slots"] == 1
     assert kept["device"].startswith("CPU with ") and kept["Python"].startswith("3.")
@@ -167,7 +166,7 @@ def test_what_auto_chose_is_set_again(
         monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
         assert run(tmp_path / "config.yaml", tmp_path / f"uncut {budget}") == 0
     assert differences(tmp_path / "uncut 256", tmp_path / "uncut 1024") != []
-    for budget, stop in ((256, 3), (1024, 7), (1024, 12)):
+    for budget, stop in ((256, 3), (1024, 7), (1024, 99)):
         monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
         with monkeypatch.context() as patch:
             stop_after(patch, stop)
@@ -186,8 +185,7 @@ def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
         here = trial.handover.machine["device"]
         for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
             trial.max_tokens = 4096
-            found = restored(trial, device=device, max_tokens_per_forward=kept)
-            assert found == (budget, 0, 1)
+            assert restored(trial, device=device, max_tokens_per_forward=kept) == (budget, 0, 1)
         trial.forward.layers, trial.forward.multiple = [layer], 64
         assert restored(trial, compile=True, row_multiple=64)[1:] == (1, 64)
         assert restored(trial) == (999, 1, 64) and trial.handover.began == {}  # of an older version
