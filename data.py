@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,15 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
+from detalbert.integrity import find_fault, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.sources import Source, open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 
-FORMAT = 1  # raise it when the columns or their meaning change
+FORMAT = 2  # raise it when the columns or their meaning change
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +64,14 @@ def load_split(
     cache_dir = Path(config.cache_dir)
     source = open_source(getattr(config, split), split, cache_dir)
     folder = cache_dir / f"windows-{split}-{_cache_key(source, config, tokenizer, hparams)}"
-    if not (folder / "meta.json").is_file():
+    if find_fault(folder / "meta.json"):
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(f"{folder}.lock"):
-                if not (folder / "meta.json").is_file():
+                if fault := find_fault(folder / "meta.json"):
+                    if folder.exists():
+                        what = "%s: %s is not as it was written; the windows are built anew"
+                        log.warning(what, folder, fault)
                     _featurise(folder, source, config, tokenizer, hparams)
         except OSError as error:
             raise UserError(
@@ -103,7 +109,7 @@ def _featurise(
         for name, column in columns.items():
             np.save(aside / f"{name}.npy", column)
         meta = {"columns": list(columns), "counts": counts, "faults": faults}
-        (aside / "meta.json").write_text(json.dumps(meta))
+        write_facts(aside / "meta.json", meta)
 
 
 def _examples(source: Source, config: DataConfig) -> tuple[list[Example], dict[str, int]]:

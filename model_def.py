@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
-from detalbert.engine.loaders import train_loader, validation_loader
+from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow
@@ -56,11 +56,11 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        return train_loader(windows, order, **self.loading())
+        return LateLoader(lambda: train_loader(windows, order, **self.loading()))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        windows = self.data.validation.windows
-        return validation_loader(windows, self.slots, self.rank, self.max_tokens)
+        dealt = self.data.validation.windows, self.slots, self.rank
+        return LateLoader(lambda: validation_loader(*dealt, self.max_tokens))
 
     def begin_step(self, batch: list[SquadRow]) -> None:
         self.answers.latest = None  # the weights move on from what was validated

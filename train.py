@@ -54,7 +54,7 @@ from detalbert.training import (
     sharded,
     spot,
 )
-from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.checkpoints import LocalCheckpoints, read_manifest
 from detalbert.training.controller import Controller
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
@@ -135,7 +135,8 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
     if resume_from == "never":
         folder.set_aside(output)
     else:
-        checkpoint = resume.find_checkpoint(resume_from, output, training.identity())
+        identity = training.identity(), training.defaults()
+        checkpoint = resume.find_checkpoint(resume_from, output, *identity)
     folder.write_config(output, training.config)
     return str(checkpoint) if checkpoint else None
 
@@ -152,7 +153,7 @@ def train_locally(
     )
     done = 0
     if checkpoint is not None:
-        manifest = resume.read_manifest(Path(checkpoint))
+        manifest = read_manifest(Path(checkpoint))
         done = manifest["steps"]
         if chief:
             metrics.restore(Path(checkpoint), manifest["validations"])
@@ -192,7 +193,10 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
         return
     if best := metrics.best():
         display.say_end(best, training.workload.shown)
-    log.info("%s are in %s", training.workload.leaves, metrics.path)
+    leaves = training.workload.leaves
+    if not (metrics.path / "predictions.json").is_file():  # nor beside the best checkpoint
+        leaves = leaves.removeprefix("predictions, ")
+    log.info("%s are in %s", leaves, metrics.path)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:

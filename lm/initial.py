@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from detalbert.engine.safe_load import INDEX, read_index
 from detalbert.errors import UserError, first_line
 from detalbert.hub import find_local, hub_error
+from detalbert.integrity import check_model_folder
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
 _FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
@@ -129,6 +130,7 @@ def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
     safetensors, or do not fit.
     """
     folder = _folder(name)
+    check_model_folder(folder)
     files = dict(_files(folder, name))
     prefix = f"{model.base_model_prefix}."
     for key, parameter in model.named_parameters(remove_duplicate=False):

@@ -72,6 +72,9 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def make_meter(self, epoch: float) -> "LmMeter":
         return LmMeter(epoch)
 
+    def rounding(self) -> dict[str, Any]:
+        return {"max_tokens_per_forward": self.max_tokens, "layout": str(self.layout)}
+
     def row_flops(self, row: CausalRow) -> float | None:
         return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import workloads
 from detalbert.errors import UserError
 from detalbert.inference.find import fetch, told
-from detalbert.training.checkpoints import find_fault, list_checkpoints
-from detalbert.training.resume import read_manifest
+from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from pretrain.hparams import PARSERS
 
 ACCURACIES = ("mlm_accuracy", "sop_accuracy")

@@ -14,8 +14,7 @@ from detalbert.atomic import whole_file, write_json
 from detalbert.engine.threads import set_threads
 from detalbert.environment import environment
 from detalbert.errors import UserError, first_line
-from detalbert.training.checkpoints import list_checkpoints, newest_complete
-from detalbert.training.resume import read_manifest
+from detalbert.training.checkpoints import list_checkpoints, newest_complete, read_manifest
 from pretrain.score_checkpoints import ACCURACIES, Kept, Pretraining
 from pretrain.score_plot import draw
 

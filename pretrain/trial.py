@@ -15,6 +15,7 @@ from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
+from detalbert.engine.loaders import LateLoader
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -61,11 +62,11 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         group = examples.corpus.data.shuffle_shards
         batch = hparams.global_batch_size
         order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
-        return train_loader(examples, order, **self.loading())
+        return LateLoader(lambda: train_loader(examples, order, **self.loading()))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        held_out = self.data.validation, self.data.held_out
-        return validation_loader(*held_out, self.slots, self.rank, self.max_tokens, self.workers())
+        dealt = self.data.validation, self.data.held_out, self.slots, self.rank
+        return LateLoader(lambda: validation_loader(*dealt, self.max_tokens, self.workers()))
 
     def validated(self) -> tuple[None, dict[str, float]]:
         return None, self.scores.metrics

@@ -137,8 +137,8 @@ def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
         target = kept / name
         if not target.is_dir():
             run(checkout, ["predict.py", "--model", str(before / name), "--export", str(target)])
-        weights = {k: v for k, v in of_folder(target).items() if k != "README.md"}
-        found |= {f"{name}: {file}": digest for file, digest in weights.items()}
+        weights = of_folder(target).items()
+        found |= {f"{name}: {k}": v for k, v in weights if k not in ("README.md", "sums.json")}
     return found
 
 

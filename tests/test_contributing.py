@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import train
-from detalbert.training.resume import read_manifest
+from detalbert.training.checkpoints import read_manifest
 from tests.conftest import ROOT, TINY
 from tests.fakes.runs import cut_and_go_on, newest, run
 from tests.same_bits import differences

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ import data
 from data import load_split, load_tokenizer
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SOAK
+from tests.fakes.damage import flip
 
 HPARAMS = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
 
@@ -43,6 +45,29 @@ def test_the_cache_gives_back_the_same_columns(tmp_path: Path, tokenizer: Any) -
         assert np.array_equal(column, again.windows.columns()[name])
     assert again.counts["questions"] == 50 == len(again.examples)
     assert again.counts["tokens"] == again.windows.lengths.sum()
+
+
+def test_a_damaged_cache_is_built_anew_with_one_line(
+    tmp_path: Path, tokenizer: Any, caplog: Any
+) -> None:
+    fresh = load_split(config(tmp_path), "train", tokenizer, HPARAMS)
+    columns = {name: np.array(column) for name, column in fresh.windows.columns().items()}
+    (folder,) = tmp_path.glob("windows-train-*/")
+    dice, names = random.Random(0), [*columns, "meta"]
+    for name in names * SOAK:
+        (path,) = folder.glob(f"{name}.*")
+        damage = dice.choice([flip, flip, lambda path, _: os.truncate(path, 9), _unlink])
+        damage(path, dice)
+        again = load_split(config(tmp_path), "train", tokenizer, HPARAMS)
+        for name, column in again.windows.columns().items():
+            assert np.array_equal(column, columns[name])
+        line = f"{folder}: {path.name} is not as it was written; the windows are built anew"
+        assert (again.counts, caplog.messages) == (fresh.counts, [line])
+        caplog.clear()
+
+
+def _unlink(path: Path, _: Any) -> None:
+    path.unlink()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import ROOT
 
 # Each may import those before it, and itself.
-LAYERS = "environment errors log atomic hub processes settings squad corpus".split()
+LAYERS = "environment errors log atomic integrity hub processes settings squad corpus".split()
 LAYERS += "engine training inference".split()
 BESIDE = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"detalbert"}
 OUTSIDE = {path.stem for path in ROOT.glob("*.py")} | BESIDE

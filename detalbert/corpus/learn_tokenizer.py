@@ -8,6 +8,7 @@ causal language model are of bytes, and lose nothing. The same text gives the sa
 import hashlib
 import itertools
 import json
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ from detalbert.corpus.sources import (
     unpack_sizes,
 )
 from detalbert.corpus.storage import writing
+from detalbert.integrity import SUMS, find_fault, write_facts
 from detalbert.settings.text import TextConfig
 
 SPECIALS = {
@@ -54,6 +56,7 @@ _FORMAT = 1  # raise it when the same text gives other pieces
 _SAMPLE = 64 << 20  # bytes of text that are read, spread over all of it
 _PART = 1 << 20  # bytes
 _ALPHABET = 1000  # letters; rarer ones are <unk>
+log = logging.getLogger(__name__)
 
 
 def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
@@ -146,16 +149,22 @@ def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path
 def _learn_once(
     cache: Path, facts: list[Any], learn: Callable[[], PreTrainedTokenizerFast]
 ) -> Path:
-    """The folder of the tokenizer that `facts` describe; `learn` makes it where it is not there."""
+    """The folder of the tokenizer that `facts` describe; `learn` makes it where it is not there, or
+    not as it was written."""
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     folder = cache / f"tokenizer-{key}"
+    sums = folder / SUMS  # commit 596c121 wrote none
     with writing(folder, "the tokenizer"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():
+            fault = find_fault(sums) if sums.is_file() else None
+            if fault:
+                log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
+            if fault or not folder.is_dir():
                 learned = learn()
                 with whole_folder(folder) as aside:
                     learned.save_pretrained(aside)
+                    write_facts(aside / SUMS, {})
     return folder
 
 

@@ -1,15 +1,18 @@
 """Reads token shards: memory-mapped where they are on this machine, else through a cache.
 
-The cache is a folder that all processes of a machine share. A shard is fetched once, checked
-against its SHA-256, and appears whole or not at all; beyond `data.cache_gib` the oldest go.
+Every machine compares the shards with their SHA-256 when it first reads them. The cache is a folder
+that all processes of a machine share. A shard is fetched once and appears whole or not at all;
+beyond `data.cache_gib` the oldest go.
 """
 
 import contextlib
 import hashlib
 import io
 import json
+import logging
 import os
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,15 @@ import numpy as np
 
 from detalbert.atomic import whole_file
 from detalbert.corpus import storage
-from detalbert.corpus.shards import FORMAT
+from detalbert.corpus.shards import FORMAT, file_sums
 from detalbert.errors import UserError
+from detalbert.integrity import SUM, find_damaged, is_sealed
 from detalbert.settings.text import CorpusConfig, TextConfig
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
+# Of an index that commit 596c121 wrote, without a sum of its own.
+_KEYS = "format kind max_seq_length tokenizer end_of_text part_bytes held_out text splits".split()
+log = logging.getLogger(__name__)
 
 
 class Shards:
@@ -50,7 +57,7 @@ class Shards:
         self.remote = storage.is_remote(address)
         self._open: dict[int, dict[str, np.ndarray]] = {}
         if not self.remote:
-            self._check_sizes()
+            self._check_files()
 
     def describe(self) -> str:
         """What the split holds, in one line."""
@@ -76,20 +83,23 @@ class Shards:
 
     def fetch(self, shard: int) -> Path:
         """The file of a shard on this machine. Raises UserError where it cannot be had."""
-        name = self.shards[shard]["name"]
+        facts = self.shards[shard]
         if not self.remote:
-            return Path(self.address) / name
+            return Path(self.address) / facts["name"]
         folder = self._cache_folder()
-        path = folder / name
-        if not path.is_file():
+        path = folder / facts["name"]
+        sums = {path: facts["sha256"]}
+        if find_damaged(sums, folder):  # or not there
             with storage.writing(folder, "the shard cache", "data.cache_dir or data.cache_gib"):
                 folder.mkdir(parents=True, exist_ok=True)
-                with filelock.FileLock(folder / f".{name}.lock"):
-                    if not path.is_file():
-                        self._download(self.shards[shard], path)
+                with filelock.FileLock(folder / f".{path.name}.lock"):
+                    if find_damaged(sums, folder):
+                        if path.exists():
+                            log.warning("%s: not as it was written; fetching it again", path)
+                        self._download(facts, path)
                         self._evict(folder, path)
         with contextlib.suppress(OSError):  # for _evict: it is in use
-            os.utime(path)
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return path
 
     def prefetch(self, shards: list[int]) -> None:
@@ -123,7 +133,7 @@ class Shards:
 
     def _evict(self, folder: Path, newest: Path) -> None:
         """Remove the shards that were used longest ago. A mapped one stays readable."""
-        files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_mtime)
+        files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_atime)
         size = sum(path.stat().st_size for path in files)
         for path in files:
             if size <= self.data.cache_gib * 2**30 or path == newest:
@@ -131,14 +141,12 @@ class Shards:
             size -= path.stat().st_size
             path.unlink(missing_ok=True)
 
-    def _check_sizes(self) -> None:
-        for shard in self.shards:
-            path = Path(self.address) / shard["name"]
-            if not path.is_file() or path.stat().st_size != shard["bytes"]:
-                raise UserError(
-                    f"{path}: missing or not as it was written; remove {self.address} and run "
-                    "again, or copy it again"
-                )
+    def _check_files(self) -> None:
+        folder, cure = Path(self.address), f"remove {self.address} and run again"
+        if self.data.shards is not None:
+            cure = "copy it there again, or repeat the command that wrote it"
+        for path in find_damaged(file_sums(folder, self.index), folder, Path(self.data.cache_dir)):
+            raise UserError(f"{path}: missing or not as it was written; {cure}")
 
 
 class Corpus(Shards):
@@ -182,18 +190,37 @@ def read_index(address: str) -> dict[str, Any]:
     try:
         index = json.loads(storage.read_all(storage.join(address, "index.json")))
         version = index["format"]
+        assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
         if version == FORMAT:
             assert {"tokenizer", "text", "splits"} <= set(index)
             assert {"max_seq_length", "kind"} & set(index)
+            assert all(path.parent == Path() for path in file_sums(Path(), index))
     except UserError:
         raise UserError(
             f"data.shards: {address}: no index.json there; give a folder of shards that were "
             "written to their end"
         ) from None
-    except (ValueError, KeyError, TypeError, AssertionError):
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise UserError(f"data.shards: {address}: its index.json is damaged") from None
     if version != FORMAT:
         raise UserError(
             f"data.shards: {address}: format {version}, this version reads {FORMAT}; write again"
         )
     return index
+
+
+def remove_damaged(folder: Path) -> None:
+    """Remove the files of finished shards that are not as they were written, and their index."""
+    index = folder / "index.json"
+    if not index.is_file():
+        return
+    try:
+        damaged = find_damaged(file_sums(folder, read_index(str(folder))), folder)
+    except UserError:
+        damaged = [index]
+    if damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        log.warning("%s%s: not as it was written; writing it again", damaged[0], more)
+        read_index.cache_clear()
+        for path in (*damaged, index):
+            path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.chunks import SPLITS, Arrays, Plan, chunk_path
+from detalbert.integrity import SUM, is_sealed, seal
 
 FORMAT = 1  # raise it when the columns or their meaning change
 
@@ -29,10 +30,28 @@ def record_path(folder: Path, number: int) -> Path:
 def is_done(folder: Path, number: int) -> bool:
     """Whether a job's record is there and its shards have the sizes that it names."""
     try:
-        record = json.loads(record_path(folder, number).read_text())
-        return all((folder / s["name"]).stat().st_size == s["bytes"] for s in record.values())
+        shards = read_record(folder, number).values()
+        return all((folder / s["name"]).stat().st_size == s["bytes"] for s in shards)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def read_record(folder: Path, number: int) -> dict[str, Any]:
+    """The facts of a job's shards, by split. Raises ValueError for a damaged record."""
+    record = json.loads(record_path(folder, number).read_text())
+    if SUM in record and not is_sealed(record):  # commit 596c121 wrote no sum
+        raise ValueError(f"the record of job {number} is not as it was written")
+    return {split: record[split] for split in SPLITS if split in record}
+
+
+def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
+    """The SHA-256 of every file that the index of shards in `folder` names."""
+    sums: dict[Path, str] = {}
+    for split, facts in index["splits"].items():
+        sums |= {folder / shard["name"]: shard["sha256"] for shard in facts["shards"]}
+        if "lengths_sha256" in facts:
+            sums[folder / f"{split}-lengths.npy"] = facts["lengths_sha256"]
+    return sums
 
 
 def join_chunks(plan: Plan, job: int, count: int) -> None:
@@ -43,7 +62,7 @@ def join_chunks(plan: Plan, job: int, count: int) -> None:
         read = partial(_read, chunks, split)
         if any(map(len, read(next(iter(plan.kind.chunk))))):
             record[split] = _join(plan, read, f"{split}-{job:05d}.bin")
-    write_json(record_path(plan.folder, job), record)
+    write_json(record_path(plan.folder, job), seal(record))
     for chunk in chunks:
         chunk.unlink()
 

@@ -27,7 +27,8 @@ from detalbert.corpus.chunks import (
     write_chunk,
 )
 from detalbert.corpus.examples import Examples
-from detalbert.corpus.shards import FORMAT, is_done, join_chunks, record_path, sweep
+from detalbert.corpus.reader import remove_damaged
+from detalbert.corpus.shards import FORMAT, is_done, join_chunks, read_record, sweep
 from detalbert.corpus.sources import (
     Part,
     Text,
@@ -40,6 +41,7 @@ from detalbert.corpus.sources import (
 from detalbert.corpus.storage import writing
 from detalbert.corpus.words import make_encoder
 from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores, end_with_parent
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
@@ -84,7 +86,8 @@ def shards_folder(cache: Path, facts: dict[str, Any]) -> Path:
 def write_shards(
     plan: Plan, facts: dict[str, Any], texts: dict[str, Text], processes: int | None = None
 ) -> None:
-    """Write what is missing of the shards of `texts["text"]` and, if given, ["validation"].
+    """Write what is missing or damaged of the shards of `texts["text"]` and, if given,
+    ["validation"].
 
     Args: facts: all that the bytes of the shards depend on, `part_bytes` of text for each and
     the share `held_out` of its documents among it. processes: default: one per core.
@@ -95,6 +98,7 @@ def write_shards(
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             _check_same(folder, facts)
+            remove_damaged(folder)
             if not (folder / "index.json").is_file():
                 jobs = _plan_jobs(folder, texts, facts)
                 _run(plan, jobs, processes)
@@ -139,10 +143,12 @@ def _unpack_sizes(folder: Path, texts: dict[str, Text]) -> dict[str, list[Part]]
     path = folder / "sizes.json"
     try:
         sizes = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        if not is_sealed(sizes):
+            raise ValueError
+    except (FileNotFoundError, ValueError, AttributeError):
         found = {key: unpack_sizes(text.parts) for key, text in texts.items()}
         sizes = {key: [part.size for part in parts] for key, parts in found.items()}
-        write_json(path, sizes)
+        write_json(path, seal(sizes))
     return {
         key: [p._replace(end=n, size=n) for p, n in zip(text.parts, sizes[key], strict=True)]
         for key, text in texts.items()
@@ -273,7 +279,7 @@ def _work(
 
 def _write_index(plan: Plan, facts: dict[str, Any], jobs: int) -> None:
     """Write, last of all, `index.json`: what shards there are, and what the kind adds."""
-    records = [json.loads(record_path(plan.folder, number).read_text()) for number in range(jobs)]
+    records = [read_record(plan.folder, number) for number in range(jobs)]
     splits = {}
     for split in SPLITS:
         shards = [record[split] for record in records if split in record]
@@ -282,4 +288,4 @@ def _write_index(plan: Plan, facts: dict[str, Any], jobs: int) -> None:
             "counts": {name: sum(shard[name] for shard in shards) for name in plan.kind.counts},
             **plan.kind.describe(plan.folder, split, shards),
         }
-    write_json(plan.folder / "index.json", {**facts, "splits": splits})
+    write_json(plan.folder / "index.json", seal({**facts, "splits": splits}))

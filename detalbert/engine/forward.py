@@ -110,10 +110,14 @@ class Forward:
                     "to false, or take an image with a C compiler"
                 ) from None
             logging.warning("layers run uncompiled, as torch.compile fails here: %s", reason)
-            for layer in self.layers:
-                layer._compiled_call_impl = None  # private: nn.Module has no way back
-            self.layers = []
+            self.run_uncompiled(self.multiple)
         self.model.train(mode)
+
+    def run_uncompiled(self, multiple: int) -> None:
+        """Have the layers run as they are from now on, on rows of a multiple of so many tokens."""
+        for layer in self.layers:
+            layer._compiled_call_impl = None  # private: nn.Module has no way back
+        self.layers, self.multiple = [], multiple
 
     def _run_made_up(self, row: Row, training: bool) -> None:
         self.refresh()

@@ -1,9 +1,11 @@
 """What a checkpoint hands over: all of a run to its restart, the weights alone to another trial."""
 
 import logging
+import platform
 from typing import Any
 
 import determined
+import torch
 from determined import pytorch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -17,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Handover(pytorch.PyTorchCallback):
-    """Keeps the number of threads over restarts, and makes a warm start one.
+    """Keeps over restarts what rounding depends on, and makes a warm start one.
 
     Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
     WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
@@ -25,11 +27,15 @@ class Handover(pytorch.PyTorchCallback):
     Of such a checkpoint the weights are taken, as its documentation says
     (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
 
-    Args: context: Determined's, with its model, optimizer and schedule wrapped.
+    Args:
+        context: Determined's, with its model, optimizer and schedule wrapped.
+        trained: the trial; its `rounding` is kept, its `max_tokens` and `forward` set again.
     """
 
-    def __init__(self, context: pytorch.PyTorchTrialContext, hparams: StepHParams) -> None:
-        self.context, self.hparams = context, hparams
+    def __init__(
+        self, context: pytorch.PyTorchTrialContext, hparams: StepHParams, trained: Any
+    ) -> None:
+        self.context, self.hparams, self.trained = context, hparams, trained
         self.chief = context.distributed.rank == 0
         self.cpu = context.device.type == "cpu"  # a GPU's bits do not depend on threads
         info = determined.get_cluster_info()
@@ -38,9 +44,15 @@ class Handover(pytorch.PyTorchCallback):
         self.threads = set_threads(hparams.threads, context.distributed, fresh)
         self.notes = f"hyperparameters.threads: {hparams.threads}"
         self.odd = False  # whether the notes tell of something that a restart should not bring
+        self.machine = _describe_machine(context)
+        self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        return {"threads": self.threads, "trial": self.trial}
+        kept = {**self._rounding(), **self.began}
+        return {"threads": self.threads, "trial": self.trial, **kept}
+
+    def _rounding(self) -> dict[str, Any]:
+        return {**self.trained.rounding(), **self.machine}
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         self.first_step = first_batch_idx
@@ -62,7 +74,21 @@ class Handover(pytorch.PyTorchCallback):
         same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
         if same and self.cpu and "threads" in kept:
             self._restore_threads(kept["threads"])
+        if same:
+            self._restore_rounding(kept)
         return same
+
+    def _restore_rounding(self, kept: dict[str, Any]) -> None:
+        """Set again what the config leaves to the run. An older version kept none of it."""
+        self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
+        here = self.trained.max_tokens
+        tokens = began.get("max_tokens_per_forward", here)
+        if began.get("device") != self.machine["device"]:
+            tokens = min(tokens, here)  # another kind of GPU may have room for more
+        if self.hparams.max_tokens_per_forward == "auto":
+            self.trained.max_tokens = tokens
+        if self.hparams.compile is None and began.get("compile") is False:
+            self.trained.forward.run_uncompiled(began["row_multiple"])
 
     def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
         (model,) = self.context.models
@@ -97,6 +123,12 @@ class Handover(pytorch.PyTorchCallback):
             text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
         if self.first_step == 0 or slow or self.odd:
             self._say("threads", text, logging.WARNING if slow or self.odd else logging.INFO)
+        now = self._rounding()
+        changed = {k: f"{k} {was} -> {now[k]}" for k, was in self.began.items() if was != now[k]}
+        if changed:
+            text = f"{', '.join(changed.values())}: the run goes on; its rounding may differ from "
+            text += "an uncut one's" + ", as will the masks of dropout" * ("slots" in changed)
+            self._say("restart", text, logging.WARNING)
 
     def _follow_config(self) -> None:
         """Rate, decay and betas are those of the config of now, which `det experiment continue` may
@@ -112,6 +144,19 @@ class Handover(pytorch.PyTorchCallback):
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
         if self.chief:
             log.log(level, "%-14s%s", name, text)
+
+
+def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, Any]:
+    device = context.device
+    name = f"CPU with {torch.backends.cpu.get_cpu_capability()}"  # AVX2 or AVX512, say
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    return {
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+        "device": ", ".join(sorted(set(context.distributed.allgather(name)))),
+        "slots": context.distributed.size,
+    }
 
 
 class Unsharded(pytorch.PyTorchCallback):

@@ -8,7 +8,7 @@ goes through the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB
 import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,21 @@ class RowLoader(DataLoader):
     def __iter__(self) -> Any:  # an Iterator[list[Row]]; torch's annotation is its own class
         batches = super().__iter__()  # here, so that its processes start before the first batch
         return (batch.rows() if isinstance(batch, Parcel) else batch for batch in batches)
+
+
+class LateLoader(DataLoader):
+    """The batches of the loader that `make` returns, which is made when the first is wanted:
+    Determined asks for loaders before it reads the checkpoint that says how rows are packed."""
+
+    def __init__(self, make: Callable[[], DataLoader]) -> None:
+        super().__init__([])  # type: ignore[arg-type]  # Determined wants a DataLoader
+        self.make = make
+
+    def __len__(self) -> int:
+        return len(self.make())
+
+    def __iter__(self) -> Any:
+        yield from self.make()
 
 
 def _begin_worker(parent: int, number: int) -> None:

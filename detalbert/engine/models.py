@@ -17,6 +17,7 @@ from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
+from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
 
 # One of these is in every folder with a tokenizer.
@@ -73,6 +74,7 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
     """
     config = read_config(find_local(name))
     if not is_checkpoint(name):
+        check_model_folder(Path(find_local(name)))
         model, info = model_class.from_pretrained(
             find_local(name),
             config=config,

@@ -75,7 +75,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         read: Read = read_answers,
     ) -> None:
         self.context, self.hparams = context, hparams
-        self.handover = Handover(context, hparams)
+        self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
         # The order matters: Determined wants the scaler wrapped before the model.
@@ -123,6 +123,15 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def make_meter(self, epoch: float) -> TrainingMeter:
         return TrainingMeter(epoch)
+
+    def rounding(self) -> dict[str, Any]:
+        """What a config may change at a restart, and results then differ in: their rounding."""
+        return {
+            "max_tokens_per_forward": self.max_tokens,
+            "compile": bool(self.forward.layers),
+            "row_multiple": self.forward.multiple,
+            "allreduce_dtype": self.hparams.allreduce_dtype,
+        }
 
     def row_flops(self, row: AnyRow) -> float | None:
         """Of one forward and backward over a row on the host; None: of a model not known."""

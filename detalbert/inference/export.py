@@ -9,6 +9,7 @@ from detalbert.errors import UserError, first_line
 from detalbert.hub import hub_error
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.inference.model_card import base_model, card, public
+from detalbert.integrity import SUMS, write_facts
 
 
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
@@ -24,6 +25,7 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
             trained.model.save_pretrained(aside)
             trained.tokenizer.save_pretrained(aside)
             write_json(aside / SETTINGS, settings(trained))
+            write_facts(aside / SUMS, {}, "*.safetensors")
             (aside / "README.md").write_text(card(trained, license_id), encoding="utf-8")
     except (OSError, RuntimeError) as error:  # safetensors raises its own on a full disk
         raise UserError(f"--export {folder}: cannot be written ({first_line(error)})") from None

@@ -23,6 +23,7 @@ from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.inference.find import find
+from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
@@ -90,6 +91,7 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
 
 
 def _from_export(folder: Path, device: torch.device) -> Trained:
+    check_model_folder(folder)
     settings = _json(folder / SETTINGS)
     model, info = AutoModelForQuestionAnswering.from_pretrained(
         folder,

@@ -30,9 +30,10 @@ from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.predict_file import open_questions, table, write_answers
+from detalbert.integrity import checksum
 from detalbert.squad.windows import Example
 from detalbert.training import master
-from detalbert.training.checkpoints import checksum, describe_files, find_fault, write_manifest
+from detalbert.training.checkpoints import describe_files, find_fault, write_manifest
 from detalbert.training.uploads import UploadedParts
 
 PERIOD = 300.0  # seconds between checkpoints

@@ -1,30 +1,33 @@
 """Checkpoints of a local run: whole or not there, checked before use, old ones pruned.
 
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
-lists every file's size and SHA-256. It is written under a temporary name, flushed to the disk,
-and renamed; a reader that finds a manifest and equal checksums has all of it.
+lists every file's size and SHA-256, and has a sum of its own. It is written under a temporary name,
+flushed to the disk, and renamed; a reader that finds equal sums has all of it.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from determined import core
 from determined.common import storage
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
+from detalbert.integrity import SUM, checksum, is_sealed, seal
 from detalbert.training.folder import step_name
-from detalbert.training.metrics import RunMetrics
 
-FORMAT = 1
+if TYPE_CHECKING:  # it reads manifests
+    from detalbert.training.metrics import RunMetrics
+
+FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
 MANIFEST = "manifest.json"
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def __init__(
         self,
         distributed: core.DistributedContext,
-        metrics: RunMetrics,
+        metrics: "RunMetrics",
         run: dict[str, Any],
         pruning: dict[str, Any],
     ) -> None:
@@ -152,15 +155,39 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
     Args: names: the files to look at; default: all.
     """
     try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
+        manifest = read_manifest(path)
+        if not is_sealed(manifest) and (SUM in manifest or manifest["format"] != 1):
+            return f"{MANIFEST} is not as it was written"
+        if path.name.startswith("step-"):
+            if path.name != step_name(manifest["steps"]):
+                return f"{MANIFEST} is of step {manifest['steps']}"
+            dict(manifest["run"]), [v["steps"] for v in manifest["validations"]]
+        files = manifest["files"]
         for name in files if names is None else sorted(names):
-            if checksum(path / name) != files[name]["sha256"]:
+            if not _is_as_written(path, name, files[name]):
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} cannot be read: {error}"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        return f"{MANIFEST} cannot be read: {first_line(error)}"
     return None
+
+
+def _is_as_written(folder: Path, name: str, facts: dict[str, Any]) -> bool:
+    """Whether `name` is a file in `folder`, not one outside it or a device, and has its sum."""
+    path = (folder / name).resolve()
+    found = path.stat()
+    return (
+        path.is_relative_to(folder.resolve())
+        and stat.S_ISREG(found.st_mode)
+        and found.st_size == facts["bytes"]
+        and checksum(path) == facts["sha256"]
+    )
+
+
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint that `find_fault` finds whole."""
+    return json.loads((checkpoint / MANIFEST).read_text())
 
 
 def write_manifest(
@@ -168,7 +195,7 @@ def write_manifest(
 ) -> None:
     """List every file of a checkpoint, by default those of `folder`, beside `facts`."""
     listed = {"format": FORMAT, **facts, "files": files or describe_files(folder)}
-    (folder / MANIFEST).write_text(json.dumps(listed, indent=1))
+    (folder / MANIFEST).write_text(json.dumps(seal(listed), indent=1))
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
@@ -180,12 +207,3 @@ def describe_files(folder: Path) -> dict[str, Any]:
         }
         for path in sorted(p for p in folder.rglob("*") if p.is_file())
     }
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file, which may be larger than the memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

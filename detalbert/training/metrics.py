@@ -1,6 +1,5 @@
 """The reports of a local run."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from detalbert.atomic import write_json
 from detalbert.squad.answers import Answers
+from detalbert.training.checkpoints import find_fault
 from detalbert.training.folder import step_name, write_predictions
 
 
@@ -65,8 +65,9 @@ class RunMetrics(core.DummyTrainContext):
         if best is None or (self.path / "predictions.json").exists():
             return
         source = checkpoint.parent / step_name(int(best["steps"]))
-        for name in ("predictions.json", "null_odds.json"):
-            with contextlib.suppress(FileNotFoundError):
+        names = "predictions.json", "null_odds.json"
+        if find_fault(source, names) is None:
+            for name in names:
                 shutil.copyfile(source / name, self.path / name)
 
     def best(self) -> dict[str, float] | None:

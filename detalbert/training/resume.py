@@ -6,19 +6,23 @@
 - A config that would make it another run is refused.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
+from detalbert.training.checkpoints import FORMAT, find_fault, newest_complete, read_manifest
 
 
-def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path | None:
+def find_checkpoint(
+    resume: str, output_dir: Path, run: dict[str, Any], defaults: dict[str, Any]
+) -> Path | None:
     """The checkpoint to go on from: `--resume auto`, or a path to one. None to start afresh.
 
+    Args:
+        run: of now, see `Training.identity`.
+        defaults: by config key, what a run had whose version did not know the key.
     Raises UserError for a checkpoint that is missing, damaged, of another format version, or of a
-    run that differs from `run` (see `Training.identity`) in more than how it is carried out.
+    run that differs from `run` in more than how it is carried out.
     """
     if resume == "auto":
         path = newest_complete(output_dir / "checkpoints")
@@ -30,21 +34,19 @@ def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path 
         if fault:
             raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
     manifest = read_manifest(path)
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (1, FORMAT):
         raise UserError(
             f"{path}: checkpoint format {manifest['format']}, this version writes {FORMAT}; "
             "go on with the version that wrote it, or start over with --resume never"
         )
-    for key in sorted({*manifest["run"], *run}):
-        was, now = manifest["run"].get(key), run.get(key)
+    if "run" not in manifest:
+        raise UserError(f"--resume {path}: a checkpoint of a cluster; give one of a local run")
+    before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
+    for key in sorted(before):
+        was, now = before[key], run.get(key)
         if was != now:
             raise UserError(
                 f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
                 "--output-dir, or start over with --resume never"
             )
     return path
-
-
-def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint that `find_fault` finds whole."""
-    return json.loads((checkpoint / MANIFEST).read_text())

@@ -113,3 +113,14 @@ class Training(NamedTuple):
         kept = {k: v for k, v in dataclasses.asdict(self.hparams).items() if k not in FREE}
         values = {f"hyperparameters.{key}": value for key, value in kept.items()}
         return json.loads(json.dumps({**values, **self.data.fingerprints()}))
+
+    def defaults(self) -> dict[str, Any]:
+        """The default of every config key that has one: what a run had that knew no such key."""
+        data = self.workload.parsers.data(self.config["data"])
+        found = {
+            f"{section}.{field.name}": field.default
+            for section, values in (("hyperparameters", self.hparams), ("data", data))
+            for field in dataclasses.fields(values)
+            if field.default is not dataclasses.MISSING
+        }
+        return json.loads(json.dumps(found))

@@ -17,6 +17,7 @@ from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, first_line
 from detalbert.inference.find import is_sharded
 from detalbert.inference.model_card import FROM_SCRATCH, public
+from detalbert.integrity import SUMS, write_facts
 from detalbert.training.parts import read_weights
 from lm.inference.load import DAMAGE, SETTINGS, Source
 from lm.model import empty_model
@@ -48,6 +49,7 @@ def export(
             model.generation_config.save_pretrained(aside)
             source.tokenizer.save_pretrained(aside)
             write_json(aside / SETTINGS, settings(source))
+            write_facts(aside / SUMS, {}, "*.safetensors")
             (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
     except DAMAGE as error:
         raise UserError(f"--export {folder}: not written ({first_line(error)})") from None

@@ -24,6 +24,7 @@ from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, is_sharded
+from detalbert.integrity import check_model_folder
 from detalbert.settings import experiment
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.parts import read_weights
@@ -133,6 +134,7 @@ def _from_checkpoint(source: Source, device: torch.device, attention: str) -> Pr
 
 
 def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
+    check_model_folder(source.folder)
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         source.folder,
         config=source.config,

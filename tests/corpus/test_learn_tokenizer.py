@@ -1,5 +1,6 @@
 """Tokenizers learned from text."""
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from detalbert.settings.text import parse_text_config
 from detalbert.squad.encoding import treats_words_apart
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import read_vocabulary
+from tests.fakes.damage import flip
 
 
 def learn(text: Path, cache: Path, **more: Any) -> Path:
@@ -40,6 +42,19 @@ def test_the_same_text_gives_the_same_pieces(text: Path, tmp_path: Path) -> None
     assert one.name == other.name and learn(text, tmp_path / "a") == one
     assert learn(text, tmp_path / "a", vocab_size=300) != one
     assert [path.name for path in (tmp_path / "a").glob(".*.writing-*")] == []
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "sums.json"])
+def test_a_damaged_one_is_learned_anew(name: str, text: Path, tmp_path: Path, caplog: Any) -> None:
+    folder = learn(text, tmp_path)
+    before = (folder / "tokenizer.json").read_bytes()
+    flip(folder / name, random.Random(0))
+    assert learn(text, tmp_path) == folder and learn(text, tmp_path) == folder
+    line = f"{folder}: {name} is not as it was written; it is learned anew"
+    assert caplog.messages == [line]
+    (folder / "sums.json").unlink()  # of commit 596c121
+    assert learn(text, tmp_path) == folder and caplog.messages == [line]
+    assert (folder / "tokenizer.json").read_bytes() == before
 
 
 def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None:

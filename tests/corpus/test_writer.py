@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import ROOT
-from tests.fakes.text import LENGTH, TOKENIZER, sums, text_config, write
+from tests.fakes.damage import flip
+from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -69,6 +71,26 @@ def test_a_folder_takes_one_text(corpus_text: Path, tmp_path: Path) -> None:
     (folder / "index.json").unlink()
     with pytest.raises(UserError, match="another text, tokenizer or length"):
         write_corpus(data, tokenizer, LENGTH + 1, folder, processes=1)
+
+
+@pytest.mark.parametrize("name", ["train-00001.bin", "train-lengths.npy", "index.json"])
+def test_what_is_damaged_is_written_again_with_one_line(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(contexts(60)))
+    dice, again = random.Random(0), partial(write, tmp_path / "a.txt", tmp_path, shard_mib=0.002)
+    folder = again()
+    before = sums(folder)
+    for _ in range(8):
+        flip(folder / name, dice)
+        again()
+        line = f"{folder / name}: not as it was written; writing it again"
+        assert (sums(folder), caplog.messages) == (before, [line])
+        caplog.clear()
+    flip(folder / "jobs" / "00000.json", dice)
+    (folder / "index.json").unlink()
+    again()
+    assert sums(folder) == before
 
 
 def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:

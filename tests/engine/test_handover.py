@@ -1,19 +1,22 @@
 """What a checkpoint hands over: threads to the restart, weights alone to another trial."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from determined import core
 
-from detalbert.engine import handover, threads
+from detalbert.engine import handover, threads, token_budget
 from detalbert.engine.optim import lr_factor
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
-from tests.conftest import settings
+from tests.conftest import TINY, TINY_PRETRAINING, configured, settings
 from tests.engine.trials import one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
 from tests.same_bits import differences, of_value
@@ -119,6 +122,84 @@ def test_another_number_that_the_config_names_is_taken_and_told(
     assert "threads       1 a slot (hyperparameters.threads: 1)" in capsys.readouterr().err
     assert run(tiny_config, tmp_path / "out", *settings(threads=2)) == 0
     assert "the run began with 1, so it is rounded otherwise now" in said(capsys.readouterr().err)
+
+
+LAST = "the run goes on; its rounding may differ from an uncut one's"
+
+
+def test_a_restart_says_once_what_is_different(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It compares with the run's first start, not with the one before."""
+    describe, out, has = handover._describe_machine, tmp_path / "out", list[str]()
+    for stop, machine, more in (
+        (3, {}, {}),
+        (6, {}, {}),
+        (9, {"torch": "1.0", "slots": 2}, {"max_tokens_per_forward": 300}),
+        (12, {"torch": "1.0"}, {"allreduce_dtype": "bf16"}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(handover, "_describe_machine", lambda c, new=machine: describe(c) | new)
+            stop_after(patch, stop)
+            assert run(tiny_config, out, *settings(**more)) == 0
+        has += [line for line in capsys.readouterr().err.split("\n") if ": restart  " in line]
+    kept = torch.load(newest(out) / "state_dict.pth", weights_only=True)["callbacks"]["handover"]
+    start, was = "WARNING: restart       ", f"torch {torch.__version__} -> 1.0"
+    budget, masks = "max_tokens_per_forward 512 -> 300", "as will the masks of dropout"
+    assert has == [
+        f"{start}{budget}, {was}, slots 1 -> 2: {LAST}, {masks}",
+        f"{start}allreduce_dtype fp32 -> bf16, {was}: {LAST}",
+    ]
+    assert kept["torch"] == str(torch.__version__) and kept["slots"] == 1
+    assert kept["device"].startswith("CPU with ") and kept["Python"].startswith("3.")
+
+
+@pytest.mark.parametrize("pretraining", [False, True])
+def test_what_auto_chose_is_set_again(
+    pretraining: bool, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any row is packed, for training or for a validation."""
+    values = {"max_tokens_per_forward": "auto", "num_workers": 1}
+    config = configured(TINY_PRETRAINING if pretraining else TINY, cache_dir, **values)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    for budget in (256, 1024):
+        monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
+        assert run(tmp_path / "config.yaml", tmp_path / f"uncut {budget}") == 0
+    assert differences(tmp_path / "uncut 256", tmp_path / "uncut 1024") != []
+    for budget, stop in ((256, 3), (1024, 7), (1024, 99)):
+        monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
+        with monkeypatch.context() as patch:
+            stop_after(patch, stop)
+            assert run(tmp_path / "config.yaml", tmp_path / "cut") == 0
+    assert differences(tmp_path / "uncut 256", tmp_path / "cut") == []
+
+
+def restored(trial: Any, **kept: Any) -> Any:
+    assert trial.handover.goes_on({"trial": None, **kept})
+    return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
+
+
+def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
+    layer = SimpleNamespace(_compiled_call_impl=print)
+    with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
+        here = trial.handover.machine["device"]
+        for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
+            trial.max_tokens = 4096
+            assert restored(trial, device=device, max_tokens_per_forward=kept) == (budget, 0, 1)
+        trial.forward.layers, trial.forward.multiple = [layer], 64
+        assert restored(trial, compile=True, row_multiple=64)[1:] == (1, 64)
+        assert restored(trial) == (999, 1, 64) and trial.handover.began == {}  # of an older version
+        assert restored(trial, compile=False, row_multiple=1)[1:] == (0, 1)
+        assert layer._compiled_call_impl is None
+        trial.forward.layers, trial.forward.multiple = [layer], 64
+        asked = {"compile": True, "max_tokens_per_forward": 999}
+        trial.handover.hparams = dataclasses.replace(trial.hparams, **asked)
+        kept = {"compile": False, "row_multiple": 64, "max_tokens_per_forward": 500}
+        assert restored(trial, **kept) == (999, 1, 64)
+        trial.handover.on_trial_startup(4, "some uuid")
+        trial.handover.on_training_start()
+        changed = "max_tokens_per_forward 500 -> 999, compile False -> True"
+        assert caplog.messages == [f"restart       {changed}: {LAST}"]
 
 
 def trained(tiny_config: Path, out: Path) -> dict[str, Any]:

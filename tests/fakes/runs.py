@@ -71,3 +71,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert condition()
+
+
+def steps_of(output: Path) -> list[int]:
+    """The steps of the checkpoints in an output directory."""
+    return [steps for steps, _ in list_checkpoints(output / "checkpoints")]

@@ -1,6 +1,8 @@
-"""The instance metadata service of tests that watch for notices."""
+"""The instance metadata service of tests that watch for notices; a run to damage."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +16,9 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
         monkeypatch.setattr(metadata, "TIMEOUT", 60)  # this server shares a busy machine
         yield server
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished / "out", tmp_path / "out")
+    return tmp_path / "out"

@@ -1,27 +1,28 @@
-"""Restarts: the same run to the bit, safe loading, damaged and foreign checkpoints."""
+"""Restarts: the same run to the bit, safe loading, foreign checkpoints."""
 
+import functools
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from determined import core
 from determined.pytorch import load_trial_from_checkpoint_path
 
 import model_def
 from detalbert.engine import determinism, order
 from detalbert.engine.safe_load import read_weights
-from detalbert.errors import UserError
-from detalbert.training import checkpoints
-from detalbert.training.checkpoints import LocalCheckpoints, list_checkpoints, newest_complete
+from detalbert.settings.hparams import HParams
+from detalbert.settings.sections import parse_section
+from detalbert.training.checkpoints import list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
-from detalbert.training.metrics import RunMetrics
 from tests.conftest import NO_DROPOUT, TINY, Train, settings
+from tests.fakes.damage import rewrite
 from tests.fakes.no_models import PICKLES, plant
-from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, stop_after
+from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, steps_of, stop_after
 from tests.same_bits import differences, of_value
 
 
@@ -83,16 +84,6 @@ def test_one_slot_then_two(
         torch.testing.assert_close(value, cut[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    shutil.copytree(finished / "out", tmp_path / "out")
-    return tmp_path / "out"
-
-
-def steps(output: Path) -> list[int]:
-    return [number for number, _ in list_checkpoints(output / "checkpoints")]
-
-
 def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:
     before = (copied / "metrics.json").read_bytes()
     assert run(finished / "tiny.yaml", copied) == 0
@@ -105,7 +96,7 @@ def test_never_starts_over_and_deletes_nothing(finished: Path, copied: Path) -> 
     old = {path.name for path in copied.iterdir()} - {".lock"}
     assert run(finished / "tiny.yaml", copied, "--resume", "never", *settings(max_steps=4)) == 0
     assert {path.name for path in (copied / "previous-1").iterdir()} == old
-    assert steps(copied) == [4]
+    assert steps_of(copied) == [4]
 
 
 def test_a_checkpoint_by_its_path(finished: Path, copied: Path, tmp_path: Path) -> None:
@@ -114,41 +105,11 @@ def test_a_checkpoint_by_its_path(finished: Path, copied: Path, tmp_path: Path) 
     assert differences(finished / "out", tmp_path / "other") == []
 
 
-def damage_weights(path: Path) -> None:
-    content = bytearray((path / "state_dict.pth").read_bytes())
-    content[len(content) // 2] ^= 1
-    (path / "state_dict.pth").write_bytes(content)
-
-
-DAMAGE = {
-    "truncated": lambda p: os.truncate(p / "state_dict.pth", 100),
-    "one bit": damage_weights,
-    "missing file": lambda p: (p / "trial_state.pkl").unlink(),
-    "no manifest": lambda p: (p / "manifest.json").unlink(),
-    "half a manifest": lambda p: os.truncate(p / "manifest.json", 60),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over(kind: str, copied: Path, caplog: Any) -> None:
-    found = list_checkpoints(copied / "checkpoints")
-    DAMAGE[kind](found[-1][1])
-    assert newest_complete(copied / "checkpoints") == found[-2][1]
-    assert "is damaged" in caplog.text and found[-1][1].name in caplog.text
-
-
 def test_names_that_are_no_steps_are_passed_over(copied: Path) -> None:
     before = list_checkpoints(copied / "checkpoints")
     for name in ("step-²", "step-", "step-1a", "step-٣"):
         (copied / "checkpoints" / name).mkdir()
     assert list_checkpoints(copied / "checkpoints") == before
-
-
-def test_nothing_but_damage_is_refused(copied: Path) -> None:
-    for _, path in list_checkpoints(copied / "checkpoints"):
-        DAMAGE["truncated"](path)
-    with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
-        newest_complete(copied / "checkpoints")
 
 
 def refused(config: Path, output: Path, message: str, capsys: Any, *more: Any) -> None:
@@ -171,13 +132,30 @@ def test_another_run_is_refused_and_the_difference_named(
     assert run(config, copied, *free) == 0
 
 
-def rewrite(path: Path, **changes: Any) -> None:
-    """Change facts of a manifest, with the checksums of the files as they are now."""
-    facts = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").unlink()
-    facts.pop("files")
-    version = changes.pop("format", facts.pop("format"))
-    checkpoints.write_manifest(path, {**facts, **changes, "format": version})
+def test_a_new_key_refuses_no_older_checkpoint(
+    finished: Path, copied: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose version knew neither `hyperparameters.smoothing` nor `data.skip_invalid`."""
+
+    @dataclass(frozen=True)
+    class Newer(HParams):
+        smoothing: float = 0.0
+
+    read = functools.partial(parse_section, Newer, "hyperparameters")
+    parsers = model_def.FINE_TUNING.parsers._replace(hyperparameters=read)
+    newer = model_def.FINE_TUNING._replace(parsers=parsers)
+    monkeypatch.setattr(model_def, "FINE_TUNING", newer)
+    shutil.rmtree(newest(copied))
+    kept = read_manifest(newest(copied))["run"]
+    del kept["data.skip_invalid"]
+    rewrite(newest(copied), run=kept)
+    for key, was, more in (
+        ("hyperparameters.smoothing", "0.0", settings(smoothing=0.5)),
+        ("data.skip_invalid", "False", ["--set", "data.skip_invalid=true"]),
+    ):
+        refused(finished / "tiny.yaml", copied, f"{key}: was {was} in", capsys, *more)
+    assert run(finished / "tiny.yaml", copied) == 0
+    assert differences(finished / "out", copied) == []
 
 
 def test_another_format_is_refused(finished: Path, copied: Path, capsys: Any) -> None:
@@ -217,36 +195,12 @@ def test_a_second_process_is_refused(finished: Path, copied: Path, capsys: Any) 
         refused(finished / "tiny.yaml", copied, "another run is writing there", capsys)
 
 
-def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
-    few = ["--set", "checkpoint_storage.save_trial_latest=1"]
-    few += ["--set", "checkpoint_storage.save_trial_best=1"]
-    few += settings(max_steps=20, checkpoint_period=2, validation_period=4)
-    assert run(finished / "tiny.yaml", tmp_path / "out", *few) == 0
-    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
-    assert steps(tmp_path / "out") == sorted({best, 20})
-
-
 def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`load_trial_from_checkpoint_path` fails on torch >= 2.6 without the allowed globals."""
     path = newest(finished / "out")
     trial = load_trial_from_checkpoint_path(str(path), trial_class=model_def.SquadTrial)
     saved = read_weights(path / "state_dict.pth")
     assert of_value(dict(trial.model.state_dict())) == of_value(dict(saved))
-
-
-def test_a_cut_while_writing_leaves_the_one_before(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = LocalCheckpoints(
-        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}), {}, {}
-    )
-    before = steps(copied)
-    writing = store.store_path({"steps_completed": 99})
-    with pytest.raises(KeyboardInterrupt), writing as (path, _):
-        (path / "state_dict.pth").write_bytes(b"half")
-        raise KeyboardInterrupt
-    assert steps(copied) == before
-    assert not list((copied / "checkpoints").glob(".step-*"))
 
 
 def test_seeds_of_steps_and_ranks_differ() -> None:

@@ -1,0 +1,116 @@
+"""SHA-256 sums: of JSON values, kept beside them, and of files, compared once on every machine."""
+
+import contextlib
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from detalbert.errors import UserError
+
+SUM = "sha256"  # the key of sealed values
+SUMS = "sums.json"  # in a folder: what its files were when it was written
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def json_sum(values: Any) -> str:
+    """Return the SHA-256 of `values` as JSON without white space, keys sorted."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with their sum under SUM."""
+    kept = {key: value for key, value in values.items() if key != SUM}
+    return {**kept, SUM: json_sum(kept)}
+
+
+def is_sealed(values: Mapping[str, Any]) -> bool:
+    """Return whether `values` have the sum that `seal` gave them."""
+    return values.get(SUM) == seal(values)[SUM]
+
+
+def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> None:
+    """Write `facts` as JSON to `path`, sealed, with the SHA-256 of the files beside it that match
+    `pattern`."""
+    files = {file.name: checksum(file) for file in sorted(path.parent.glob(pattern))}
+    path.write_text(json.dumps(seal({**facts, "files": files})))
+
+
+def find_fault(path: Path) -> str | None:
+    """Return the name of a file that is not as it was when `write_facts` wrote `path`, or None."""
+    try:
+        facts = json.loads(path.read_text())
+        if not is_sealed(facts):
+            return path.name
+    except (OSError, ValueError, AttributeError):
+        return path.name
+    sums = {path.parent / name: digest for name, digest in facts["files"].items()}
+    return next((file.name for file in find_damaged(sums, path.parent)), None)
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise UserError if weights are not as they were exported; only SUMS can tell."""
+    if (folder / SUMS).is_file() and (fault := find_fault(folder / SUMS)):
+        raise UserError(
+            f"{folder / fault}: not as it was written; copy it again, or remove {SUMS} there if "
+            "you changed the weights"
+        )
+
+
+def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
+    """Return the files that are missing or do not have the SHA-256 in `sums`.
+
+    A file is read once on every machine: an empty file whose name is a sum of the machine and of
+    the files' sizes, times and inodes then says that they are as they were written.
+
+    Args:
+        sums: SHA-256 by path.
+        places: folders for the empty file; the first that can be written gets it. If none can,
+            the files are read again next time.
+    """
+    stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
+    if any((place / stamp).is_file() for place in places):
+        return []
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter
+        found = pool.map(_sum_now, sums)
+        damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
+    for place in [] if damaged else places:
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            (place / stamp).touch()
+            break
+    return damaged
+
+
+def _sum_now(path: Path) -> str | None:
+    """Return the SHA-256 of what can be read as a file, not of a device, say."""
+    with contextlib.suppress(OSError):
+        return checksum(path) if path.is_file() else None
+    return None
+
+
+def _state(path: Path) -> list[Any]:
+    """Return what changes when a file does."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return [path.name, found.st_size, found.st_mtime_ns, found.st_ino]
+    return []
+
+
+def _machine() -> str:
+    """Return what tells machines apart, also for containers, whose host names are new each time."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    return platform.node()

@@ -1,0 +1,86 @@
+"""Sums: files are read once on every machine, and again when they may be others."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from detalbert import integrity
+from detalbert.integrity import checksum, find_damaged, find_fault, is_sealed, seal, write_facts
+
+NAMES = ("a", "b")
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> dict[Path, str]:
+    (tmp_path / "files").mkdir()
+    for name in NAMES:
+        (tmp_path / "files" / name).write_text(name * 9)
+    return {path: checksum(path) for path in sorted((tmp_path / "files").iterdir())}
+
+
+def reads(sums: dict[Path, str], *places: Path) -> list[str]:
+    """The names of the files that are read, and found as they were written."""
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integrity, "checksum", lambda path: seen.append(path.name) or checksum(path))
+        assert find_damaged(sums, *places) == []
+    return sorted(seen)
+
+
+def test_a_machine_reads_files_once(
+    sums: dict[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, place = next(iter(sums)), tmp_path / "place"
+    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
+    os.utime(first, ns=(1, 1))
+    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
+    (tmp_path / "other").write_bytes(first.read_bytes())
+    os.utime(tmp_path / "other", ns=(1, 1))
+    (tmp_path / "other").replace(first)  # another inode
+    assert reads(sums, place) == ["a", "b"]
+    monkeypatch.setattr(integrity, "_machine", lambda: "another")
+    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
+
+
+def test_where_no_place_can_be_written_files_are_read_again(
+    sums: dict[Path, str], tmp_path: Path
+) -> None:
+    (tmp_path / "blocked").write_text("")
+    for _ in range(2):
+        assert reads(sums, tmp_path / "blocked") == ["a", "b"]
+    assert reads(sums, tmp_path / "blocked", tmp_path / "place") == ["a", "b"]
+    assert reads(sums, tmp_path / "blocked", tmp_path / "place") == []
+
+
+@pytest.mark.parametrize("damage", ["other", "cut", "missing", "device", "folder"])
+def test_damage_is_found_and_not_taken_for_checked(
+    damage: str, sums: dict[Path, str], tmp_path: Path
+) -> None:
+    first = next(iter(sums))
+    if damage in ("other", "cut"):
+        first.write_text("a" * 8 + "b" * (damage == "other"))
+    else:
+        first.unlink()
+        if damage == "device":
+            first.symlink_to("/dev/zero")
+        if damage == "folder":
+            first.mkdir()
+    for _ in range(2):
+        assert find_damaged(sums, tmp_path / "place") == [first]
+    assert not (tmp_path / "place").exists()
+
+
+def test_facts_and_the_files_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    (tmp_path / "a").write_text("a")
+    write_facts(path, {"loss": float("nan"), "nested": {"b": [1.5, None]}})
+    assert find_fault(path) is None
+    content = path.read_text()
+    for changed in (content.replace("1.5", "1.6"), content[:-1], "[]", "\x00", '{"files": {}}'):
+        path.write_text(changed)
+        assert find_fault(path) == "facts.json"
+    path.write_text(content)
+    (tmp_path / "a").write_text("b")
+    assert find_fault(path) == "a"
+    assert is_sealed(seal(seal({"a": 1}))) and not is_sealed({**seal({"a": 1}), "b": 2})

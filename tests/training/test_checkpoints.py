@@ -1,0 +1,131 @@
+"""Checkpoints: what is read is what was written, or it is passed over; old ones are pruned."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from determined import core
+
+from detalbert.errors import UserError
+from detalbert.integrity import checksum
+from detalbert.training.checkpoints import (
+    LocalCheckpoints,
+    find_fault,
+    list_checkpoints,
+    newest_complete,
+    read_manifest,
+    write_manifest,
+)
+from detalbert.training.metrics import RunMetrics
+from tests.conftest import SOAK, settings
+from tests.fakes.damage import flip, rewrite
+from tests.fakes.runs import newest, run, steps_of
+from tests.same_bits import differences
+
+DAMAGE = {
+    "truncated": lambda p: os.truncate(p / "state_dict.pth", 100),
+    "one bit": lambda p: flip(p / "state_dict.pth", random.Random(0)),
+    "missing file": lambda p: (p / "trial_state.pkl").unlink(),
+    "no manifest": lambda p: (p / "manifest.json").unlink(),
+    "half a manifest": lambda p: os.truncate(p / "manifest.json", 60),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over(kind: str, copied: Path, caplog: Any) -> None:
+    found = list_checkpoints(copied / "checkpoints")
+    DAMAGE[kind](found[-1][1])
+    assert newest_complete(copied / "checkpoints") == found[-2][1]
+    assert "is damaged" in caplog.text and found[-1][1].name in caplog.text
+
+
+def test_a_flipped_bit_of_a_manifest_is_damage(copied: Path, caplog: Any) -> None:
+    """Never another step, seed or score."""
+    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
+    manifest, facts, dice = last / "manifest.json", read_manifest(last), random.Random(0)
+    content = manifest.read_bytes()
+    for _ in range(60 * SOAK):
+        manifest.write_bytes(content)
+        flip(manifest, dice)
+        found = newest_complete(copied / "checkpoints")
+        assert found == before or read_manifest(last) == facts
+        assert len(caplog.messages) == (found == before)
+        caplog.clear()
+
+
+def older(path: Path, **changes: Any) -> None:
+    """Make a checkpoint's manifest one of commit 596c121."""
+    facts = {**read_manifest(path), "format": 1, **changes}
+    facts.pop("sha256", None)
+    (path / "manifest.json").write_text(json.dumps(facts))
+
+
+def test_a_manifest_without_a_sum_is_read(finished: Path, copied: Path) -> None:
+    shutil.rmtree(newest(copied))
+    for _, path in list_checkpoints(copied / "checkpoints"):
+        older(path)
+    assert run(finished / "tiny.yaml", copied) == 0
+    assert differences(finished / "out", copied) == []
+    (_, one), (_, other), (_, last) = list_checkpoints(copied / "checkpoints")
+    older(last, steps=10)
+    older(other, validations=5)
+    assert newest_complete(copied / "checkpoints") == one
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../outside", "link", "code"])
+def test_a_manifest_names_files_of_its_folder(name: str, copied: Path) -> None:
+    checkpoint = newest(copied)
+    (checkpoint.parent / "outside").touch()
+    (checkpoint / "link").symlink_to("/dev/zero")
+    size = (checkpoint / name).stat().st_size
+    sums = {name: {"bytes": size, "sha256": checksum(checkpoint.parent / "outside")}}
+    facts = {key: read_manifest(checkpoint)[key] for key in ("steps", "run", "validations")}
+    write_manifest(checkpoint, facts, sums)
+    assert find_fault(checkpoint) == f"{name} is not as it was written"
+
+
+def test_nothing_but_damage_is_refused(copied: Path) -> None:
+    for _, path in list_checkpoints(copied / "checkpoints"):
+        DAMAGE["truncated"](path)
+    with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
+        newest_complete(copied / "checkpoints")
+
+
+@pytest.mark.parametrize("best", [12, 7])
+def test_predictions_are_claimed_where_they_are(
+    best: int, finished: Path, copied: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """Those of step 12 are beside its checkpoint; of step 7 there is none."""
+    scores = read_manifest(newest(copied))["validations"][-1]
+    rewrite(newest(copied), validations=[{**scores, "steps": best}])
+    assert run(finished / "tiny.yaml", tmp_path / "fresh", "--resume", newest(copied)) == 0
+    claimed = "INFO: predictions, metrics and checkpoints are in" in capsys.readouterr().err
+    assert claimed == (tmp_path / "fresh" / "predictions.json").is_file() == (best == 12)
+
+
+def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
+    few = ["--set", "checkpoint_storage.save_trial_latest=1"]
+    few += ["--set", "checkpoint_storage.save_trial_best=1"]
+    few += settings(max_steps=20, checkpoint_period=2, validation_period=4)
+    assert run(finished / "tiny.yaml", tmp_path / "out", *few) == 0
+    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
+    assert steps_of(tmp_path / "out") == sorted({best, 20})
+
+
+def test_a_cut_while_writing_leaves_the_one_before(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalCheckpoints(
+        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}), {}, {}
+    )
+    before = steps_of(copied)
+    writing = store.store_path({"steps_completed": 99})
+    with pytest.raises(KeyboardInterrupt), writing as (path, _):
+        (path / "state_dict.pth").write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert steps_of(copied) == before
+    assert not list((copied / "checkpoints").glob(".step-*"))
