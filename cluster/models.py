@@ -76,7 +76,7 @@ def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
     else:
         if (root / hparams.model / "config.json").is_file():
             return AutoConfig.from_pretrained(root / hparams.model)
-        keys = KNOWN_CONFIGS.get(hparams.model.split("/")[-1])
+        keys = KNOWN_CONFIGS.get(hparams.model.split("@")[0].split("/")[-1])
         if keys is None:
             return None
     keys = {"model_type": "albert", **keys}

@@ -8,6 +8,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig, Pretr
 
 from detalbert.engine.memory import Sizes
 from detalbert.errors import UserError, first_line
+from detalbert import hub
 from detalbert.hub import find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 
@@ -30,7 +31,7 @@ def find_sizes(hparams: HParams) -> Sizes | None:
             ".detignore may have kept them out of the upload"
         )
     try:
-        return encoder_sizes(AutoConfig.from_pretrained(find_local(hparams.model)))
+        return encoder_sizes(hub.load(AutoConfig.from_pretrained, hparams.model))
     except (OSError, ValueError, KeyError) as error:
         raise hub_error(error)(
             f"hyperparameters.model: {hparams.model!r} is no folder here, and the hub does not "

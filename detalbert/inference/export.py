@@ -22,6 +22,8 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as aside:
             trained.model.save_pretrained(aside)
+            for file in aside.glob("*.safetensors"):
+                file.chmod(0o644)  # safetensors makes it readable for one user
             trained.tokenizer.save_pretrained(aside)
             write_json(aside / SETTINGS, settings(trained))
             (aside / "README.md").write_text(card(trained, license_id), encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from detalbert.hub import split_revision
 from detalbert.inference.model import Trained
 from detalbert.squad.sources import OFFICIAL_SHA256
 
@@ -73,7 +74,7 @@ def _front(trained: Trained, license_id: str, squad: bool) -> dict[str, Any]:
     name = trained.hparams.model or FROM_SCRATCH
     local = PurePath(name).is_absolute() or name.startswith((".", "embedded/"))
     if name != FROM_SCRATCH and not local:
-        front["base_model"] = name
+        front["base_model"] = split_revision(name)[0]
     if squad:
         front["datasets"] = ["rajpurkar/squad_v2"]
     return front

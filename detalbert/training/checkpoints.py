@@ -18,6 +18,7 @@ from typing import Any
 from determined import core
 from determined.common import storage
 
+from detalbert import hub
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
 from detalbert.training.folder import step_name
@@ -93,6 +94,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             yield folder, name
             (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
             facts = {"steps": steps, "run": self.run, "validations": validations}
+            facts["commits"] = hub.commits
             write_manifest(folder, facts)
         self._prune(spared)
 

@@ -6,12 +6,19 @@
 - A config that would make it another run is refused.
 """
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import FORMAT, MANIFEST, find_fault, newest_complete
+from detalbert.training.checkpoints import (
+    FORMAT,
+    MANIFEST,
+    find_fault,
+    list_checkpoints,
+    newest_complete,
+)
 
 
 def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path | None:
@@ -43,6 +50,18 @@ def find_checkpoint(resume: str, output_dir: Path, run: dict[str, Any]) -> Path 
                 "--output-dir, or start over with --resume never"
             )
     return path
+
+
+def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
+    """Return the commits that the run to resume read from the hub, for `hub.commits`.
+
+    Data and model are loaded before `find_checkpoint` looks at the checkpoint.
+    """
+    folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
+    for path in reversed(folders if resume == "auto" else [Path(resume)]):
+        with contextlib.suppress(OSError, ValueError):
+            return read_manifest(path).get("commits", {})
+    return {}
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
