@@ -50,10 +50,11 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
-    what: dict[str, Any] = {"repo_type": kind, "revision": revision}
+    asked: dict[str, Any] = {"repo_type": kind, "revision": revision}
+    cached: dict[str, Any] = {**asked, "local_files_only": True, "allow_patterns": []}
     for find in (
-        lambda: HfApi().repo_info(repo, timeout=20, **what).sha,
-        lambda: Path(snapshot_download(repo, local_files_only=True, allow_patterns=[], **what)).name,
+        lambda: HfApi().repo_info(repo, timeout=20, **asked).sha,
+        lambda: Path(snapshot_download(repo, **cached)).name,
     ):
         with contextlib.suppress(Exception):  # whatever HTTP and the hub's client raise
             found: Any = find()

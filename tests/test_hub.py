@@ -86,15 +86,15 @@ def test_a_branch_a_tag_and_a_commit(
     assert size_of("org/a@main") == 1  # what it was when the run began
     monkeypatch.setattr(hub, "commits", {})
     assert size_of("org/a@main") == 2
-    with pytest.raises(OSError, match="none"):
+    with pytest.raises(OSError, match="cached files"):
         size_of("org/a@none")
 
 
 def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
     asked = []
 
-    def read(name: str, **options: Any) -> None:
-        asked.append((name, options))
+    def read(path: str, **options: Any) -> None:
+        asked.append((path, options))
 
     (tmp_path / "data").mkdir()
     commit = put(cache, "org/text", "v1", tmp_path / "data", "datasets")

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig, PretrainedConfig
 
+from detalbert import hub
 from detalbert.engine.memory import Sizes
 from detalbert.errors import UserError, first_line
-from detalbert import hub
 from detalbert.hub import find_local, hub_error, is_checkpoint
 from detalbert.settings.hparams import HParams
 

@@ -10,6 +10,7 @@ import yaml
 
 from detalbert.hub import split_revision
 from detalbert.inference.model import Trained
+from detalbert.settings.experiment import masked
 from detalbert.squad.sources import OFFICIAL_SHA256
 
 PACKAGES = ("torch", "transformers", "tokenizers", "determined")
@@ -23,8 +24,8 @@ def base_model(trained: Trained) -> str:
 
 
 def public(data: dict[str, Any]) -> dict[str, Any]:
-    """`data:` without what says something of the machine: folders, the cache."""
-    kept = {key: value for key, value in data.items() if key != "cache_dir"}
+    """`data:` without logins and what says something of the machine: folders, the cache."""
+    kept = masked({key: value for key, value in data.items() if key != "cache_dir"})
     return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
 
 

@@ -41,7 +41,7 @@ def kept_commits() -> dict[str, str]:
 
 
 def _metadata() -> tuple[int, str]:
-    """Return the number of the trial, which is that of its run, too, and the run's metadata path."""
+    """Return the trial's number, which is its run's, too, and the path of the run's metadata."""
     number = master.task().trial.trial_id
     return number, f"/api/v1/runs/{number}/metadata"
 

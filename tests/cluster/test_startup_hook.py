@@ -26,7 +26,7 @@ LINES = [line.split("#")[0] for line in (ROOT / "requirements.txt").read_text().
 # name: version, of an image in which all is there, the least that will do.
 IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ]+)", line)}
 IMAGE["torch"] = TORCH
-PINS = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]]
+PINS = re.findall("^([^#=]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 # The same packages, in the versions of constraints.txt.
 TESTED = {name.lower().replace("_", "-"): version for name, version in PINS}
 TESTED = {name: TESTED[name] for name in IMAGE}

@@ -15,9 +15,9 @@ LOGIN = "https://me:planted@example.org/a?b=c@d"
     "config, shown",
     [
         ({"environment_variables": ["A=b=c", "B"]}, {"environment_variables": ["A=***", "***"]}),
-        ({"environment_variables": {"cuda": ["A=b"]}}, {"environment_variables": {"cuda": ["A=***"]}}),
+        ({"registry_auth": {"cuda": ["A=b"]}}, {"registry_auth": {"cuda": ["***"]}}),
         ({"registry_auth": {"auth": "bWU6cGxhbnRlZA=="}}, {"registry_auth": {"auth": "***"}}),
-        ({"storage": [{"password": 7, "host": "a"}]}, {"storage": [{"password": "***", "host": "a"}]}),
+        ([{"password": 7, "host": "a"}], [{"password": "***", "host": "a"}]),
         ({"connection_string": "A=b", "token": None}, {"connection_string": "***", "token": None}),
         ({"data": {"text": LOGIN}}, {"data": {"text": "https://***@example.org/a?b=c@d"}}),
         ({"a": "s3://key:planted@b/c"}, {"a": "s3://key:***@b/c"}),
