@@ -31,8 +31,8 @@ soak: check .venv/soaking
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
 
-# pip would ask for hashes of all that is installed with constraints.txt if it had any, another build
-# of torch included, and refuse ranges, so they are in a file of their own.
+# Hashes are in a file of their own: with any in constraints.txt pip (23.0 to 25.3) refuses each
+# requirement that has no hash itself.
 .venv/runtime: requirements.lock constraints.txt
 	@$(PYTHON) -c 'import ensurepip' || { echo 'make: this Python has no venv; on Debian: apt install python3-venv' >&2; exit 2; }
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
