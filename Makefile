@@ -3,7 +3,7 @@
 # make test:  all tests but the soak.
 # make soak:  all tests, property tests at ten times the examples, 100 planted faults.
 PYTHON ?= python3
-PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: train check quick quick-only test test-only soak
@@ -31,17 +31,19 @@ soak: check .venv/soaking
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
 
-.venv/runtime: requirements.txt constraints.txt
+# Hashes are in a file of their own: with any in constraints.txt pip (23.0 to 25.3) refuses each
+# requirement that has no hash itself.
+.venv/runtime: requirements.lock constraints.txt
 	@$(PYTHON) -c 'import ensurepip' || { echo 'make: this Python has no venv; on Debian: apt install python3-venv' >&2; exit 2; }
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo 'installing requirements.txt into .venv (some minutes the first time)'
-	$(PIP_INSTALL) -r requirements.txt
+	@echo 'installing requirements.lock into .venv (some minutes the first time)'
+	$(PIP_INSTALL) --require-hashes -r requirements.lock
 	touch $@
 
 .venv/testing: .venv/runtime tests/requirements.txt reports/requirements.txt requirements-serve.txt
-	$(PIP_INSTALL) -r tests/requirements.txt
+	$(PIP_INSTALL) -c constraints.txt -r tests/requirements.txt
 	touch $@
 
 .venv/soaking: .venv/testing tests/requirements-soak.txt
-	$(PIP_INSTALL) -r tests/requirements-soak.txt
+	$(PIP_INSTALL) -c constraints.txt -r tests/requirements-soak.txt
 	touch $@

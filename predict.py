@@ -77,7 +77,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--port", type=int, default=8000)
     names = "that clients call the server by, beside --host and this machine's own"
     add("--host-name", action="append", default=[], metavar="NAME", help=names)
-    add("--token", help="that clients have to send: Authorization: Bearer TOKEN")
+    token = "that clients have to send: Authorization: Bearer TOKEN; ps shows it to other users"
+    add("--token", help=token)
+    add("--token-file", type=Path, metavar="FILE", help="with the token; default: ALBERT_TOKEN")
     add("--json", action="store_true", help="replies as JSON, one per line")
     threads = "that compute; auto: one for each core that is idle now"
     add("--threads", type=thread_count, default="auto", metavar="auto|N", help=threads)
@@ -156,8 +158,9 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
         raise UserError(
             f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
         ) from None
+    token = guard.read_token(args.token, args.token_file)
+    access = guard.Access.of(args.host, args.host_name, token)
     model = load_model(str(folder))
-    access = guard.Access.of(args.host, args.host_name, args.token)
     server.serve(model, choose_threshold(model, args.threshold), args.host, args.port, access)
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Determined sources this file in the task's container, in the uploaded context, before the entry
-# point. It installs what requirements.txt asks for and the image lacks. torch, which was built for
-# the image's CUDA, and the harness, which comes from the cluster, are never replaced. Where all is
-# there, it takes a fraction of a second and no network.
+# point. Where the image lacks something that requirements.txt asks for, it installs all of it in
+# the versions of constraints.txt, so that a restart runs on those of the first start. torch, which
+# was built for the image's CUDA, and the harness, which comes from the cluster, are never replaced.
+# Where all is there, it takes a fraction of a second and no network.
 # Then it checks the config, and says how many threads multi-slot runs begin with.
 # It ends the task with one line: "error" where another try cannot help (the configs' log policy
 # Hook then stops the retries), "unavailable" where it may.
-"${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt <<'EOF_PYTHON' || exit $?
+"${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt constraints.txt <<'EOF_PYTHON' || exit $?
 import os
 import subprocess
 import sys
@@ -35,12 +36,34 @@ def fits(requirement):
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
+def lines(path):
+    found = (line.split("#")[0].strip() for line in Path(path).read_text().splitlines())
+    return [line for line in found if line]
+
+
+def install(wanted, constraints):
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(constraints))
+        file.flush()
+        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+        # All of them, so that pip finds versions that go together.
+        command = [*pip, "--progress-bar=off", "-c", file.name, *map(str, wanted)]
+        # The container is the task's own: PEP 668 protects a distribution's Python, not this one.
+        env = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, env=env, capture_output=True, text=True
+        )
+
+
+def find_line(text, start):
+    return next((line for line in text.splitlines() if line.startswith(start)), "")
+
+
 def fail(kind, text):
     sys.exit(f"startup-hook.sh: {kind}: {text}; use an image that has it (cluster/Dockerfile)")
 
 
-lines = (line.split("#")[0].strip() for line in Path(sys.argv[1]).read_text().splitlines())
-wanted = [Requirement(line) for line in lines if line]
+wanted = [Requirement(line) for line in lines(sys.argv[1])]
 wanted = [one for one in wanted if one.marker is None or one.marker.evaluate()]
 missing = [one for one in wanted if not fits(one)]
 for one in missing:
@@ -50,19 +73,21 @@ for one in missing:
 if missing:
     print("startup-hook.sh: installing", *map(str, missing), flush=True)
     misfits = {one.name for one in missing}
-    pins = {name: installed(name) for name in PINNED if name not in misfits}
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-        constraints.writelines(f"{name}=={version}\n" for name, version in pins.items() if version)
-        constraints.flush()
-        # All of them, so that pip finds versions that go together.
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        command = [*pip, "-c", constraints.name, *map(str, wanted)]
-        # The container is the task's own: PEP 668 protects a distribution's Python, not this one.
-        env = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, env=env).returncode
-    if status:
+    kept = {name: installed(name) for name in PINNED if name not in misfits}
+    kept = {name: version for name, version in kept.items() if version}
+    pins = [f"{name}=={version}" for name, version in kept.items()]
+    tested = [line for line in lines(sys.argv[2]) if line.split("==")[0] not in kept]
+    done = install(wanted, pins + tested)
+    if done.returncode:
+        reason = find_line(done.stderr, "ERROR: ").removeprefix("ERROR: ")
+        said = "constraints.txt does not fit this image, so versions may change with a restart"
+        print(f"startup-hook.sh: {said}: {reason}", flush=True)
+        done = install(wanted, pins)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
         names = ", ".join(map(str, missing))
         fail("unavailable", f"could not install {names} (pip's reasons are above)")
+    print("startup-hook.sh:", find_line(done.stdout, "Successfully installed"))
 EOF_PYTHON
 
 # The shell prints each command here: one that has the config in it would set off the log policies,

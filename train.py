@@ -41,6 +41,7 @@ import determined
 import torch
 from determined import core, pytorch
 
+from detalbert import hub
 from detalbert.engine import determinism
 from detalbert.errors import Diverged, UserError
 from detalbert.settings import experiment
@@ -123,6 +124,8 @@ def run_locally(args: argparse.Namespace) -> None:
         if chief:
             folder.create_folder(args.output_dir)
             stack.enter_context(folder.claim_folder(args.output_dir))
+        kept = resume.kept_commits(args.resume, args.output_dir) if chief else {}
+        hub.commits.update(distributed.broadcast(kept))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
         checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
         checkpoint = distributed.broadcast(checkpoint)
@@ -204,6 +207,8 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     config = dict(info.trial._config)
     workload = choose(config)
     hparams = workload.read(config, info.trial.hparams)
+    if info.latest_checkpoint:
+        hub.commits.update(run_record.kept_commits())
     if os.environ.get("LOCAL_RANK", "0") == "0":
         workload.check(config, hparams, info.gpu_uuids)
     training = Training.load(workload, config, hparams, info.trial.trial_seed)

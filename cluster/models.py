@@ -14,6 +14,7 @@ from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.sizes import encoder_sizes
 from detalbert.errors import UserError
+from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
 from lm.model import read_config
@@ -77,7 +78,7 @@ def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
     else:
         if (root / hparams.model / "config.json").is_file():
             return safe_load.read_config(root / hparams.model)
-        keys = KNOWN_CONFIGS.get(hparams.model.split("/")[-1])
+        keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1])
         if keys is None:
             return None
     keys = {"model_type": "albert", **keys}

@@ -1,6 +1,11 @@
 """The errors that a user reads: one line, what is wrong, where, what to do."""
 
 import difflib
+import re
+
+# In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
+# (abfs://CONTAINER@ACCOUNT), the password.
+_LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 
 
 class UserError(Exception):
@@ -12,7 +17,7 @@ class UserError(Exception):
     kind, status = "error", 2
 
     def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.splitlines()))
+        super().__init__(hide_logins(" ".join(text.splitlines())))
 
 
 class Unavailable(UserError):
@@ -30,6 +35,11 @@ class Diverged(UserError):
     prints it. Exit status 1."""
 
     status = 1
+
+
+def hide_logins(text: str) -> str:
+    """`text` with "***" in place of the logins of addresses."""
+    return _LOGIN.sub(r"\1***@", text)
 
 
 def unknown_key(key: str, section: str, known: list[str]) -> UserError:

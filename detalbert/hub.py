@@ -1,7 +1,15 @@
-"""Names of models and data sets: a folder here, or something that a hub gives."""
+"""Names of models and data sets: a folder here, or NAME or NAME@REVISION of a hub.
 
+A revision is a branch, a tag or a commit. What it means is looked up once per run.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from detalbert.errors import Unavailable, UserError
@@ -9,6 +17,50 @@ from detalbert.errors import Unavailable, UserError
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
 STATE_DICT = "state_dict.pth"
+
+# The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
+commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
+_REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
+_COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def load(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
+    """Call a library's `read` with the place and the revision of `name`, and `options`.
+
+    Args:
+        kind: model (of a tokenizer, too) or dataset. A data set without a revision is left to its
+            library: its content is part of what identifies a run.
+    """
+    place = find_local(name) if kind == "model" else name
+    repo, revision = split_revision(place)
+    if Path(place).exists() or (kind == "dataset" and revision is None):
+        return read(place, **options)
+    return read(repo, revision=_find_commit(repo, revision or "main", kind), **options)
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """Split NAME@REVISION; a path, or a name without a revision, stays whole."""
+    found = None if looks_like_path(name, ()) else _REVISED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, None)
+
+
+def _find_commit(repo: str, revision: str, kind: str) -> str:
+    """Return the commit of `revision`, or `revision` if neither the hub nor its cache knows it:
+    loading then fails with the reason."""
+    key = f"{kind}s/{repo}@{revision}"
+    if _COMMIT.fullmatch(revision) or key in commits:
+        return commits.get(key, revision)
+    asked: dict[str, Any] = {"repo_type": kind, "revision": revision}
+    cached: dict[str, Any] = {**asked, "local_files_only": True, "allow_patterns": []}
+    for find in (
+        lambda: HfApi().repo_info(repo, timeout=20, **asked).sha,
+        lambda: Path(snapshot_download(repo, **cached)).name,
+    ):
+        with contextlib.suppress(Exception):  # whatever HTTP and the hub's client raise
+            found: Any = find()
+            commits[key] = found
+            break
+    return commits.get(key, revision)
 
 
 def find_local(name: str) -> str:

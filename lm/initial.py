@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from detalbert import hub
 from detalbert.engine.safe_load import INDEX, read_index
 from detalbert.errors import UserError, first_line
 from detalbert.hub import find_local, hub_error
@@ -151,7 +152,8 @@ def _folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+        files = ["*.json", "*.safetensors"]
+        return Path(hub.load(snapshot_download, name, allow_patterns=files))
     except (OSError, ValueError) as error:
         text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}"
         raise hub_error(error)(text) from None

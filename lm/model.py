@@ -19,11 +19,11 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from detalbert import hub
 from detalbert.engine import safe_load
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.models import config_from_keys, model_error
 from detalbert.errors import UserError, first_line
-from detalbert.hub import find_local
 from lm import initial
 from lm.layout import STYLES
 from lm.loss import head_loss
@@ -46,7 +46,7 @@ def read_config(
     """
     if model is not None:
         try:
-            config = safe_load.read_config(find_local(model))
+            config = hub.load(safe_load.read_config, model)
         except (OSError, ValueError, KeyError) as error:
             raise model_error(model, error) from None
     elif not model_config or "model_type" not in model_config:

@@ -24,6 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from detalbert.inference.model import Trained, load_model
 from detalbert.squad import world
 from detalbert.squad.windows import Example, Windows, build_windows
+from tests.fakes import secrets
 from tests.fakes.browser import chromium
 from tests.fakes.questions import read_squad
 
@@ -245,10 +246,11 @@ def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
 
 @pytest.fixture(scope="session")
 def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
-    """TINY, its config in tiny.yaml, trained into out/ with all three checkpoints; to copy."""
+    """TINY, its config in tiny.yaml, trained into out/ with all three checkpoints; to copy. The
+    config has secrets."""
 
     def fill(folder: pathlib.Path) -> None:
-        storage = {"checkpoint_storage": {"save_trial_latest": 3}}
+        storage = {"checkpoint_storage": {"save_trial_latest": 3}, **secrets.PLANTED}
         (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, cache_dir) | storage))
         done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "out")
         assert done.returncode == 0, done.stderr

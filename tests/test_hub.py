@@ -1,12 +1,22 @@
-"""Which failures of a hub are worth another try."""
+"""Which failures of a hub are worth another try; what a revision is."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import OfflineModeIsEnabled
+from transformers import AutoConfig
 
+from detalbert import hub
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import hub_error
+from detalbert.squad.tokenizer import named_tokenizer
+from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer
+from tests.fakes.hub import put
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +50,69 @@ def test_a_hub_that_is_not_there_is_worth_another_try() -> None:
 def test_a_folder_without_the_files_is_a_mistake() -> None:
     assert hub_error(OSError("no config.json in it")) is UserError
     assert hub_error(ValueError("no such model type")) is UserError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub's client, which is all that it has."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "commits", {})
+    return tmp_path / "hub"
+
+
+def model_of(size: int, folder: Path) -> Path:
+    """The embedded model's files, its config with this size."""
+    shutil.copytree(ROOT / "embedded" / "albert-tiny", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": size}))
+    return folder
+
+
+def size_of(name: str) -> int:
+    return hub.load(AutoConfig.from_pretrained, name).intermediate_size
+
+
+def test_a_branch_a_tag_and_a_commit(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = model_of(1, tmp_path / "first"), model_of(2, tmp_path / "second")
+    main, tag = put(cache, "org/a", "main", first), put(cache, "org/a", "v1.0", second)
+    names = ("org/a", "org/a@main", "org/a@v1.0", f"org/a@{main}", f"org/a@{tag}")
+    assert [size_of(name) for name in names] == [1, 1, 2, 1, 2]
+    assert named_tokenizer("org/a@v1.0").is_fast
+    assert hub.commits == {"models/org/a@main": main, "models/org/a@v1.0": tag}
+    put(cache, "org/a", "main", second)
+    assert size_of("org/a@main") == 1  # what it was when the run began
+    monkeypatch.setattr(hub, "commits", {})
+    assert size_of("org/a@main") == 2
+    with pytest.raises(OSError, match="cached files"):
+        size_of("org/a@none")
+
+
+def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
+    asked = []
+
+    def read(path: str, **options: Any) -> None:
+        asked.append((path, options))
+
+    (tmp_path / "data").mkdir()
+    commit = put(cache, "org/text", "v1", tmp_path / "data", "datasets")
+    for name in ("org/text", "org/text@v1", "org/text@v2", str(tmp_path / "data")):
+        hub.load(read, name, "dataset", name="en")
+    assert asked == [
+        ("org/text", {"name": "en"}),
+        ("org/text", {"name": "en", "revision": commit}),
+        ("org/text", {"name": "en", "revision": "v2"}),
+        (str(tmp_path / "data"), {"name": "en"}),
+    ]
+
+
+def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model_of(7, tmp_path / "runs@home")
+    assert size_of("runs@home") == 7
+    for name in ("runs@home", "./a@b", "/a@b", "a/b/c@d", "name", "org/name"):
+        assert hub.split_revision(name) == (name, None)
+    for name, revision in (("a", "b"), ("org/a", "refs/pr/1"), ("org/a", "v1.0")):
+        assert hub.split_revision(f"{name}@{revision}") == (name, revision)

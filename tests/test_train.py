@@ -17,11 +17,14 @@ import pytest
 import torch
 import yaml
 
+import predict
 from detalbert.engine.safe_load import read_weights
+from detalbert.settings.experiment import masked
 from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import NO_DROPOUT, ROOT, Train, settings
+from tests.fakes import secrets
 from tests.fakes.runs import change, newest, only_error, refusal
 
 
@@ -48,6 +51,17 @@ def test_a_run_writes_its_files(finished: Path) -> None:
     resolved = yaml.safe_load((out / "config.yaml").read_text())
     assert resolved["hyperparameters"]["max_steps"] == 12
     assert resolved["hyperparameters"]["weight_decay"] == 0.0  # defaults are spelled out
+
+
+def test_no_file_of_a_run_has_a_secret(finished: Path, tmp_path: Path) -> None:
+    assert secrets.found_in([finished]) == {str(finished / "tiny.yaml")}
+    words = ["--model", str(finished / "out"), "--export", str(tmp_path / "exported")]
+    assert predict.main(words) == 0
+    assert secrets.found_in([tmp_path]) == set()
+    kept = json.loads((newest(finished / "out") / "load_data.json").read_text())
+    written = yaml.safe_load((finished / "out" / "config.yaml").read_text())
+    for config in (kept["experiment_config"], written):  # masked, not left out
+        assert config["environment"] == masked(secrets.PLANTED["environment"])
 
 
 def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path, python: str) -> None:

@@ -9,7 +9,7 @@
 | `*.jsonl.zst`, `*.jsonl.gz` | the same, compressed; for `data.documents` |
 | `*.json` | a file of SQuAD's shape: its contexts, one document each |
 | a folder, `s3://bucket/prefix`, any address that fsspec knows | all such files, by name |
-| `NAME`, `NAME:CONFIG` | the "text" column of a `datasets` hub name's train split |
+| `NAME`, `NAME@REVISION`, `NAME:CONFIG` | the "text" column of a hub data set's train split |
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import botocore
 from tqdm import tqdm
 
+from detalbert import hub
 from detalbert.corpus import api_text, packed, storage
 from detalbert.corpus.storage import File
 from detalbert.errors import UserError, first_line
@@ -275,7 +276,7 @@ def _hub(address: str, key: str) -> Any:
 
     name, _, config = address.partition(":")
     try:
-        rows = datasets.load_dataset(name, config or None, split="train")
+        rows = hub.load(datasets.load_dataset, name, "dataset", name=config or None, split="train")
     except Exception as error:  # whatever HTTP, the hub's client and the builders raise
         raise hub_error(error)(
             f"{key}: {name!r} is not a file here, and the hub does not give it: {first_line(error)}"

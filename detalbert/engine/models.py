@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from detalbert import hub
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, first_line, unknown_key
@@ -50,7 +51,7 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     assert hparams.model is not None  # `check` saw to one of the two
     try:
         if starts_from_scratch(hparams, tokenizer):
-            config = read_config(find_local(hparams.model))
+            config = hub.load(read_config, hparams.model)
             config.update(_vocabulary(tokenizer))
             return random_model(AutoModelForQuestionAnswering, config)
         model, missing = load_weights(AutoModelForQuestionAnswering, hparams.model)
@@ -72,11 +73,12 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
     Args: model_class: with the library's `from_pretrained` and `from_config`.
     Raises UserError for what holds or names code, and what the library raises.
     """
-    config = read_config(find_local(name))
+    config = hub.load(read_config, name)
     if not is_checkpoint(name):
         check_model_folder(Path(find_local(name)))
-        model, info = model_class.from_pretrained(
-            find_local(name),
+        model, info = hub.load(
+            model_class.from_pretrained,
+            name,
             config=config,
             attn_implementation=PACKED,
             dtype=torch.float32,
@@ -108,7 +110,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return False  # take the user's word; the library would make up a tokenizer of 5 pieces
     try:
-        own = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        own = hub.load(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
     except (OSError, ValueError):
         return False
     return own.get_vocab() != tokenizer.get_vocab()

@@ -81,14 +81,17 @@ def _read_numbers(path: Path) -> Any:
         return Plain(file).load()
 
 
-def read_config(name: str | Path) -> PretrainedConfig:
+def read_config(name: str | Path, revision: str | None = None) -> PretrainedConfig:
     """The library config of a model folder or hub name. Its attention is the caller's to choose.
+
+    Args:
+        revision: of a hub name: a branch, a tag or a commit.
 
     Raises:
         UserError: if its config.json names code, or its index a file outside the folder.
         OSError, ValueError: as transformers, if there is no such config.
     """
-    keys, _ = PretrainedConfig.get_config_dict(str(name))
+    keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
     if (key := next(_code(keys), None)) is not None:
         raise UserError(
             f"{name}: {key} in its config.json runs code that is not part of transformers; take it "
@@ -97,7 +100,7 @@ def read_config(name: str | Path) -> PretrainedConfig:
     for index in INDEXES:
         if (Path(name) / index).is_file():
             read_index(Path(name) / index)
-    config = AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+    config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     config._attn_implementation = None  # else it would win over the caller's
     return config
 

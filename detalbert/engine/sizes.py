@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, AutoConfig, PretrainedConfig
 
+from detalbert import hub
 from detalbert.engine.memory import Sizes
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, first_line
@@ -31,7 +32,7 @@ def find_sizes(hparams: HParams) -> Sizes | None:
             ".detignore may have kept them out of the upload"
         )
     try:
-        return encoder_sizes(read_config(find_local(hparams.model)))
+        return encoder_sizes(hub.load(read_config, hparams.model))
     except (OSError, ValueError, KeyError) as error:
         raise hub_error(error)(
             f"hyperparameters.model: {hparams.model!r} is no folder here, and the hub does not "

@@ -30,6 +30,7 @@ from detalbert.engine.progress import Progress
 from detalbert.engine.rows import AnyRow, to_device
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
+from detalbert.settings.experiment import masked
 from detalbert.settings.hparams import StepHParams
 
 AnyHParams = TypeVar("AnyHParams", bound=StepHParams)
@@ -75,6 +76,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         read: Read = read_answers,
     ) -> None:
         self.context, self.hparams = context, hparams
+        # Private: nothing else sets what Determined writes into a checkpoint's load_data.json.
+        context._exp_conf = masked(context.get_experiment_config())
         self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size

@@ -23,6 +23,8 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as aside:
             trained.model.save_pretrained(aside)
+            for file in aside.glob("*.safetensors"):
+                file.chmod(0o644)  # safetensors makes it readable for one user
             trained.tokenizer.save_pretrained(aside)
             write_json(aside / SETTINGS, settings(trained))
             write_facts(aside / SUMS, {}, "*.safetensors")

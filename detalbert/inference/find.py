@@ -11,6 +11,7 @@ from typing import Any, cast
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
+from detalbert.settings.experiment import masked
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.folder import step_name
 from detalbert.training.table import TABLE, TABLES, find_table
@@ -121,7 +122,7 @@ def _describe(training: Any) -> dict[str, Any]:
     """`hyperparameters:` and `data:` of a checkpoint's trial, and what it scored."""
     return {
         "hyperparameters": training.hparams,
-        "data": training.experiment_config.get("data") or {},
+        "data": masked(training.experiment_config.get("data") or {}),
         "scores": training.validation_metrics.get("avgMetrics") or {},
     }
 

@@ -5,9 +5,12 @@ that trusts its network; its requests then carry that name.
 """
 
 import hmac
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from detalbert.errors import UserError, first_line
 from detalbert.inference.web import problem
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -31,6 +34,26 @@ class Access:
 LOCAL = Access()
 
 
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN).
+
+    Raises:
+        UserError: if the file cannot be read, or the token is empty.
+    """
+    found = os.environ.get("ALBERT_TOKEN") if token is None else token
+    if file is not None:
+        try:
+            found = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--token-file {file}: cannot read it ({first_line(error)}); give a text file that "
+                "this user may read"
+            ) from None
+    if found == "":
+        raise UserError("--token: empty; give a token by --token-file, ALBERT_TOKEN or --token")
+    return found
+
+
 class Guard:
     """Refuses a request before its body is read: 421 for another Host, 401 without the token."""
 
@@ -51,8 +74,9 @@ class Guard:
             return problem(421, f"not served under {name[:80]!r}; see --host-name")
         if self.access.token is None or scope["path"] in OPEN:
             return None
-        wanted, given = f"Bearer {self.access.token}", headers.get(b"authorization", [""])[0]
-        if hmac.compare_digest(wanted.encode(), given.encode("latin-1")):
+        scheme, _, given = headers.get(b"authorization", [""])[0].partition(" ")
+        right = hmac.compare_digest(self.access.token.encode(), given.encode("latin-1"))
+        if right and scheme.lower() == "bearer":  # RFC 9110: in any case
             return None
         challenge = {"WWW-Authenticate": "Bearer"}
         return problem(

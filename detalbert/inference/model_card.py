@@ -8,7 +8,9 @@ from typing import Any
 
 import yaml
 
+from detalbert.hub import split_revision
 from detalbert.inference.model import Trained
+from detalbert.settings.experiment import masked
 from detalbert.squad.sources import OFFICIAL_SHA256
 
 PACKAGES = ("torch", "transformers", "tokenizers", "determined")
@@ -22,8 +24,8 @@ def base_model(trained: Trained) -> str:
 
 
 def public(data: dict[str, Any]) -> dict[str, Any]:
-    """`data:` without what says something of the machine: folders, the cache."""
-    kept = {key: value for key, value in data.items() if key != "cache_dir"}
+    """`data:` without logins and what says something of the machine: folders, the cache."""
+    kept = masked({key: value for key, value in data.items() if key != "cache_dir"})
     return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
 
 
@@ -73,7 +75,7 @@ def _front(trained: Trained, license_id: str, squad: bool) -> dict[str, Any]:
     name = trained.hparams.model or FROM_SCRATCH
     local = PurePath(name).is_absolute() or name.startswith((".", "embedded/"))
     if name != FROM_SCRATCH and not local:
-        front["base_model"] = name
+        front["base_model"] = split_revision(name)[0]
     if squad:
         front["datasets"] = ["rajpurkar/squad_v2"]
     return front

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from detalbert.errors import UserError, unknown_key
+from detalbert.errors import UserError, hide_logins, unknown_key
 
 # The top-level keys of Determined 0.38.1's experiment config, version 0.
 KNOWN_KEYS = """
@@ -15,6 +15,12 @@ hyperparameters integrations labels log_policies max_restarts min_checkpoint_per
 min_validation_period name optimizations pachyderm perform_initial_validation pbs preemption_timeout
 profiling project records_per_epoch reproducibility resources retention_policy scheduling_unit
 searcher security slurm tensorboard_storage version workspace
+""".split()
+
+# What stands under one of these keys is secret: those of Determined's schemas, and `env`, of a pod.
+_SECRETS = """
+access_key auth connection_string credential env environment_variables identitytoken password
+registry_auth secret_key token
 """.split()
 
 # Determined hands these to no trainer script, so setting them would do nothing, silently.
@@ -64,6 +70,24 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
             section[last] = yaml.safe_load(text)
         except yaml.YAMLError:
             raise UserError(f"--set {override}: {text!r} is not a YAML value") from None
+
+
+def masked(value: Any, under: str = "") -> Any:
+    """A copy of an experiment config, or of a part of it, with "***" in place of every secret: a
+    config goes into files, checkpoints and metadata in this form only.
+
+    Args:
+        under: the key of `_SECRETS` that `value` is below, if any.
+    """
+    if isinstance(value, Mapping):
+        below = {key: under or (key if key in _SECRETS else "") for key in value}
+        return {key: masked(each, below[key]) for key, each in value.items()}
+    if isinstance(value, list):
+        return [masked(each, under) for each in value]
+    if not under or value is None:
+        return hide_logins(value) if isinstance(value, str) else value
+    name, equals, _ = str(value).partition("=")
+    return f"{name}=***" if equals and under == "environment_variables" else "***"
 
 
 def check_sections(config: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from detalbert import hub
 from detalbert.atomic import whole_file
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path
@@ -222,7 +223,7 @@ def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
     try:
-        return list(datasets.load_dataset(name, split=split))
+        return list(hub.load(datasets.load_dataset, name, "dataset", split=split))
     except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
         raise hub_error(error)(
             f"data.{split}: {name!r} is no file, and as a data set it does not load: "

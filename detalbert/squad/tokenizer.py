@@ -5,8 +5,9 @@ import hashlib
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from detalbert import hub
 from detalbert.errors import UserError, first_line
-from detalbert.hub import find_local, hub_error
+from detalbert.hub import hub_error
 
 # These releases drop overflow windows silently: they covered only 39 % of a long context.
 BAD_TOKENIZERS = ("0.23.1", "0.23.2")
@@ -33,7 +34,7 @@ def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     check_tokenizers_version()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(find_local(name), trust_remote_code=False)
+        tokenizer = hub.load(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
         raise hub_error(error)(
             f"data.tokenizer: {name!r} does not load as a tokenizer: {first_line(error)}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from determined import core
 from determined.common import storage
 
+from detalbert import hub
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import SUM, checksum, is_sealed, seal
@@ -97,6 +98,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             yield folder, name
             (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
             facts = {"steps": steps, "run": self.run, "validations": validations}
+            facts["commits"] = hub.commits
             write_manifest(folder, facts)
         self._prune(spared)
 

@@ -11,6 +11,7 @@ import yaml
 
 from detalbert.atomic import whole_file, write_json
 from detalbert.errors import UserError
+from detalbert.settings.experiment import masked
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
@@ -82,6 +83,6 @@ def set_aside(path: Path) -> None:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """The resolved experiment config, as `config.yaml`."""
+    """Write the resolved experiment config, without its secrets, as `config.yaml`."""
     with whole_file(path / "config.yaml") as file:
-        yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(masked(config), file, sort_keys=False, allow_unicode=True)

@@ -23,7 +23,7 @@ from determined.common import constants
 from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.sizes import find_sizes
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.hub import hub_error, looks_like_path
+from detalbert.hub import hub_error, looks_like_path, split_revision
 from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
 from detalbert.squad import sources
 
@@ -190,7 +190,8 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
         )
     elif not offline():
         try:
-            huggingface_hub.HfApi().dataset_info(name, timeout=20)
+            repo, revision = split_revision(name)
+            huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=20)
         except Exception as error:  # whatever HTTP and the hub's client raise
             raise hub_error(error)(
                 f"{key}: {name!r} is no file, and the hub does not give it: {first_line(error)}"

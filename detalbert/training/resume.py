@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import FORMAT, find_fault, newest_complete, read_manifest
+from detalbert.training.checkpoints import (
+    FORMAT,
+    find_fault,
+    list_checkpoints,
+    newest_complete,
+    read_manifest,
+)
 
 
 def find_checkpoint(
@@ -50,3 +56,15 @@ def find_checkpoint(
                 "--output-dir, or start over with --resume never"
             )
     return path
+
+
+def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
+    """Return the commits that the run to resume read from the hub, for `hub.commits`.
+
+    Data and model are loaded before `find_checkpoint` looks at the checkpoint.
+    """
+    folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
+    for path in reversed(folders if resume == "auto" else [Path(resume)]):
+        if find_fault(path, ()) is None:  # the manifest itself
+            return read_manifest(path).get("commits", {})
+    return {}

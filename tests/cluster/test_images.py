@@ -6,6 +6,8 @@ container (`determined.exec`), the launcher, the trainer.
 
 import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ import torch
 import yaml
 from determined.common import api, v1file_utils
 
+from detalbert.settings.experiment import masked
 from tests.cluster.conftest import LAUNCHED, finished, steps_of, uploaded
 from tests.cluster.container import Trial
 from tests.conftest import ROOT
+from tests.fakes import secrets
+from tests.fakes.hub import put
 from tests.fakes.master import FakeMaster
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import wait_for
@@ -31,8 +36,8 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     assert all((ROOT / name).exists() for name in left if name.endswith(".py") and "*" not in name)
     package = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("detalbert/**/*.py")}
     assert {path for path in paths if path.startswith("detalbert/")} & package == package - left
-    used = {"predict.py", "requirements.txt", "startup-hook.sh", "pretrain/trial.py", "lm/trial.py"}
-    assert used | {"LICENSE"} <= paths
+    used = {"predict.py", "requirements.txt", "constraints.txt", "startup-hook.sh", "LICENSE"}
+    assert used | {"pretrain/trial.py", "lm/trial.py"} <= paths
     assert not [path for path in paths if path.startswith(("lm/inference", "pretrain/score"))]
     model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths
@@ -66,6 +71,40 @@ def test_a_trial_runs_from_what_was_uploaded(trial: Trial, real_python: str) -> 
     assert (saved / "code" / "train.py").is_file()
     # DET_TRIAL_SEED, for the config names no `hyperparameters.seed`.
     assert json.loads((saved / "load_data.json").read_text())["hparams"]["seed"] == 1234
+
+
+FROM_HUB = {"model": "org/tiny@main", "model_config": None, "max_steps": 4, "checkpoint_period": 2}
+
+
+@pytest.mark.parametrize("trial", [FROM_HUB], indirect=True)
+def test_a_restart_reads_the_commits_of_the_first_start_and_no_secret_leaves(
+    trial: Trial, real_python: str, tmp_path: Path
+) -> None:
+    """The branch moves in between: the model's config then has another dropout."""
+    trial.python = real_python  # reads HF_HOME
+    trial.config.update(secrets.PLANTED)
+    moved, tiny, cache = tmp_path / "moved", ROOT / "embedded" / "albert-tiny", tmp_path / "hf/hub"
+    shutil.copytree(tiny, moved)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.5}))
+    commit, home = put(cache, "org/tiny", "main", tiny), {"HF_HOME": str(cache.parent)}
+    with trial.master() as master:
+        first = trial.run(master, **home)
+        finished(first, master)
+        half, whole = master.checkpoints[0], trial.weights(master.checkpoints[-1])
+        assert master.metadata["commits"] == {"models/org/tiny@main": commit}
+        put(cache, "org/tiny", "main", moved)
+        second = trial.run(master, checkpoint=half.uuid, steps=2, **home)
+        finished(second, master)
+    again = trial.weights(master.checkpoints[-1])
+    assert steps_of([half, master.checkpoints[-1]]) == [2, 4]
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+    assert secrets.found_in([trial.storage]) == set()
+    kept = json.loads((trial.storage / half.uuid / "load_data.json").read_text())
+    assert kept["experiment_config"]["environment"] == masked(secrets.PLANTED["environment"])
+    said = (first.stdout + first.stderr + second.stdout + second.stderr).splitlines()
+    ours = [line for line in said if "New trial runner" not in line]  # Determined's own: all of it
+    assert "planted-" not in "\n".join([*ours, json.dumps(master.heard)])
 
 
 def test_preempted_after_a_step_and_resumed_to_the_same_bits(trial: Trial) -> None:

@@ -26,15 +26,16 @@ LINES = [line.split("#")[0] for line in (ROOT / "requirements.txt").read_text().
 # name: version, of an image in which all is there, the least that will do.
 IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ]+)", line)}
 IMAGE["torch"] = TORCH
-# What an index would offer, with the torch that a careless `pip install` would take.
-OFFERED: list[tuple[str, str, list[str]]] = [
-    ("torch", "2.13.0", []),
-    ("numpy", "2.4.6", []),
-    ("tqdm", IMAGE["tqdm"], ["numpy>=1.20"]),
-    ("torch-optimizer", IMAGE["torch-optimizer"], ["torch>=1.5.0"]),
-    ("determined", "0.38.1", ["tqdm", "psutil"]),
-]
-OFFERED += [(name, IMAGE[name], []) for name in IMAGE.keys() - {name for name, *_ in OFFERED}]
+PINS = re.findall("^([^#=]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+# The same packages, in the versions of constraints.txt.
+TESTED = {name.lower().replace("_", "-"): version for name, version in PINS}
+TESTED = {name: TESTED[name] for name in IMAGE}
+NEEDS = {
+    "tqdm": ["numpy>=1.20"],
+    "torch-optimizer": ["torch>=1.5.0"],
+    "determined": ["tqdm", "psutil"],
+}
+NEWEST = "99.0"  # of what a careless `pip install` would take, beside torch and numpy
 
 
 def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> None:
@@ -55,12 +56,18 @@ def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> No
         archive.writestr(f"{stem}.dist-info/RECORD", "\n".join(record) + "\n")
 
 
+def index(folder: pathlib.Path, *offers: dict[str, str]) -> pathlib.Path:
+    """A folder of wheels: these packages in these versions."""
+    folder.mkdir()
+    for name, version in (pair for offer in offers for pair in offer.items()):
+        wheel(folder, name, version, NEEDS.get(name, []))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("wheels")
-    for name, version, needs in OFFERED:
-        wheel(folder, name, version, needs)
-    return folder
+    folder = tmp_path_factory.mktemp("wheels") / "all"
+    return index(folder, IMAGE, TESTED, {"tqdm": NEWEST, "loky": NEWEST})
 
 
 @pytest.fixture(scope="session")
@@ -183,8 +190,27 @@ def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pat
     done = built.hook(wheels)
     assert done.returncode == 0, done.stderr
     after = built.versions()
+    kept = {name: IMAGE[name] for name in ("torch", "numpy", "determined")}
+    assert {name: after[name] for name in IMAGE} == TESTED | kept
+    asked, took = done.stdout.splitlines()
+    assert asked == "startup-hook.sh: installing torch-optimizer>=0.3.0 tqdm>=4.66"
+    assert took.startswith("startup-hook.sh: Successfully installed ")
+    assert f" tqdm-{TESTED['tqdm']}" in took and "torch-2" not in took
+
+
+def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(
+    image: Any, tmp_path: pathlib.Path
+) -> None:
+    """An older Python, for which the tested versions are not there."""
+    offered = index(tmp_path / "old", IMAGE, {"torch": "2.13.0", "numpy": "2.4.6"})
+    built = image(without=("tqdm", "torch-optimizer"))
+    done = built.hook(offered)
+    assert done.returncode == 0, done.stderr
+    after = built.versions()
     assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
-    assert "installing torch-optimizer>=0.3.0 tqdm>=4.66" in done.stdout
+    _, said, took = done.stdout.splitlines()
+    assert said.startswith("startup-hook.sh: constraints.txt does not fit this image, so ")
+    assert not actions(done.stdout) and "Successfully installed" in took
 
 
 @pytest.mark.parametrize("broken", ["0.23.1", "0.23.2"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import stat
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ def folder(local_run: LocalRun, once: Once) -> Path:
         assert predict.main([*map(str, words), "--license", "apache-2.0"]) == 0
 
     return once("exported", fill) / "some" / "model"
+
+
+def test_all_may_read_the_weights(folder: Path) -> None:
+    assert stat.S_IMODE((folder / "model.safetensors").stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

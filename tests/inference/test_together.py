@@ -4,13 +4,15 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from detalbert.errors import UserError
 from detalbert.inference import engine
 from detalbert.inference.answering import Stopped, answer_together
-from detalbert.inference.guard import Access, host_name
+from detalbert.inference.guard import Access, host_name, read_token
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from tests.fakes.runs import wait_for
@@ -177,7 +179,12 @@ def test_a_host_is_known_without_its_port() -> None:
     assert {host: host_name(host) for host in hosts} == hosts
 
 
-@pytest.mark.parametrize("given", [None, "", "secret", "Bearer", "Bearer secre", "bearer secret"])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])  # RFC 9110: any case
+def test_with_the_token_it_answers(scheme: str, port: int) -> None:
+    assert post(port, "/answer", ASKED, Authorization=f"{scheme} secret")[0] == 200
+
+
+@pytest.mark.parametrize("given", [None, "", "secret", "Bearer", "Bearer secre", "basic secret"])
 def test_without_the_token_nothing_is_answered(given: str | None, port: int) -> None:
     headers = {} if given is None else {"Authorization": given}
     for path in ("/answer", "/answers", "/nowhere"):
@@ -185,6 +192,22 @@ def test_without_the_token_nothing_is_answered(given: str | None, port: int) -> 
         assert status == 401 and "Authorization: Bearer TOKEN" in said["error"]
     assert get(port, "/metrics")[0] == 401
     assert get(port, "/")[0] == get(port, "/health")[0] == 200
+
+
+def test_the_token_may_be_in_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ALBERT_TOKEN", raising=False)
+    assert read_token(None, None) is None
+    monkeypatch.setenv("ALBERT_TOKEN", "of the environment")
+    (tmp_path / "token").write_text("of the file\n")
+    (tmp_path / "empty").write_text("\n")
+    assert read_token(None, None) == "of the environment"
+    assert read_token("given", None) == "given"
+    assert read_token(None, tmp_path / "token") == "of the file"
+    for file, fault in (("empty", "--token: empty"), ("none", "--token-file .*none: cannot read")):
+        with pytest.raises(UserError, match=fault):
+            read_token(None, tmp_path / file)
 
 
 def test_what_is_counted(model: Trained) -> None:

@@ -84,11 +84,13 @@ def test_a_data_set_of_the_hub_is_asked_for(
 ) -> None:
     names = []
     monkeypatch.setattr(shared, "offline", lambda: False)
-    monkeypatch.setattr(
-        shared.huggingface_hub.HfApi, "dataset_info", lambda self, name, timeout: names.append(name)
-    )
-    check(data={"documents": "some/text:en", "validation_documents": "other/text"})
-    assert names == ["some/text", "other/text"]
+
+    def asked_for(self: Any, name: str, revision: str | None, timeout: float) -> None:
+        names.append((name, revision))
+
+    monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", asked_for)
+    check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
+    assert names == [("some/text", "v1"), ("other/text", None)]
 
 
 def whole() -> int:

@@ -148,7 +148,7 @@ def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     preflight.check_source(data(train="squod"), "train")
 
 
-def refuse(self: Any, name: str, timeout: float) -> None:
+def refuse(self: Any, name: str, **_: Any) -> None:
     raise ValueError(f"{name}: no such data set")
 
 

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 import torch
 from determined.pytorch import load_trial_from_checkpoint_path
+from huggingface_hub import constants
 
 import model_def
+from detalbert import hub
 from detalbert.engine import determinism, order
 from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import HParams
 from detalbert.settings.sections import parse_section
 from detalbert.training.checkpoints import list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
-from tests.conftest import NO_DROPOUT, TINY, Train, settings
+from tests.conftest import NO_DROPOUT, ROOT, TINY, Train, settings
 from tests.fakes.damage import rewrite
+from tests.fakes.hub import put
 from tests.fakes.no_models import PICKLES, plant
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, steps_of, stop_after
 from tests.same_bits import differences, of_value
@@ -82,6 +85,25 @@ def test_one_slot_then_two(
     uncut, cut = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("uncut", "cut"))
     for name, value in uncut.items():
         torch.testing.assert_close(value, cut[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_branch_that_moves_changes_no_run(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's cache has another config, with dropout, when the run is resumed."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    moved, tiny = tmp_path / "moved", ROOT / "embedded" / "albert-tiny"
+    shutil.copytree(tiny, moved)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.5}))
+    named = settings(model="org/tiny@main", model_config=None)
+    for output, at in (("uncut", 99), ("cut", 7), ("cut", 99)):
+        monkeypatch.setattr(hub, "commits", {})  # as in a process of its own
+        put(tmp_path / "hub", "org/tiny", "main", tiny if at == 7 or output == "uncut" else moved)
+        with monkeypatch.context() as patch:
+            stop_after(patch, at)
+            assert run(tiny_config, tmp_path / output, *named) == 0
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:

@@ -1,0 +1,23 @@
+"""Parts of an experiment config with a secret of each kind, and a search for them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+PLANTED: dict[str, Any] = {
+    "description": "fetched from https://me:planted-1@example.org/data by way of a proxy",
+    "environment": {
+        "environment_variables": {"cpu": ["API_KEY=planted-2=="], "cuda": ["API_KEY=planted-3"]},
+        "registry_auth": {"username": "me", "password": "planted-4", "identitytoken": "planted-5"},
+        "pod_spec": {"spec": {"containers": [{"env": [{"name": "A", "value": "planted-6"}]}]}},
+    },
+    "integrations": {"pachyderm": {"dataset": {"name": "a", "token": "planted-7"}}},
+    "tensorboard_storage": {"access_key": "planted-8", "secret_key": "planted-9", "type": "s3"},
+}
+
+
+def found_in(places: Iterable[Path]) -> set[str]:
+    """The files of these files and folders in which one of the secrets is."""
+    files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
+    assert len(files) > 5
+    return {str(file) for file in files if b"planted-" in file.read_bytes()}
