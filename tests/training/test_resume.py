@@ -232,9 +232,8 @@ def test_determined_loads_the_trial(finished: Path, monkeypatch: pytest.MonkeyPa
 def test_a_cut_while_writing_leaves_the_one_before(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LocalCheckpoints(
-        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}), {}, {}
-    )
+    metrics = RunMetrics(copied, {"metric": "f1", "smaller_is_better": False})
+    store = LocalCheckpoints(core.DummyDistributedContext(), metrics, {}, {})
     before = steps(copied)
     writing = store.store_path({"steps_completed": 99})
     with pytest.raises(KeyboardInterrupt), writing as (path, _):
