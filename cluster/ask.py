@@ -136,6 +136,8 @@ def _pool(raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
     if raw.get("type") != "RESOURCE_POOL_TYPE_STATIC":
         width = raw.get("slotsPerAgent")
         width = width if isinstance(width, int) and width >= 0 else None
+        if raw.get("type") == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
+            return Pool(name, width, None, None, spot, own=True)
         return Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
     widths = Counter(len(mapping(agent.get("slots"))) for agent in mine)

@@ -137,10 +137,12 @@ class Check:
             config = merge(config, template)
             text = json.dumps(config)  # is YAML too
         yield from check_one(str(path), config, cluster, self.folder)
-        if self.asked is not None and not _is_master(config):
+        if "triggers" in config or _is_master(config):
+            return
+        if self.asked is not None:
             yield from self.asked.check(str(path), text)
         pool = cluster and cluster.pools.get(pool_name(config, cluster))
-        if pool is not None and not _is_master(config):
+        if pool is not None:
             image = image_of(config, pool) or "Determined's own"
             plan = Start.of(config, pool).describe(load_prices())
             self.plans.append(f"{path}: image {image}; {plan}")
@@ -149,8 +151,12 @@ class Check:
 def check_one(
     file: str, config: dict[str, Any], cluster: Cluster | None, folder: Path
 ) -> Iterator[Finding]:
-    """Findings of one experiment config, or of a master config that was given in its place."""
+    """Findings of one experiment config, or of a master config or webhook given in its place."""
     yield from placeholders(file, "", config)
+    if "triggers" in config:
+        problem = "a webhook, not an experiment; its placeholders alone are checked"
+        yield Finding(file, "triggers", problem, warning=True)
+        return
     if _is_master(config):
         yield from check_master(file, config)
         return

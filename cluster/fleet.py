@@ -120,7 +120,8 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
         yield Finding(file, "resources.is_single_node", problem)
     elif most is not None and slots > most:
         problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
-        yield Finding(file, KEY, f"{problem}; lower it or raise max_instances")
+        fix = "add machines" if pool.own else "raise max_instances"
+        yield Finding(file, KEY, f"{problem}; lower it or {fix}")
 
 
 def excludes_nodes(config: dict[str, Any]) -> bool:

@@ -81,8 +81,8 @@ def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> It
     if metric not in (known := ["loss", *workload.metrics]):
         problem = f"validation gives no {metric!r}; {nearest(metric, known)}"
         yield Finding(file, "searcher.metric", problem)
-    elif bool(searcher.get("smaller_is_better", True)) != metric.endswith("loss"):
-        right = str(metric.endswith("loss")).lower()
+    elif searcher.get("smaller_is_better", True) is not (metric in workload.smaller_is_better):
+        right = str(metric in workload.smaller_is_better).lower()
         problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
         yield Finding(file, "searcher.smaller_is_better", problem)
     if searcher.get("time_metric") not in (None, "batches"):

@@ -15,5 +15,6 @@ LANGUAGE_MODEL = Workload(
     metric="loss",
     shown=SHOWN,
     leaves="metrics and checkpoints",
+    smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
     sharded=True,
 )

@@ -42,4 +42,5 @@ PRETRAINING = Workload(
     metric="loss",
     shown=SHOWN,
     leaves="metrics and checkpoints",
+    smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

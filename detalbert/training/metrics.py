@@ -39,7 +39,7 @@ class RunMetrics(core.DummyTrainContext):
     ) -> None:
         self.path = path
         self.metric = searcher["metric"]
-        self.sign = -1 if searcher.get("smaller_is_better", self.metric.endswith("loss")) else 1
+        self.sign = -1 if searcher["smaller_is_better"] else 1
         self.validated, self.throughput = validated, throughput
         self.validations: list[dict[str, float]] = []
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process

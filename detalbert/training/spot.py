@@ -14,7 +14,6 @@ from collections import abc
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import determined
 from determined import core
 
 from detalbert.errors import first_line
@@ -114,14 +113,9 @@ class SpotWatcher(threading.Thread):
             text = f"spot notices: not read: {error}. {REMEDY}"
             self._say_once(logging.WARNING, "token", text)
         elif failures >= TRIES:
-            text = (
-                "spot notices: not read: no instance metadata at "
-                f"{self._metadata.address} ({_reason(error)})"
-            )
-            if determined.get_cluster_info() is None:
-                self._say_once(logging.INFO, "none", f"{text}, so probably not on EC2")
-            else:
-                self._say_once(logging.WARNING, "none", f"{text}. On EC2: {REMEDY}")
+            text = f"no instance metadata at {self._metadata.address} ({_reason(error)})"
+            text = f"spot notices: not read: {text}, so probably not on EC2. There: {REMEDY}"
+            self._say_once(logging.INFO, "none", text)
 
     def _say_once(self, level: int, what: str, text: str) -> None:
         if what not in self._said:

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ class Peers:
 class UploadedParts(core.CheckpointContext):
     """Determined's checkpoint context, for a folder on each process.
 
-    Leans on what 0.38.1 names `_storage_manager`, `_dist` and `_report_checkpoint`.
+    Leans on what 0.38.1 names `_storage_manager`, `_dist`, `_upload_sharded` and
+    `_report_checkpoint`.
 
     Args: theirs: the context that it stands in for; needed: the parts that this process reads, by a
         folder with a checkpoint's table and state.
@@ -61,19 +63,21 @@ class UploadedParts(core.CheckpointContext):
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Peers) -> Iterator[tuple[Path, str]]:
-        """Yields a folder of this process alone, uploaded in the end, and what to call it."""
-        steps = metadata["steps_completed"]
+        """Yield a folder of this process alone, uploaded in the end, and its UUID (rank 0's)."""
+        steps, name = metadata["steps_completed"], str(uuid.uuid4())
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
         folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too
         try:
-            yield folder, "in checkpoint_storage"
+            yield folder, name
             everywhere = peers.allgather(describe_files(folder))
             if peers.rank == 0:
                 files = {name: facts for found in everywhere for name, facts in found.items()}
                 write_manifest(folder, {"steps": steps}, files)
             uploading: Any = copy.copy(self)
             uploading._dist = peers
-            uploading.upload(folder, metadata, shard=True, selector=lambda path: True)
+            # `upload(shard=True)` would not say which UUID it takes before all is uploaded.
+            name = peers.broadcast(name)
+            uploading._upload_sharded(str(folder), name, metadata, selector=lambda path: True)
         except UserError:
             raise
         except Exception as error:  # whatever the client of a storage raises

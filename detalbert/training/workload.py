@@ -55,10 +55,12 @@ class Workload(NamedTuple):
     metric: str  # the searcher's, where the config names none
     shown: tuple[str, ...]  # of a validation, in what a run prints
     leaves: str  # what is in the output directory
+    smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
     sharded: bool = False  # whether a model is split over the processes
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
-        """The hyperparameters `values`, checked; `config` gets its default `searcher.metric`.
+        """Check `values` and return the hyperparameters; set missing defaults in `config` of
+        `searcher.metric` and `searcher.smaller_is_better`.
 
         Raises UserError, also for a `searcher.metric` that no validation gives: that must not end
         a run after hours of training.
@@ -69,6 +71,7 @@ class Workload(NamedTuple):
             raise UserError(
                 f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
             )
+        config["searcher"].setdefault("smaller_is_better", metric in self.smaller_is_better)
         return self.parsers.hyperparameters(values)
 
 

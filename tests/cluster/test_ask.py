@@ -145,6 +145,20 @@ def test_machines_that_the_master_starts(
     assert any("EC2's two-minute notice would go unread" in line for line in lines)
 
 
+def test_a_pool_of_kubernetes_has_no_most(
+    recorded: Any, master: Any, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    """Its `maxAgents` is 0 in 0.38.1, `slotsPerAgent` is what a pod may have."""
+    pool = next(one for one in recorded if one["path"].endswith("pools"))["response"]
+    master.answer.pools = [{**pool["resourcePools"][0], "name": "nodes", "instanceType": "n/a"}]
+    master.answer.pools[0] |= {"type": "RESOURCE_POOL_TYPE_K8S", "slotsPerAgent": 8}
+    config = yaml.safe_load(recorded[0]["request"]["config"])
+    config["resources"] = {"slots_per_trial": 16, "resource_pool": "nodes"}
+    _, lines, _ = ask(config, tmp_path, capsys)
+    assert not any("at most" in line for line in lines)
+    assert any("pool nodes: 2 of your own machines" in line for line in lines)
+
+
 @pytest.mark.parametrize("fault", ["password", "no login", "token", "away", "not ready", "no URL"])
 def test_a_master_that_cannot_be_asked(
     fault: str, recorded: Any, master: Any, tmp_path: Any, capsys: Any, monkeypatch: Any

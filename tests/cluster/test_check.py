@@ -74,6 +74,16 @@ def test_template_is_refused_until_filled_in() -> None:
     assert "bind_mounts[0].host_path" in keys
 
 
+def test_a_webhook_is_no_experiment(capsys: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "webhook.json"
+    path.write_text((ROOT / "cluster" / "webhook.json").read_text())
+    said = list(check.check_all([path], None, tmp_path))
+    assert [finding.key for finding in said] == ["url", "triggers"]
+    path.write_text(PLACEHOLDER.sub("http://here", path.read_text()))
+    assert check.main([str(path), "--context", str(tmp_path)]) == 0
+    assert f"{path}: triggers: warning: a webhook, not an experiment" in capsys.readouterr().out
+
+
 def test_context_that_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     assert check.CONTEXT_LIMIT == 95 * 2**20
     (tmp_path / "weights.bin").write_bytes(bytes(3000))

@@ -41,6 +41,13 @@ def test_the_older_form_of_an_action_and_machines_of_ones_own() -> None:
     assert warning.warning and "add one, or set" in warning.problem
 
 
+def test_a_pool_that_is_too_small_grows_by_what_it_has() -> None:
+    (provided,) = said({}, pool(7))
+    assert "at most 56; lower it or raise max_instances" in provided.problem
+    (own,) = said({}, pool(7, own=True, instance="", gpu=None, slots=56))
+    assert "at most 56; lower it or add machines" in own.problem
+
+
 def test_far_more_machines_than_needed() -> None:
     (warning,) = said({}, pool(64))
     assert warning.warning and "up to 15 machines for 8" in warning.problem

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import POOL, V100_SPOT, experiment, findings, master, put
+from workloads import choose
 
 # (config, key to set, value, the finding's key, words of its text)
 JOB_MISTAKES = [
@@ -86,6 +88,36 @@ def test_mistake_in_an_experiment_is_named(
     assert len(named) == 1 and words in named[0].problem, found
     assert named[0].file.endswith("job.yaml")
     assert str(named[0]).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "smaller"),
+    [
+        ("lm_local", "loss", True),
+        ("lm_local", "perplexity", True),
+        ("lm_local", "bits_per_byte", True),
+        ("lm_local", "accuracy", False),
+        ("pretrain_local", "mlm_loss", True),
+        ("single", "loss", True),
+        ("single", "f1", False),
+    ],
+)
+def test_which_way_a_metric_is_better(
+    name: str, metric: str, smaller: bool, tmp_path: pathlib.Path
+) -> None:
+    """One answer for the check, for a run whose config names no direction, and for its best."""
+    config = experiment(f"{name}.yaml")
+    config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}
+    assert findings(tmp_path, config) == []
+    config["searcher"]["smaller_is_better"] = not smaller
+    (finding,) = findings(tmp_path, config)
+    advice = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
+    assert finding.key == "searcher.smaller_is_better" and finding.problem == advice
+    del config["searcher"]["smaller_is_better"]
+    choose(config).read(config, config["hyperparameters"])
+    metrics = RunMetrics(tmp_path, config["searcher"])
+    metrics.validations = [{"steps": step, metric: float(step)} for step in (1, 2)]
+    assert metrics.best() == metrics.validations[0 if smaller else 1]
 
 
 @pytest.mark.parametrize(

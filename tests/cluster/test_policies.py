@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
+from determined.common import storage
 
 from detalbert.training import spot
 from tests.conftest import ROOT
+from tests.fakes.s3 import moto_server
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
@@ -28,6 +30,8 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
             assert tuple(map(int, torch.split(".")[:2])) >= (2, 10) and cuda == "12.6"
             assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
         assert environment["environment_variables"][0] == "PIP_BREAK_SYSTEM_PACKAGES=1", path.name
+    for path in (ROOT / "cluster").iterdir():  # `image.cuda=` changes nothing on CPU slots
+        assert path.is_dir() or "image.cuda=" not in path.read_text(), path.name
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:
@@ -51,7 +55,8 @@ def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
         assert policies_of(path.name) == expected, path.name
     # The WebUI's table shows the first four letters. Determined has policies of its own under the
     # first two names, which ours replace.
-    assert [name[:4].strip() for name in policies] == ["CUDA", "Inpu", "Hook", "ECC", "GPU", "Spot"]
+    shown = ["CUDA", "Inpu", "Hook", "Stor", "ECC", "GPU", "Spot"]
+    assert [name[:4].strip() for name in policies] == shown
     assert {"CUDA OOM", "ECC Error"} < policies.keys()
 
 
@@ -69,6 +74,34 @@ def test_log_policies_do_what_they_say() -> None:
     # All healthy machines print this when one is reclaimed.
     assert not actions("NCCL error: remote process exited or there was a network error")
     assert not actions("KeyError: train_py error")
+
+
+def test_storage_that_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines are those of determined.exec.launch; the first two errors are S3's own."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with moto_server() as url:
+        assert actions(refusal(url)) == {"cancel_retries"}
+    assert not actions(refusal(url))  # it does not answer now
+    failed = "ERROR: [8] determined: Checkpoint storage validation failed: "
+    denied = "Failed to upload /tmp/a to b/c: An error occurred (AccessDenied) when calling the Put"
+    for error in (
+        denied,
+        "403 POST https://storage.googleapis.com/upload: a does not have storage.objects.create",
+        "404 POST https://storage.googleapis.com/upload: The specified bucket does not exist.",
+        "[Errno 13] Permission denied: '/determined_shared_fs/3e7c'",
+        "[Errno 30] Read-only file system: '/determined_shared_fs/3e7c'",
+    ):
+        assert actions(failed + error) == {"cancel_retries"}, error
+    assert not actions(denied)  # of another access, which the trial reports itself
+    assert not actions(f"{failed}An error occurred (SlowDown) when calling the PutObject operation")
+
+
+def refusal(url: str) -> str:
+    """What a task's log says of a bucket at `url` that cannot be used."""
+    bucket = {"type": "s3", "bucket": "nobodys", "endpoint_url": url}
+    with pytest.raises(Exception) as error:  # noqa: PT011
+        storage.validate_config({**bucket, "access_key": "a", "secret_key": "b"}, None)
+    return f"ERROR: [8] determined: Checkpoint storage validation failed: {error.value}"
 
 
 def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(

@@ -122,7 +122,7 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
 def test_metrics_of_an_older_run_that_diverged_are_json(tmp_path: Path) -> None:
     from detalbert.training.metrics import RunMetrics
 
-    metrics = RunMetrics(tmp_path, {"metric": "loss"})
+    metrics = RunMetrics(tmp_path, {"metric": "loss", "smaller_is_better": True})
     metrics.validations = [{"steps": 2, "loss": float("nan")}]
     metrics.write_metrics()
 
