@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import whole_folder
+from detalbert.atomic import alone, whole_folder
 from detalbert.errors import UserError, first_line
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.sources import Source, open_source, read_examples
@@ -63,8 +62,7 @@ def load_split(
     folder = cache_dir / f"windows-{split}-{_cache_key(source, config, tokenizer, hparams)}"
     if not (folder / "meta.json").is_file():
         try:
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(f"{folder}.lock"):
+            with alone(folder):
                 if not (folder / "meta.json").is_file():
                     _featurise(folder, source, config, tokenizer, hparams)
         except OSError as error:

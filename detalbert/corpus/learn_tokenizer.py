@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -27,7 +26,7 @@ from tokenizers import (
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.atomic import whole_folder
+from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.sources import (
     Part,
@@ -149,13 +148,11 @@ def _learn_once(
     """The folder of the tokenizer that `facts` describe; `learn` makes it where it is not there."""
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     folder = cache / f"tokenizer-{key}"
-    with writing(folder, "the tokenizer"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():
-                learned = learn()
-                with whole_folder(folder) as aside:
-                    learned.save_pretrained(aside)
+    with writing(folder, "the tokenizer"), alone(folder):
+        if not folder.is_dir():
+            learned = learn()
+            with whole_folder(folder) as aside:
+                learned.save_pretrained(aside)
     return folder
 
 

@@ -14,10 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 
-from detalbert.atomic import whole_file
+from detalbert.atomic import alone, whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT
 from detalbert.errors import UserError
@@ -82,12 +81,11 @@ class Shards:
         folder = self._cache_folder()
         path = folder / name
         if not path.is_file():
-            with storage.writing(folder, "the shard cache", "data.cache_dir or data.cache_gib"):
-                folder.mkdir(parents=True, exist_ok=True)
-                with filelock.FileLock(folder / f".{name}.lock"):
-                    if not path.is_file():
-                        self._download(self.shards[shard], path)
-                        self._evict(folder, path)
+            keys = "data.cache_dir or data.cache_gib"
+            with storage.writing(folder, "the shard cache", keys), alone(path):
+                if not path.is_file():
+                    self._download(self.shards[shard], path)
+                    self._evict(folder, path)
         with contextlib.suppress(OSError):  # for _evict: it is in use
             os.utime(path)
         return path

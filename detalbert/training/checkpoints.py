@@ -20,7 +20,7 @@ from determined.common import storage
 
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
-from detalbert.training.folder import step_name
+from detalbert.training.folder import RESUME, step_name
 from detalbert.training.metrics import RunMetrics
 
 FORMAT = 1
@@ -103,8 +103,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             raise UserError(
-                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); "
-                "free space there, then run the same command to go on from the one before"
+                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); {RESUME}"
             ) from None
 
     @contextlib.contextmanager

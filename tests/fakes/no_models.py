@@ -30,6 +30,23 @@ class Evil:
         return os.system, ("touch pwned",)
 
 
+def damaged_files(model: Path, said: str, place: str = "") -> dict[str, tuple[str, bytes]]:
+    """Files of a model folder at `place`, made of those in `model`, by what is said of them."""
+    config = json.loads((model / "config.json").read_text())
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"] = {
+        **{"type": "Split", "pattern": {"Regex": "("}},
+        **{"behavior": "Isolated", "invert": False},
+    }
+    return {
+        f"{said}division by zero": (
+            f"{place}config.json",
+            json.dumps({**config, "hidden_size": 0}).encode(),
+        ),
+        f"{said}REGEX": (f"{place}tokenizer.json", json.dumps(tokenizer).encode()),
+    }
+
+
 def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
     """Copies of a checkpoint without its manifest, a file replaced, by what is said of them."""
     evil, less = folder / "evil.pth", folder / "less.pth"
@@ -49,6 +66,7 @@ def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
         "hyperparameters.dropout: unknown key": (data, json.dumps(other).encode()),
         "does not load as a model: 'hparams'": (data, json.dumps(hollow).encode()),
         "not a checkpoint of this package": (data, None),
+        **damaged_files(checkpoint / "pretrained", "does not load as a model: ", "pretrained/"),
     }
     copies = {}
     for number, (message, (name, content)) in enumerate(cases.items()):
