@@ -10,7 +10,7 @@ import threading
 import time
 from multiprocessing import context, popen_fork
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import loky
 import psutil
@@ -80,7 +80,7 @@ class _Child(context.ForkProcess):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def run(self) -> None:
-        end_with_parent(multiprocessing.parent_process().pid)  # type: ignore[union-attr]  # it has one
+        end_with_parent(cast(Any, multiprocessing.parent_process()).pid)
         super().run()
 
 

@@ -134,6 +134,8 @@ def _worker_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
+        if isinstance(error.__cause__, Unavailable):  # of the handler above, and it says more
+            raise error.__cause__ from None
         raise Unavailable(
             f"a loader process was killed, perhaps for memory ({first_line(error)}); lower "
             "hyperparameters.num_workers or find more memory, then run the same command to resume"

@@ -149,8 +149,8 @@ class RunMetrics(core.DummyTrainContext):
         with writing(folder, RESUME):
             if self._file is None:
                 folder.mkdir(parents=True, exist_ok=True)
-                name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
-                self._file = (folder / name).open("ab", buffering=0)
+                start = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+                self._file = (folder / f"events.out.tfevents.{start}").open("ab", buffering=0)
                 self._append(file_version="brain.Event:2")
             self._append(step=step, summary=Summary(value=values))
 

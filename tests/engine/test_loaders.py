@@ -122,9 +122,7 @@ class Blocked(Made):
         return super().__getitem__(number)
 
 
-def test_a_blocked_worker_ends_with_its_loader(
-    monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, fork: None) -> None:
     """torch sends SIGTERM, which a loader process does not hear, to what outlives a time-out."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))

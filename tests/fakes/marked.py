@@ -3,6 +3,7 @@
 python -m tests.fakes.marked TRAIN-ARGUMENTS...
 """
 
+import functools
 import runpy
 import sys
 import time
@@ -16,6 +17,7 @@ def mark(owner: Any, name: str, place: str) -> None:
     """Have the first call of a function say MARK and the place."""
     original: Any = getattr(owner, name)
 
+    @functools.wraps(original)  # Determined looks at the parameters
     def marked(*args: Any, **kwargs: Any) -> Any:
         setattr(owner, name, original)
         print(f"MARK {place}", file=sys.stderr, flush=True)

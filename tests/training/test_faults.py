@@ -17,7 +17,7 @@ from tests.fakes.runs import refusal, run
 from tests.same_bits import differences
 
 
-def full(*_: Any) -> Any:
+def full(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

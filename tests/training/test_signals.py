@@ -47,7 +47,8 @@ class Runs:
         ends = re.findall("^INFO: (stopped .*); run the same command .*", said, re.MULTILINE)
         assert len(ends) == 1 and "ERROR: " not in said, said
         if self.processes == 1:  # torchrun ends with 1, and a traceback of its own
-            assert status == (128 + number if " by " in ends[0] else 0) and "Trace" not in said, said
+            wanted = 128 + number if " by " in ends[0] else 0
+            assert status == wanted and "Traceback" not in said, said
         else:
             assert said.count("Traceback") == said.count("SignalException: ") <= 1, said
         assert self.left.after(5) == []
