@@ -3,13 +3,13 @@
 python -m tests.fakes.marked TRAIN-ARGUMENTS...
 """
 
-import functools
 import runpy
 import sys
 import time
 from typing import Any
 
-import model_def
+from determined import pytorch
+
 from detalbert.training import local, workload
 
 
@@ -17,7 +17,6 @@ def mark(owner: Any, name: str, place: str) -> None:
     """Have the first call of a function say MARK and the place."""
     original: Any = getattr(owner, name)
 
-    @functools.wraps(original)  # Determined looks at the parameters
     def marked(*args: Any, **kwargs: Any) -> Any:
         setattr(owner, name, original)
         print(f"MARK {place}", file=sys.stderr, flush=True)
@@ -29,6 +28,6 @@ def mark(owner: Any, name: str, place: str) -> None:
 
 if __name__ == "__main__":
     mark(workload.Training, "load", "start")
-    mark(model_def.SquadTrial, "evaluate_batch", "validation")
+    mark(pytorch._PyTorchTrialController, "_validate", "validation")  # private
     mark(local, "copy_modules", "checkpoint")
     runpy.run_path(str(local.HERE / "train.py"), run_name="__main__")
