@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import whole_folder
+from detalbert.atomic import alone, whole_folder
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import find_fault, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
@@ -66,8 +65,7 @@ def load_split(
     folder = cache_dir / f"windows-{split}-{_cache_key(source, config, tokenizer, hparams)}"
     if find_fault(folder / "meta.json"):
         try:
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(f"{folder}.lock"):
+            with alone(folder):
                 if fault := find_fault(folder / "meta.json"):
                     if folder.exists():
                         what = "%s: %s is not as it was written; the windows are built anew"

@@ -16,6 +16,11 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
+from detalbert.processes import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals("")
+
 import argparse
 import dataclasses
 import json
@@ -56,8 +61,6 @@ def main(argv: list[str] | None = None) -> int:
         said = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
         print(f"predict.py: error: {said}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

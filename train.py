@@ -16,8 +16,10 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from detalbert.log import start_logging
-from detalbert.processes import end_with_parent
+from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 
+if __name__ == "__main__":
+    end_on_signals(" before the first step; run the same command to start or resume")
 # torchrun waits for its ranks; killed, it would leave them behind, training.
 if "TORCHELASTIC_RUN_ID" in os.environ:
     end_with_parent(os.getppid())
@@ -26,6 +28,7 @@ import argparse
 import contextlib
 import functools
 import logging
+import signal
 import sys
 from collections.abc import Container
 from pathlib import Path
@@ -42,6 +45,7 @@ import torch
 from determined import core, pytorch
 
 from detalbert import hub
+from detalbert.atomic import writing
 from detalbert.engine import determinism
 from detalbert.errors import Diverged, UserError
 from detalbert.settings import experiment
@@ -59,7 +63,7 @@ from detalbert.training.checkpoints import LocalCheckpoints, read_manifest
 from detalbert.training.controller import Controller
 from detalbert.training.local import HERE, LocalController, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told
+from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -70,6 +74,8 @@ def leave(status: int) -> None:
     After a lost rank gloo's and NCCL's threads may still wait for it, or let go of a tensor while
     the interpreter ends: the process would hang, or die of SIGABRT, which is no `status`.
     """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     if status and torch.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -83,16 +89,17 @@ def main(argv: list[str] | None = None) -> int:
     start_logging()
     display.quiet_libraries()
     determinism.choose_exact_kernels()
-    try:
-        info = determined.get_cluster_info()
-        if info is not None and info.task_type == "TRIAL":
-            run_on_cluster(info)
-        else:
-            run_locally(args)
-    except UserError as error:
-        if not isinstance(error, Diverged) or os.environ.get("RANK", "0") == "0":
-            log.error("train.py: %s: %s", error.kind, error)
-        return error.status
+    with restored_signals():
+        try:
+            info = determined.get_cluster_info()
+            if info is not None and info.task_type == "TRIAL":
+                run_on_cluster(info)
+            else:
+                run_locally(args)
+        except UserError as error:
+            if not isinstance(error, Diverged) or os.environ.get("RANK", "0") == "0":
+                log.error("train.py: %s: %s", error.kind, error)
+            return error.status
     return 0
 
 
@@ -140,7 +147,8 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
     else:
         identity = training.identity(), training.defaults()
         checkpoint = resume.find_checkpoint(resume_from, output, *identity)
-    folder.write_config(output, training.config)
+    with writing(output / "config.yaml", folder.ELSEWHERE):
+        folder.write_config(output, training.config)
     return str(checkpoint) if checkpoint else None
 
 
@@ -159,7 +167,8 @@ def train_locally(
         manifest = read_manifest(Path(checkpoint))
         done = manifest["steps"]
         if chief:
-            metrics.restore(Path(checkpoint), manifest["validations"])
+            with writing(output, folder.RESUME):
+                metrics.restore(Path(checkpoint), manifest["validations"])
     pruning = config.get("checkpoint_storage") or {}
     checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
     stop = StopRequest(distributed)
@@ -179,7 +188,8 @@ def train_locally(
         kind = sharded.ShardedController if training.workload.sharded else LocalController
         loop = kind(trial, context, searcher, done, checkpoint, True, **fit)
         watch = hparams.spot_notice and distributed.local_rank == 0
-        with stop.on_signals(), spot.watching(watch, stop.request, early.request):
+        stop.take_signals()
+        with spot.watching(watch, stop.request, early.request):
             loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
@@ -204,6 +214,7 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial: everything comes from the master."""
+    end_on_signals("; the trial resumes from its last checkpoint")
     config = dict(info.trial._config)
     workload = choose(config)
     hparams = workload.read(config, info.trial.hparams)

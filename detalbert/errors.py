@@ -1,7 +1,11 @@
 """The errors that a user reads: one line, what is wrong, where, what to do."""
 
+import contextlib
 import difflib
 import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
 # (abfs://CONTAINER@ACCOUNT), the password.
@@ -49,8 +53,31 @@ def unknown_key(key: str, section: str, known: list[str]) -> UserError:
     return UserError(f"{section}.{key}: unknown key; {hint}")
 
 
+@contextlib.contextmanager
+def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
+    """Raise `make(error)` for what libraries raise in the block, where they read files that may be
+    damaged or of another make: errors of any class, a bare Exception too."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise make(error) from None
+
+
 def first_line(error: BaseException) -> str:
-    """Why something failed, on one line: the system's word, the message's first line or the name
-    of the error's class."""
-    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return str(text).splitlines()[0]
+    """Why something failed, on one line of at most 120 characters: the system's word, the message's
+    first line or the name of the error's class."""
+    text: Any = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):  # copytree's, per file
+        text = error.args[0][0][2]  # why the first was not copied
+    return _cut(str(text).splitlines()[0])
+
+
+def all_lines(error: BaseException) -> str:
+    """As `first_line`, of an error whose further lines say more."""
+    return _cut(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 120 else f"{line[:116]} ..."

@@ -1,15 +1,23 @@
-"""What a process may know of its machine: how many cores are its own, and that its parent ended."""
+"""What a process may know of its machine: how many cores are its own, and that its parent ended;
+and who hears SIGTERM and SIGINT, which schedulers and terminals send to all processes of a run."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+from multiprocessing import context, popen_fork
+from types import FrameType
+from typing import Any, cast
 
 import loky
 import psutil
 
+from detalbert.atomic import remove_temporaries
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PERIOD = 0.5  # seconds between two looks at the parent, where the kernel tells nobody
 
@@ -30,6 +38,57 @@ def idle_cores(seconds: float = 0.5) -> float:
     busy = psutil.cpu_percent(seconds, percpu=True)  # of every core of the machine
     idle = sum(1 - b / 100 for core, b in enumerate(busy) if mine is None or core in mine)
     return min(count_cores(), idle)
+
+
+def end_on_signals(when: str) -> None:
+    """Have SIGTERM and SIGINT end this process with one line and status 128 + the signal's number.
+
+    For a program that may end at any moment, since its files appear atomically. A signal that is
+    ignored (SIGINT in a shell's background) stays so.
+
+    Args:
+        when: the end of the line, after "stopped by SIGTERM"; rank 0 writes it.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        remove_temporaries()
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, f"INFO: stopped by {signal.Signals(number).name}{when}\n".encode())
+        os._exit(128 + number)  # an exception could be caught or printed on its way
+
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
+
+
+class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork
+    def terminate(self) -> None:
+        """End the process; multiprocessing (at exit) and torch's loader send SIGTERM and then wait
+        for processes that are to end."""
+        self.kill()
+
+
+class _Child(context.ForkProcess):
+    """Leaves SIGTERM and SIGINT to its parent, and ends with it."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> _Handle:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a fork inherits it
+        try:
+            return _Handle(process_obj)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        end_with_parent(cast(Any, multiprocessing.parent_process()).pid)
+        super().run()
+
+
+class _Children(context.ForkContext):
+    Process = _Child
+
+
+CHILDREN = _Children()  # the multiprocessing context of all processes that a program forks
 
 
 def end_with_parent(parent: int) -> None:

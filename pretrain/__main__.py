@@ -4,8 +4,15 @@ python -m pretrain --config configs/pretrain_base.yaml --output shards
 aws s3 sync shards s3://bucket/shards      # then data.shards: s3://bucket/shards, and no text
 """
 
-import argparse
 import os
+
+from detalbert.processes import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals("; run the same command to write the shards that are missing")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import argparse
 import sys
 from pathlib import Path
 
@@ -45,5 +52,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.exit(main())

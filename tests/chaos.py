@@ -188,6 +188,8 @@ def soak(
             print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
         trial.whole(chopped)
         trial.metadata.close()
+        if left := [str(path) for path in chopped.rglob(".*") if path.name != ".lock"]:
+            raise SystemExit(f"half-written, and never removed: {left}")
         return differences(uncut, chopped)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
 from tests.conftest import ROOT, LocalRun
 from tests.fakes.no_models import no_models, refused
+from tests.fakes.runs import wait_for
 
 OUTPUTS = ("predictions.json", "null_odds.json", "nbest.json", "metrics.json")
 
@@ -188,6 +190,21 @@ def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path, python
     (error,) = done.stderr.decode().splitlines()
     assert error.startswith("predict.py: error: question: the question is not UTF-8 text; ")
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_one_line(
+    number: signal.Signals, local_run: LocalRun, tmp_path: Path, python: str
+) -> None:
+    out = tmp_path / "out"
+    command = [python, str(ROOT / "predict.py"), "--model", str(local_run.path)]
+    command += ["--data", str(local_run.questions), "--output-dir", str(out)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: list(out.glob(".predictions.json.*")))
+        process.send_signal(number)
+        assert process.stderr.read() == f"INFO: stopped by {number.name}\n"
+    assert process.returncode == 128 + number
+    assert [path.name for path in out.iterdir()] == [".lock"]
 
 
 # What a user can get wrong.

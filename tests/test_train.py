@@ -25,6 +25,7 @@ from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import NO_DROPOUT, ROOT, Train, settings
 from tests.fakes import secrets
+from tests.fakes.no_models import truncated_model
 from tests.fakes.runs import change, newest, only_error, refusal
 
 
@@ -185,6 +186,8 @@ def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     (empty / "model.safetensors").unlink()
     without = settings(model_config=None, model=str(empty))
     assert "hyperparameters.model: " in refusal(capsys, tiny_config, out, *without)
+    short = settings(model_config=None, model=str(truncated_model(tmp_path / "short")))
+    assert "short' does not load: Error while" in refusal(capsys, tiny_config, out, *short)
     (tmp_path / "blocked").write_text("")
     blocked = tmp_path / "blocked" / "out"
     assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -28,7 +27,7 @@ from tokenizers import (
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.atomic import whole_folder
+from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.sources import (
     Part,
@@ -154,17 +153,15 @@ def _learn_once(
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     folder = cache / f"tokenizer-{key}"
     sums = folder / SUMS  # commit 596c121 wrote none
-    with writing(folder, "the tokenizer"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):
-            fault = find_fault(sums) if sums.is_file() else None
-            if fault:
-                log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
-            if fault or not folder.is_dir():
-                learned = learn()
-                with whole_folder(folder) as aside:
-                    learned.save_pretrained(aside)
-                    write_facts(aside / SUMS, {})
+    with writing(folder, "the tokenizer"), alone(folder):
+        fault = find_fault(sums) if sums.is_file() else None
+        if fault:
+            log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
+        if fault or not folder.is_dir():
+            learned = learn()
+            with whole_folder(folder) as aside:
+                learned.save_pretrained(aside)
+                write_facts(aside / SUMS, {})
     return folder
 
 

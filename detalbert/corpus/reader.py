@@ -17,10 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 
-from detalbert.atomic import whole_file
+from detalbert.atomic import alone, whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT, file_sums
 from detalbert.errors import UserError
@@ -90,14 +89,13 @@ class Shards:
         path = folder / facts["name"]
         sums = {path: facts["sha256"]}
         if find_damaged(sums, folder):  # or not there
-            with storage.writing(folder, "the shard cache", "data.cache_dir or data.cache_gib"):
-                folder.mkdir(parents=True, exist_ok=True)
-                with filelock.FileLock(folder / f".{path.name}.lock"):
-                    if find_damaged(sums, folder):
-                        if path.exists():
-                            log.warning("%s: not as it was written; fetching it again", path)
-                        self._download(facts, path)
-                        self._evict(folder, path)
+            keys = "data.cache_dir or data.cache_gib"
+            with storage.writing(folder, "the shard cache", keys), alone(path):
+                if find_damaged(sums, folder):
+                    if path.exists():
+                        log.warning("%s: not as it was written; fetching it again", path)
+                    self._download(facts, path)
+                    self._evict(folder, path)
         with contextlib.suppress(OSError):  # for _evict: it is in use
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return path

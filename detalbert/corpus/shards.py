@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from detalbert import atomic
 from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.chunks import SPLITS, Arrays, Plan, chunk_path
 from detalbert.integrity import SUM, is_sealed, seal
@@ -127,6 +128,7 @@ class _Columns:
 
 def sweep(folder: Path) -> None:
     """Remove what killed processes left: chunks, and files that were being written."""
-    for pattern in (".*.npz*", ".*.bin.*", ".*.npy.*", ".*.json.*", "jobs/.*.json.*"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+    for chunk in folder.glob(".*.npz"):
+        chunk.unlink(missing_ok=True)
+    atomic.sweep(folder, "*.npz", "*.bin", "*.npy", "*.json")
+    atomic.sweep(folder / "jobs", "*.json")

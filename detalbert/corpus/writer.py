@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -42,7 +41,7 @@ from detalbert.corpus.storage import writing
 from detalbert.corpus.words import make_encoder
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.integrity import is_sealed, seal
-from detalbert.processes import count_cores, end_with_parent
+from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
@@ -210,11 +209,10 @@ def _run_parallel(
 
     This process joins what they wrote.
     """
-    context = multiprocessing.get_context("fork")
-    counter, progress = context.Value("q", 0), context.Value("q", 0)
-    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    counter, progress = CHILDREN.Value("q", 0), CHILDREN.Value("q", 0)
+    pipes = [CHILDREN.Pipe(duplex=False) for _ in range(processes)]
     workers = [
-        context.Process(target=_work, args=(plan, tasks, counter, progress, send, os.getpid()))
+        CHILDREN.Process(target=_work, args=(plan, tasks, counter, progress, send))
         for _, send in pipes
     ]
     for worker in workers:
@@ -230,29 +228,27 @@ def _run_parallel(
             shown = done
             _join_written(plan, todo)
     finally:
+        ended = [worker.exitcode for worker in workers]  # by themselves
         for worker in workers:
-            worker.terminate()
+            worker.kill()
             worker.join()
         sweep(plan.folder)
-    for (receive, _), worker in zip(pipes, workers, strict=True):
-        _raise_what_ended(plan.folder, receive, worker.exitcode)
+    for (receive, _), exitcode in zip(pipes, ended, strict=True):
+        _raise_what_ended(plan.folder, receive, exitcode)
 
 
 def _raise_what_ended(folder: Path, receive: Any, exitcode: int | None) -> None:
     if receive.poll():
         kind, text = receive.recv()
         raise kind(text)
-    if exitcode not in (0, -15):
+    if exitcode not in (0, None):
         raise Unavailable(
             f"{folder}: a writer of token shards was killed (exit {exitcode}), perhaps for memory; "
             "run the same command to go on"
         )
 
 
-def _work(
-    plan: Plan, tasks: list[list[Chunk]], counter: Any, progress: Any, send: Any, parent: int
-) -> None:
-    end_with_parent(parent)  # the next run does the rest
+def _work(plan: Plan, tasks: list[list[Chunk]], counter: Any, progress: Any, send: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
     try:
         encoder = make_encoder(plan.tokenizer.backend_tokenizer)

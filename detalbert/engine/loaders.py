@@ -5,10 +5,12 @@ about 1 ms; a fine-tuning step of 4 rows has 36 tensors. One buffer costs that o
 goes through the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB took 2 ms.
 """
 
+import atexit
+import contextlib
 import functools
-import os
+import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from detalbert.engine.batches import pack_rows, validation_rows
 from detalbert.engine.order import Steps, TrainOrder
 from detalbert.engine.rows import Row, SquadRow
-from detalbert.processes import count_cores, end_with_parent
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.processes import CHILDREN, count_cores
 from detalbert.squad.windows import Windows
 
 _PIPE = 1 << 19  # bytes; larger buffers are faster through shared memory
@@ -87,14 +90,23 @@ class RowLoader(DataLoader):
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
-            # Forked, so that the parent is this process; elsewhere than on Linux that is unsafe.
-            multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
-            worker_init_fn=functools.partial(_begin_worker, os.getpid()),
+            # They end with the run. torch's own loop leaves at its parent's death, too, but then
+            # waits for ever until somebody reads what is left in its queue. Elsewhere than on Linux
+            # forks are unsafe.
+            multiprocessing_context=CHILDREN if num_workers and sys.platform == "linux" else None,
         )
 
     def __iter__(self) -> Any:  # an Iterator[list[Row]]; torch's annotation is its own class
         batches = super().__iter__()  # here, so that its processes start before the first batch
-        return (batch.rows() if isinstance(batch, Parcel) else batch for batch in batches)
+        if self.num_workers:
+            _watch_workers()
+        return _unpacked(batches)
+
+
+def _unpacked(batches: Iterable[Any]) -> Iterator[list[Row]]:
+    with _worker_errors():
+        for batch in batches:
+            yield batch.rows() if isinstance(batch, Parcel) else batch
 
 
 class LateLoader(DataLoader):
@@ -112,10 +124,37 @@ class LateLoader(DataLoader):
         yield from self.make()
 
 
-def _begin_worker(parent: int, number: int) -> None:
-    """Have a loader process end with the run. torch's own loop leaves at its parent's death, too,
-    but then waits for ever until somebody reads what is left in its queue."""
-    end_with_parent(parent)
+@functools.cache
+def _watch_workers() -> None:
+    """Have the handler that torch sets for the death of a loader process raise Unavailable; the
+    error may come up anywhere in this process, also where a RuntimeError means something else."""
+    torchs: Any = signal.getsignal(signal.SIGCHLD)
+
+    def handle(*signal_and_frame: Any) -> None:
+        with _worker_errors():
+            torchs(*signal_and_frame)
+
+    signal.signal(signal.SIGCHLD, handle)
+    atexit.register(signal.signal, signal.SIGCHLD, signal.SIG_DFL)  # multiprocessing ends the rest
+
+
+@contextlib.contextmanager
+def _worker_errors() -> Iterator[None]:
+    """Raise Unavailable for a loader process that was killed, and what one raised as it was."""
+    try:
+        yield
+    except UserError as error:  # torch put the process's traceback before it
+        kind = type(error)
+        raise kind(str(error).rpartition(f"{kind.__qualname__}: ")[2]) from None
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        if isinstance(error.__cause__, Unavailable):  # of the handler above, and it says more
+            raise error.__cause__ from None
+        raise Unavailable(
+            f"a loader process was killed, perhaps for memory ({first_line(error)}); lower "
+            "hyperparameters.num_workers or find more memory, then run the same command to resume"
+        ) from None
 
 
 class _Packed(Dataset):

@@ -1,5 +1,6 @@
 """The model: a hub name, folder or config -> an encoder with a span head."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UserError, first_line, unknown_key
+from detalbert.errors import UserError, as_user_error, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
@@ -49,14 +50,12 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
         config = config_from_keys(hparams.model_config, tokenizer)
         return random_model(AutoModelForQuestionAnswering, config)
     assert hparams.model is not None  # `check` saw to one of the two
-    try:
+    with as_user_error(partial(model_error, hparams.model)):
         if starts_from_scratch(hparams, tokenizer):
             config = hub.load(read_config, hparams.model)
             config.update(_vocabulary(tokenizer))
             return random_model(AutoModelForQuestionAnswering, config)
         model, missing = load_weights(AutoModelForQuestionAnswering, hparams.model)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise model_error(hparams.model, error) from None
     missing = {name for name in missing if not name.startswith("qa_outputs")}
     if missing:
         raise UserError(
@@ -98,7 +97,7 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
 
 def model_error(name: str, error: BaseException) -> UserError:
     """The error for a model that the library does not load."""
-    text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}"
+    text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}; give another"
     return hub_error(error)(text)
 
 
@@ -111,7 +110,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
         return False  # take the user's word; the library would make up a tokenizer of 5 pieces
     try:
         own = hub.load(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
-    except (OSError, ValueError):
+    except Exception:  # of the tokenizers library a bare one
         return False
     return own.get_vocab() != tokenizer.get_vocab()
 
@@ -155,8 +154,10 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def random_model(model_class: Any, config: PretrainedConfig) -> Any:
     """The model of `config`, its weights random. Raises UserError where there is none."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
-    try:
+    with as_user_error(not_built):
         return make(config, attn_implementation=PACKED, dtype=torch.float32)
-    except (ValueError, TypeError) as error:
-        reason = first_line(error)
-        raise UserError(f"hyperparameters.model: cannot be built: {reason}") from None
+
+
+def not_built(error: BaseException) -> UserError:
+    """The error for a config of which the library makes no model."""
+    return UserError(f"hyperparameters.model: cannot be built: {first_line(error)}")

@@ -59,12 +59,15 @@ def answer_batches(trained: Trained, threshold: float, connection: Connection) -
     one_thread: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}
     count = slots(trained)
     with ThreadPoolExecutor(count, **one_thread) as pool, contextlib.suppress(EOFError, OSError):
-        while True:
-            message = connection.recv()
-            if isinstance(message, int):
-                running.discard(message)
-            else:
-                begin(message)
+        try:
+            while True:
+                message = connection.recv()
+                if isinstance(message, int):
+                    running.discard(message)
+                else:
+                    begin(message)
+        finally:
+            running.clear()  # nobody waits any more
 
 
 def answer_batch(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from detalbert.atomic import whole_folder, write_json
+from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.settings.experiment import masked
@@ -103,18 +103,12 @@ def _first_finished(name: str, owner: Any, latest: bool) -> Any:
 
 def _download(checkpoint: Any, cache: Path) -> Path:
     target = cache / checkpoint.uuid
-    cache.mkdir(parents=True, exist_ok=True)
-    try:
+    with alone(target):
         if not target.is_dir():
             with whole_folder(target) as aside:
                 checkpoint.download(str(aside))
                 if is_sharded(aside) and checkpoint.training is not None:
                     write_json(aside / EXPERIMENT, _describe(checkpoint.training))
-                if target.is_dir():
-                    raise FileExistsError(target)
-    except OSError:
-        if not target.is_dir():  # else another process was faster, and its folder stays
-            raise
     return target
 
 

@@ -5,6 +5,7 @@ Weights are read by safe loading only: tensors and numbers, no code.
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UserError
+from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.inference.find import find
 from detalbert.integrity import check_model_folder
@@ -56,14 +57,14 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
-    try:
+    with as_user_error(partial(_no_model, folder)):
         if (folder / STATE_DICT).is_file():
             return _from_checkpoint(folder, device)
         return _from_export(folder, device)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        # What the library raises for files that are damaged or of another make.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{folder}: does not load as a model: {reason}") from None
+
+
+def _no_model(folder: Path, error: BaseException) -> UserError:
+    return UserError(f"{folder}: does not load as a model: {all_lines(error)}; give another")
 
 
 def _from_checkpoint(folder: Path, device: torch.device) -> Trained:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from detalbert.atomic import whole_file, write_json
-from detalbert.errors import UserError, first_line
+from detalbert.atomic import whole_file, write_json, writing
+from detalbert.errors import UserError
 from detalbert.hub import looks_like_path
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
@@ -18,6 +18,7 @@ from detalbert.squad import sources
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
+from detalbert.training.folder import ELSEWHERE, claim_folder
 
 METRICS = "metrics.json"
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
@@ -33,14 +34,15 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
             answers, metrics.json, all whole or, after an error, none of them.
     """
     questions, total = open_questions(data)
-    return write_answers(answer(trained, questions, threshold), total, folder, threshold)
+    with claim_folder(folder):
+        return write_answers(answer(trained, questions, threshold), total, folder, threshold)
 
 
 def write_answers(
     chunks: Iterable[Answered], total: int, folder: Path, threshold: float
 ) -> dict[str, float]:
     """The files of `predict` from the answers to all questions, in order; returns the scores."""
-    try:
+    with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             names = ("predictions.json", "null_odds.json", "nbest.json")
@@ -52,11 +54,6 @@ def write_answers(
             write_json(folder / METRICS, metrics)
         else:
             (folder / METRICS).unlink(missing_ok=True)  # of other questions
-    except OSError as error:
-        reason = first_line(error)
-        raise UserError(
-            f"{folder}: cannot write there ({reason}); give another --output-dir"
-        ) from None
     return metrics
 
 

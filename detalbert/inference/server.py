@@ -13,11 +13,10 @@ import signal
 import time
 from collections import deque
 from dataclasses import dataclass
-from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -31,6 +30,7 @@ from detalbert.inference.guard import LOCAL, Access, Guard
 from detalbert.inference.meters import Counted, Meters, show_meters
 from detalbert.inference.model import Trained
 from detalbert.inference.web import problem
+from detalbert.processes import CHILDREN, STOP_SIGNALS
 from detalbert.squad.question_stream import check_text
 
 _MOMENT = 0.002  # seconds
@@ -261,29 +261,25 @@ async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
 
 
 def serve(trained: Trained, threshold: float, host: str, port: int, access: Access) -> None:
-    """Serve until interrupted. Raises UserError for an address that the system does not give."""
+    """Serve until SIGTERM or SIGINT. Raises UserError for an address that is not available."""
     listener = web.listen(host, port)
     ours, theirs = Pipe()
+    stopped, stop = Pipe(duplex=False)
 
     def take_requests() -> None:
-        """In the forked process, which computes nothing."""
-        os.setpgrp()  # a terminal's Ctrl-C goes to the model's process alone, which hands it on
+        """In the forked process, which computes nothing, and hears of a signal by `stopped`."""
         ours.close()
-        Thread(target=_end_with_the_parent, daemon=True).start()
-        web.run(make_app(trained, theirs, access=access), listener, access.token is not None)
+        stop.close()
+        app = make_app(trained, theirs, access=access)
+        web.run(app, listener, access.token is not None, stopped)
 
-    web_side = get_context("fork").Process(target=take_requests)
+    web_side = CHILDREN.Process(target=take_requests)
     web_side.start()
     theirs.close()
     listener.close()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: os.kill(cast(int, web_side.pid), number))
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: stop.close())
     engine.answer_batches(trained, threshold, ours)
     web_side.join()
-    if web_side.exitcode not in (0, -signal.SIGINT, -signal.SIGTERM):
+    if web_side.exitcode != 0:
         raise UserError(f"--serve: the process that takes requests ended ({web_side.exitcode})")
-
-
-def _end_with_the_parent() -> None:
-    cast(Any, parent_process()).join()
-    os._exit(1)

@@ -1,10 +1,12 @@
 """A server of HTTP: one page, bounded requests, errors as one line."""
 
 import asyncio
-import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -114,11 +116,12 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def run(app: FastAPI, listener: socket.socket, token: bool) -> None:
-    """Serve until interrupted; requests get 3 s then.
+def run(app: FastAPI, listener: socket.socket, token: bool, stopped: Connection) -> None:
+    """Serve until the other end of `stopped` is closed; requests get 3 s then.
 
     Args:
         token: whether clients need one.
+        stopped: a connection on which nothing is sent.
     """
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -126,7 +129,18 @@ def run(app: FastAPI, listener: socket.socket, token: bool) -> None:
     word = "" if here else "; without --token whoever reaches it may ask"
     print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
     timeouts: dict[str, Any] = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
-    config = uvicorn.Config(app, log_level="warning", **timeouts)
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its end
-        uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", **timeouts))
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancelled_request)
+
+    def end() -> None:
+        stopped.poll(None)
+        server.should_exit = True
+
+    Thread(target=end, daemon=True).start()
+    server.run(sockets=[listener])
     print("stopped")
+
+
+def _is_no_cancelled_request(record: logging.LogRecord) -> bool:
+    """Whether to log it: uvicorn logs the traceback of each request that it cancels at its end."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from detalbert import hub
-from detalbert.atomic import whole_file
+from detalbert.atomic import alone, whole_file
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path
 from detalbert.squad import world
@@ -239,8 +239,11 @@ def _download(name: str, cache_dir: Path) -> Path:
     by_hand = f"fetch {name} by hand and set the data key to its path"
     digest = hashlib.sha256()
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=30) as response, whole_file(target, True) as file:
+        with (
+            alone(target),
+            urllib.request.urlopen(url, timeout=30) as response,
+            whole_file(target, binary=True) as file,
+        ):
             size = int(response.headers.get("Content-Length") or 0)
             with tqdm(total=size, unit="B", unit_scale=True, desc=name) as bar:
                 while chunk := response.read(1 << 20):

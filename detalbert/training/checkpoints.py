@@ -23,7 +23,7 @@ from detalbert import hub
 from detalbert.atomic import whole_folder
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import SUM, checksum, is_sealed, seal
-from detalbert.training.folder import step_name
+from detalbert.training.folder import RESUME, step_name
 
 if TYPE_CHECKING:  # it reads manifests
     from detalbert.training.metrics import RunMetrics
@@ -109,8 +109,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             raise UserError(
-                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); "
-                "free space there, then run the same command to go on from the one before"
+                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); {RESUME}"
             ) from None
 
     @contextlib.contextmanager

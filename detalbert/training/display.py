@@ -24,6 +24,7 @@ def quiet_libraries() -> None:
     for name in ("determined", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
 
 
 def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str | None) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 import filelock
 import yaml
 
-from detalbert.atomic import whole_file, write_json
+from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
 from detalbert.settings.experiment import masked
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included
+# What to do where an output directory cannot be written:
+ELSEWHERE = "free space, or give another --output-dir"
+RESUME = "see that it is there and has space, then run the same command to resume"
 
 
 def step_name(steps: int) -> str:
@@ -41,27 +44,30 @@ _WRITTEN = {
 
 def create_folder(path: Path) -> None:
     """Make the directory. Raises UserError when it cannot be written."""
-    try:
+    with writing(path, ELSEWHERE):
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot write there ({error.strerror}); give another --output-dir"
-        ) from None
 
 
 @contextlib.contextmanager
 def claim_folder(path: Path) -> Iterator[None]:
-    """Hold the directory for this process. Raises UserError when another one holds it."""
+    """Hold the directory for this process, and remove what killed ones left half-written there.
+
+    Raises UserError when another process holds it, or when it cannot be written.
+    """
     lock = filelock.FileLock(path / ".lock")
     try:
-        lock.acquire(timeout=0)
+        with writing(path, ELSEWHERE):
+            path.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
     except filelock.Timeout:
         raise UserError(
             f"{path}: another run is writing there; wait for it or give another --output-dir"
         ) from None
     try:
+        sweep(path, "*.json", "config.yaml")
+        sweep(path / "checkpoints", "step-*")
         yield
     finally:
         lock.release()

@@ -1,20 +1,25 @@
 """The reports of a local run."""
 
 import json
+import os
 import shutil
+import socket
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from determined import core
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
-from detalbert.atomic import write_json
+from detalbert.atomic import write_json, writing
 from detalbert.squad.answers import Answers
 from detalbert.training.checkpoints import find_fault
-from detalbert.training.folder import step_name, write_predictions
+from detalbert.training.folder import RESUME, step_name, write_predictions
 
 
 class RunMetrics(core.DummyTrainContext):
@@ -46,7 +51,7 @@ class RunMetrics(core.DummyTrainContext):
         self.checkpoint_seconds: list[float] = []
         self.start = _now()
         self.earlier = self._earlier_starts()
-        self._writer: SummaryWriter | None = None
+        self._file: BinaryIO | None = None  # TensorBoard's events
 
     def _earlier_starts(self) -> list[dict[str, str]] | None:
         """Start and end of the run's earlier starts; None if its folder does not record them."""
@@ -108,7 +113,8 @@ class RunMetrics(core.DummyTrainContext):
         answers, scores = self.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
-            write_predictions(self.path, answers)
+            with writing(self.path / "predictions.json", RESUME):
+                write_predictions(self.path, answers)
         self.write_metrics()
 
     def write_metrics(self) -> None:
@@ -128,18 +134,33 @@ class RunMetrics(core.DummyTrainContext):
         metrics = json.dumps({**scores, "throughput": throughput})
         # NaN, in older checkpoints' validations, is no JSON.
         plain = json.loads(metrics, parse_constant=lambda _: None)
-        write_json(self.path / "metrics.json", plain)
+        with writing(self.path / "metrics.json", RESUME):
+            write_json(self.path / "metrics.json", plain)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self.get_tensorboard_path()))
-        for name, value in metrics.items():
-            if isinstance(value, (int, float, np.number)):
-                self._writer.add_scalar(f"{group}/{name}", value, step)
+        """Append to TensorBoard's events; torch's SummaryWriter has a thread write them, whose
+        errors cannot be caught."""
+        folder, numbers = self.get_tensorboard_path(), (int, float, np.number)
+        values = [
+            Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
+            for name, value in metrics.items()
+            if isinstance(value, numbers)
+        ]
+        with writing(folder, RESUME):
+            if self._file is None:
+                folder.mkdir(parents=True, exist_ok=True)
+                start = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+                self._file = (folder / f"events.out.tfevents.{start}").open("ab", buffering=0)
+                self._append(file_version="brain.Event:2")
+            self._append(step=step, summary=Summary(value=values))
+
+    def _append(self, **fields: Any) -> None:
+        event = Event(wall_time=time.time(), **fields)
+        RecordWriter(self._file).write(event.SerializeToString())
 
 
 def _now() -> str:

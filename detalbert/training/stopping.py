@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from determined import core
 
+from detalbert.processes import STOP_SIGNALS
+
 log = logging.getLogger(__name__)
 SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
 
@@ -43,26 +45,35 @@ class StopRequest(core.DummyPreemptContext):
             self.request("another rank")
         return bool(flag.item())
 
-    @contextlib.contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT as requests; a second one ends the process at once."""
+    def take_signals(self) -> None:
+        """Take SIGTERM and SIGINT as requests from now on (see `restored_signals`).
+
+        A second SIGINT ends it at once, but not below torchrun: it hands on to its ranks what a
+        terminal or a scheduler has sent them already.
+        """
+        interrupted = False
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self.reason is None:
-                self.request(signal.Signals(number).name)
-            else:
+            nonlocal interrupted
+            if interrupted and number == signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
+            interrupted |= number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
+            self.request(signal.Signals(number).name)
 
-        before = {number: signal.signal(number, handle) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number in STOP_SIGNALS:
+            signal.signal(number, handle)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+@contextlib.contextmanager
+def restored_signals() -> Iterator[None]:
+    """Set the handlers of SIGTERM and SIGINT again, at the end of the block, as they are now."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class Told:

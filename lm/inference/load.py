@@ -4,6 +4,7 @@ A checkpoint's parts are read straight into the model, so its weights are in mem
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.safe_load import read_config
-from detalbert.errors import UserError
+from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, is_sharded
 from detalbert.integrity import check_model_folder
@@ -69,12 +70,10 @@ def open_source(folder: Path) -> Source:
     if sharded and (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
         raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
     library = folder / PRETRAINED if sharded else folder
-    try:
+    with as_user_error(partial(_no_model, folder)):
         config = read_config(library)
         tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
         facts = _checkpoint_facts(folder) if sharded else _json(folder / SETTINGS)
-    except DAMAGE as error:
-        raise _no_model(folder, error) from None
     positions = getattr(config, "max_position_embeddings", None)
     values = facts.get("hyperparameters") or {
         "max_seq_length": min(filter(None, (1024, positions)))
@@ -114,11 +113,9 @@ def load_model(
     """
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with as_user_error(partial(_no_model, source.folder)):
         make = _from_checkpoint if is_sharded(source.folder) else _from_library
         return make(source, device, attention).eval().requires_grad_(False)
-    except DAMAGE as error:
-        raise _no_model(source.folder, error) from None
 
 
 def _from_checkpoint(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
@@ -152,8 +149,8 @@ def _from_library(source: Source, device: torch.device, attention: str) -> PreTr
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return UserError(f"{folder}: does not load as a language model: {reason}")
+    reason = all_lines(error)
+    return UserError(f"{folder}: does not load as a language model: {reason}; give another")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -110,9 +110,8 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
 
 
 SLOW = """
-import sys, time
+import runpy, sys, time
 from detalbert.corpus import chunks, writer
-from pretrain import __main__
 if sys.argv[1] != "0":  # slow, so that a cut falls anywhere; its chunks are others, too
     write = writer.write_chunk
     chunks._LEAST = 5_000
@@ -120,14 +119,16 @@ if sys.argv[1] != "0":  # slow, so that a cut falls anywhere; its chunks are oth
         time.sleep(float(sys.argv[1]))
         write(*a)
     writer.write_chunk = slow
-sys.exit(__main__.main(sys.argv[2:]))
+sys.argv[1:] = sys.argv[2:]
+runpy.run_module("pretrain", run_name="__main__")
 """
+ENDED = "; run the same command to write the shards that are missing\n"
 
 
 def test_cut_at_random_moments_the_shards_are_the_same(
     corpus_text: Path, tmp_path: Path, fork: None
 ) -> None:
-    """Real SIGKILLs of the whole process group, two writers, until it is done."""
+    """Real signals to the whole process group, two writers, until it is done."""
     data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
     config = tmp_path / "c.yaml"
@@ -136,8 +137,8 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     def start(pause: float, output: Path) -> subprocess.Popen:
         options = ["--config", config, "--output", output, "--processes", "2"]
         command = [sys.executable, "-c", SLOW, str(pause), *options]
-        quiet = {"stdout": subprocess.DEVNULL, "start_new_session": True}
-        return subprocess.Popen(command, cwd=ROOT, **quiet)
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams)
 
     assert start(0, tmp_path / "uncut").wait(timeout=300) == 0
     dice = random.Random(0)
@@ -153,14 +154,20 @@ def test_cut_at_random_moments_the_shards_are_the_same(
         time.sleep(dice.uniform(0, 0.5))
         if process.poll() is not None:
             break
+        number = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[kills % 3]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(process.pid, number)
+        said = process.communicate(timeout=60)[1]
+        if process.returncode == 0:
+            break
+        if number != signal.SIGKILL:
+            assert said == f"INFO: stopped by {number.name}{ENDED}"
+            assert process.returncode == 128 + number
         kills += 1
         if kills == 4:
             assert start(0, cut).wait(timeout=300) == 0
             break
-    assert kills >= 2
+    assert kills >= 3
     assert sums(tmp_path / "uncut") == sums(cut)
     assert not leftovers(cut)
 

@@ -1,6 +1,11 @@
 """Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
+import multiprocessing
+import os
 import pickle
+import signal
+import subprocess
+import time
 from itertools import islice
 from typing import Any
 
@@ -21,7 +26,9 @@ from detalbert.engine.loaders import (
     validation_loader,
 )
 from detalbert.engine.order import TrainOrder
-from tests.conftest import max_examples
+from detalbert.errors import Unavailable, UserError
+from detalbert.processes import STOP_SIGNALS
+from tests.conftest import ROOT, Script, max_examples
 from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
@@ -104,6 +111,60 @@ def test_workers_give_what_the_process_itself_gives(size: int, fork: None) -> No
     assert len(alone) == len(shared) == 5
     for found, wanted in zip(shared, alone, strict=True):
         assert_same(found, wanted)
+
+
+class Blocked(Made):
+    """Its second batch does not come."""
+
+    def __getitem__(self, number: int) -> list[dict[str, Any]]:
+        while number == 1:
+            time.sleep(1)
+        return super().__getitem__(number)
+
+
+def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, fork: None) -> None:
+    """torch sends SIGTERM, which a loader process does not hear, to what outlives a time-out."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+    batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    for number in STOP_SIGNALS:
+        os.kill(worker.pid, number)
+    worker.join(0.5)
+    assert worker.is_alive()
+    del batches
+    worker.join(10)
+    assert worker.exitcode == -signal.SIGKILL
+
+
+LEAVES_ONE = """
+from tests.engine.test_loaders import Blocked, RowLoader
+batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
+next(batches)
+"""
+
+
+def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
+    done = subprocess.run(script(LEAVES_ONE), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_worker_that_is_killed_is_one_line(fork: None) -> None:
+    batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
+    next(batches)
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(Unavailable, match="by signal: Killed.*lower hyperparameters.num_workers"):
+        next(batches)
+
+
+def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> None:
+    class Wrong(Made):
+        def __getitem__(self, number: int) -> list[dict[str, Any]]:
+            raise UserError("data.x: wrong; change it")
+
+    for workers in (0, 1):
+        with pytest.raises(UserError, match="^data.x: wrong; change it$"):
+            list(RowLoader(Wrong(1), range(2), num_workers=workers))
 
 
 def test_a_batch_without_rows(fork: None) -> None:

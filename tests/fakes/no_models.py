@@ -67,6 +67,8 @@ def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
         "hyperparameters.dropout: unknown key": (data, json.dumps(other).encode()),
         "does not load as a model: 'hparams'": (data, json.dumps(hollow).encode()),
         "not a checkpoint of this package": (data, None),
+        "does not load as a model: 0.0 cannot": ("pretrained/config.json", flat(checkpoint)),
+        "does not load as a model: Oniguruma": ("pretrained/tokenizer.json", regexp(checkpoint)),
     }
     copies = {}
     for number, (message, (name, content)) in enumerate(cases.items()):
@@ -75,6 +77,27 @@ def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
         (copy / "manifest.json").unlink()
         (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
     return copies
+
+
+def flat(checkpoint: Path) -> bytes:
+    """A config.json whose layers have no size."""
+    config = json.loads((checkpoint / "pretrained" / "config.json").read_text())
+    return json.dumps({**config, "hidden_size": 0}).encode()
+
+
+def regexp(checkpoint: Path) -> bytes:
+    """A tokenizer.json with a regular expression that is none."""
+    tokenizer = json.loads((checkpoint / "pretrained" / "tokenizer.json").read_text())
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    tokenizer["pre_tokenizer"] = {**split, "pattern": {"Regex": "("}}
+    return json.dumps(tokenizer).encode()
+
+
+def truncated_model(folder: Path) -> Path:
+    """A model folder whose weights end early, in a new `folder`."""
+    shutil.copytree(ROOT / "embedded" / "albert-tiny", folder)
+    os.truncate(folder / "model.safetensors", 1000)
+    return folder
 
 
 def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
@@ -97,6 +120,7 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
         "no validation yet, so no best; give one of": young,
         "not a complete checkpoint (state_dict.pth is not as it was written)": changed,
         "does not load as a model": folder / "broken",
+        "does not load as a model: Error while": truncated_model(folder / "short"),
         "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
         "trial:3:newest: give trial:ID": "trial:3:newest",
     }

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +109,22 @@ def test_what_is_not_there(
     assert not find.CACHE.exists() or not list(find.CACHE.iterdir())
 
 
-def test_the_folder_of_a_faster_process_stays(tmp_path: Path) -> None:
-    class Late:
+def test_a_checkpoint_is_fetched_once(tmp_path: Path) -> None:
+    """The second process waits for the first; what a killed one left is removed."""
+    (tmp_path / f".{BEST}.writing-abc").mkdir()
+    fetched = []
+
+    class Slow:
         uuid = BEST
 
         def download(self, path: str) -> None:
-            (tmp_path / BEST / "theirs").mkdir(parents=True)
+            fetched.append(path)
+            time.sleep(0.2)
 
-    assert find._download(Late(), tmp_path) == tmp_path / BEST
-    assert list(tmp_path.rglob("*")) == [tmp_path / BEST, tmp_path / BEST / "theirs"]
+    with ThreadPoolExecutor(2) as threads:
+        assert set(threads.map(find._download, [Slow()] * 2, [tmp_path] * 2)) == {tmp_path / BEST}
+    assert len(fetched) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {BEST, f".{BEST}.lock"}
 
 
 def test_what_is_a_reference() -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -64,9 +65,8 @@ def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Itera
 def start(python: str, *words: Any) -> tuple[subprocess.Popen, int]:
     """`predict.py --serve` in a process of its own, and its port."""
     command = [python, "predict.py", "--serve", "--port", "0", *map(str, words)]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams)
     line = process.stdout.readline()
     assert "serving on http://127.0.0.1:" in line, process.stderr.read()
     return process, int(line.split("127.0.0.1:")[1].split()[0])
@@ -239,8 +239,25 @@ def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals, pyth
         out, err = process.communicate(timeout=600)
     finally:
         process.kill()
-    assert err == "" and process.returncode in (0, -how)
-    assert how is signal.SIGTERM or (out == "stopped\n" and process.returncode == 0)
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_both_processes_while_they_are_busy(
+    local_run: LocalRun, how: signal.Signals, real_python: str
+) -> None:
+    """As a terminal and a scheduler send it; one line says how many requests are cut off."""
+    process, port = start(real_python, "--model", local_run.path)
+    long = {"question": "Which ship carried tar?", "context": TEXT * (190_000 // len(TEXT))}
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(send, port, long, timeout=60)
+        time.sleep(1)
+        os.killpg(process.pid, how)
+        os.killpg(process.pid, how)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "stopped\n")
+    assert len(err.splitlines()) <= 1 and "Traceback" not in err, err
 
 
 def test_a_port_that_is_taken_and_a_framework_that_is_missing(

@@ -1,0 +1,50 @@
+"""What killed processes left half-written, and who may remove it."""
+
+import multiprocessing
+from pathlib import Path
+
+import filelock
+import pytest
+
+from detalbert import atomic
+from detalbert.training.folder import claim_folder
+
+LEFT = (
+    "checkpoints/.step-00000004.writing-ab_c12 checkpoints/.step-00000004.old-ab_c12 "
+    ".predictions.json.ab_cd123 .null_odds.json.x .metrics.json.x .config.yaml.x .nbest.json.x"
+).split()
+KEPT = "checkpoints/step-00000004/manifest.json predictions.json .lock .mine previous-1/.a".split()
+
+
+def test_a_start_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    for name in [*KEPT, *(f"{name}/part" if "step" in name else name for name in LEFT)]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with claim_folder(tmp_path):
+        assert all((tmp_path / name).exists() for name in KEPT)
+        assert not any((tmp_path / name).exists() for name in LEFT)
+
+
+def test_what_a_live_process_writes_stays(tmp_path: Path) -> None:
+    """In a cache: the lock is that of one entry."""
+    (tmp_path / ".one.writing-x").mkdir()
+    (tmp_path / ".two.writing-x").mkdir()
+    with atomic.alone(tmp_path / "two"):
+        assert {path.name for path in tmp_path.iterdir()} == {".one.writing-x", ".two.lock"}
+        with pytest.raises(filelock.Timeout):
+            filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
+
+
+def test_a_process_that_ends_at_once_removes_its_own(tmp_path: Path, fork: None) -> None:
+    def write() -> None:
+        with atomic.whole_file(tmp_path / "file"), atomic.whole_folder(tmp_path / "folder") as path:
+            (path / "part").touch()
+            assert len(list(tmp_path.iterdir())) == 2
+            atomic.remove_temporaries()
+            assert not list(tmp_path.iterdir())
+            raise SystemExit(7)
+
+    process = multiprocessing.get_context("fork").Process(target=write)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 7
