@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from cluster.exprules import is_number
 from cluster.fleet import pool_name, slots_of
 from cluster.masterconf import Cluster, Pool
 from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
-from cluster.ranges import RANGES, is_number
+from cluster.ranges import RANGES
 from cluster.schema import Finding, mapping, nearest
 from cluster.windows import WINDOWS
 from detalbert.errors import UserError

@@ -3,102 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-from cluster import gotext, schema
+from cluster import schema
+from cluster.keys import KINDS
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
-from cluster.masterkeys import LOOSE_COUNT, LOOSE_TEXT, ROOT, SECTIONS
-from cluster.parts import given
 from cluster.provider import check_provider
-from cluster.schema import FLAG, WHOLE, Finding, Map, Value, keys
+from cluster.schema import Finding
 
-LEAST_PASSWORD = 8  # characters; `det` warns of shorter ones, and asks for a, A and 0 in it
-_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-
-
-def _port_problem(port: Any) -> str | None:
-    if str(port).isdigit() and 0 < int(port) < 65536:
-        return None
-    return f"{port!r} is no port; give a number up to 65535"
-
-
-def _in_url(value: Any) -> str | None:
-    return gotext.userinfo_problem(str(value))
-
-
-_DB = Map(
-    {
-        **keys(Value((str, int, float), rule=_in_url), "user password"),
-        **keys(LOOSE_TEXT, "host name ssl_root_cert"),
-        **keys(LOOSE_TEXT, "migrations views_and_triggers"),
-        "port": Value((str, int), rule=_port_problem),
-        "ssl_mode": Value((str,), choices=_SSL),
-    }
-)
-
-
-def _tls_problem(tls: dict[str, Any]) -> str | None:
-    one = {"cert", "key"} & {name for name in given(tls) if tls[name] != ""}
-    return "cert and key go together; give both or neither" if len(one) == 1 else None
-
-
-def _ssh_problem(ssh: dict[str, Any]) -> str | None:
-    size = ssh.get("rsa_key_size", 0)
-    if ssh.get("key_type") == "RSA" and not (isinstance(size, int) and 1 <= size <= 16384):
-        return "key_type RSA needs rsa_key_size, 1 to 16384"
-    return None
-
-
-def _token_problem(token: dict[str, Any]) -> str | None:
-    longest = schema.whole(token.get("max_lifespan_days", 30))
-    usual = schema.whole(token.get("default_lifespan_days", 30))
-    for name, days in (("max_lifespan_days", longest), ("default_lifespan_days", usual)):
-        if days is not None and (days < -1 or days > 106751):
-            return f"{name} {days}: give 0 to 106751, or -1 for ever"
-    if longest is None or usual is None or longest == -1:
-        return None
-    if usual > longest or usual == -1:
-        return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
-    return None
-
-
-def _password_problem(password: Any) -> str | None:
-    if 0 < len(str(password)) < LEAST_PASSWORD:
-        return f"less than {LEAST_PASSWORD} characters, for an administrator; take a longer one"
-    return None
-
-
-_ROLE = Map({"enabled": FLAG, "role_id": schema.POSITIVE})
-_AUTHZ = Map(
-    {
-        **keys(Value((str,), choices=("basic", "rbac", "permissive")), "type fallback"),
-        **keys(FLAG, "rbac_ui_enabled _strict_ntsc_enabled strict_job_queue_control"),
-        "workspace_creator_assign_role": _ROLE,
-    },
-    deprecated={"_strict_ntsc_enabled": "removed; leave it out"},
-)
-_NAME = Value((str, int), rule=lambda name: None if str(name) else "empty")
-_SECURITY = Map(
-    {
-        "default_task": Map(
-            {
-                **keys(WHOLE, "id user_id"),
-                **keys(LOOSE_COUNT, "uid gid"),
-                **keys(_NAME, "user group"),
-            }
-        ),
-        "tls": Map(keys(LOOSE_TEXT, "cert key"), rule=_tls_problem),
-        "ssh": Map(
-            {
-                "rsa_key_size": WHOLE,
-                "key_type": Value((str,), choices=("RSA", "ECDSA", "ED25519")),
-            },
-            rule=_ssh_problem,
-        ),
-        "authz": _AUTHZ,
-        "token": Map(keys(WHOLE, "max_lifespan_days default_lifespan_days"), rule=_token_problem),
-        "initial_user_password": Value((str, int, float), rule=_password_problem),
-    }
-)
-MASTER = Map({**ROOT, **SECTIONS, "db": _DB, "security": _SECURITY})
+MASTER = KINDS["master"]
 
 
 class Pool(NamedTuple):

@@ -20,16 +20,14 @@ from lm.hparams import LmHParams
 from lm.model import read_config
 from lm.preflight import Pieces
 from lm.sizes import causal_sizes
-from pretrain.hparams import PretrainHParams
+from pretrain.hparams import SIZE_KEYS, SIZES, PretrainHParams
 
-_ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128}
+_ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000}
 _ALBERT |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-_SHAPE = "hidden_size intermediate_size num_hidden_layers num_attention_heads".split()
-_SIZES = {"base": (768, 3072, 12, 12), "large": (1024, 4096, 24, 16)}
-_SIZES |= {"xlarge": (2048, 8192, 24, 16), "xxlarge": (4096, 16384, 12, 64)}
 KNOWN_CONFIGS = {
-    f"albert-{size}-v2": _ALBERT | dict(zip(_SHAPE, shape, strict=True))
-    for size, shape in _SIZES.items()
+    f"albert-{size}-v2": _ALBERT | dict(zip(SIZE_KEYS, shape, strict=True))
+    for size, shape in SIZES.items()
+    if size != "tiny"
 }
 
 

@@ -1,39 +1,14 @@
 """Hyperparameters: single values, search ranges, and mappings of more of them."""
 
 from collections.abc import Iterator
-from typing import Any, TypeGuard
+from typing import Any
 
 from cluster import schema
-from cluster.schema import NUMBER, TEXT, WHOLE, Finding, Map, Seq, Value, check, keys, nearest
+from cluster.keys import KINDS
+from cluster.schema import Finding, check, nearest
 
-_COUNTED = {"type": TEXT, "count": schema.POSITIVE}
-_BASE = Value((int, float), rule=lambda base: None if base > 0 else f"{base} is not more than 0")
-
-
-def _ends_problem(value: dict[str, Any]) -> str | None:
-    low, high = value.get("minval"), value.get("maxval")
-    if is_number(low) and is_number(high) and low >= high:
-        return f"minval {low} is not below maxval {high}"
-    return None
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a number, and no truth value."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_VALS = Seq(schema.ANY, rule=lambda vals: None if vals else "empty; give at least one value")
 # A search range, by `type`; every other mapping is a nested value.
-_ENDS, _NUMBERS = ("minval", "maxval"), keys(NUMBER, "minval maxval")
-RANGES = {
-    "const": Map({"type": TEXT, "val": schema.ANY}, ("val",)),
-    "categorical": Map({"type": TEXT, "vals": _VALS}, ("vals",)),
-    "int": Map({**_COUNTED, **keys(WHOLE, "minval maxval")}, _ENDS, {}, _ends_problem),
-    "double": Map({**_COUNTED, **_NUMBERS}, _ENDS, {}, _ends_problem),
-    "log": Map({**_COUNTED, "base": _BASE, **_NUMBERS}, ("base", *_ENDS), {}, _ends_problem),
-}
-
-
+RANGES = {name: KINDS[f"{name} range"] for name in ("const", "categorical", "int", "double", "log")}
 RANDOM = "a search range under searcher.name single; give one value"
 
 

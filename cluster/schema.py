@@ -1,7 +1,6 @@
 """A small description language for YAML, and a check that names the nearest right key.
 
-`determined` ships no schemas, so the keys of experiment and master configs stand in expconf.py and
-masterkeys.py in this form; a test compares the first with Determined's own JSON schemas.
+The keys of experiment and master configs stand in keys.yaml.
 """
 
 import difflib
@@ -104,29 +103,14 @@ class Either:
 Form = Value | Map | Named | Seq | Union_
 Spec = Form | Either
 
-TEXT = Value((str,))
-FILLED = Value((str,), rule=lambda text: None if text else "empty; fill it in")
-WHOLE = Value((int,))
-COUNT = Value((int,), minimum=0)
-POSITIVE = Value((int,), minimum=1)
-NUMBER = Value((int, float))
-FLAG = Value((bool,))
-ANY = Value((str, int, float, bool, dict, list), null=True)
-ANY_MAP = Value((dict,))
-NOTHING = Value((), hint="leave it out")
-TEXTS = Seq(TEXT)
-PRIORITY = Value((int,), minimum=1, maximum=99)
-PORT = Value((int,), minimum=1, maximum=65535)
 
+def above(least: str) -> Rule:
+    """Return the rule of a number that is more than `least`."""
 
-def above(least: float) -> Rule:
-    """The rule of a number that is more than `least`."""
-    return lambda value: None if value > least else f"{value} is not more than {least}; raise it"
+    def rule(value: Any) -> str | None:
+        return None if value > float(least) else f"{value} is not more than {least}; raise it"
 
-
-def keys(spec: Any, names: str) -> dict[str, Any]:
-    """`spec` for each of the keys in `names`, which has spaces between them."""
-    return dict.fromkeys(names.split(), spec)
+    return rule
 
 
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:

@@ -16,26 +16,40 @@ import logging
 import os
 import shlex
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import util
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
+import train
 import workloads
-from detalbert.errors import UserError
+from detalbert.atomic import whole_file, write_json
+from detalbert.engine.threads import set_threads
+from detalbert.environment import environment
+from detalbert.errors import UserError, first_line
 from detalbert.log import start_logging
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
+from detalbert.training.checkpoints import newest_complete, read_manifest
 from detalbert.training.folder import claim_folder, step_name
 from detalbert.training.local import HERE
-from pretrain.score_checkpoints import Kept, find_pretraining
-from pretrain.score_files import THREADS, Scores, writing
-from pretrain.score_plot import check_plotting
+from pretrain.score_checkpoints import ACCURACIES, Kept, find_pretraining
 
 log = logging.getLogger("detalbert.score")
+COLUMNS = ("steps", *ACCURACIES, "exact", "f1")
+NAMES = ("steps", "masked tokens", "sentence order", "exact match", "F1")
+THREADS = "hyperparameters.threads"
+# Two panels: a title, and the columns that its lines show.
+PANELS = {
+    "In pretraining: right in its own validation": ("sop_accuracy", "mlm_accuracy"),
+    "After fine-tuning: right answers": ("f1", "exact"),
+}
+LOOKS = ({"marker": "o"}, {"marker": "s", "linestyle": "--", "markerfacecolor": "white"})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,50 +75,101 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Fine-tune what has no scores yet; returns the exit status."""
-    check_plotting()
+    """Fine-tune every checkpoint that has no scores yet; returns the exit status."""
+    if util.find_spec("matplotlib") is None:  # before hours of fine-tuning
+        raise UserError(
+            "matplotlib is not installed, for the plot; pip install -r reports/requirements.txt"
+        )
     recipe = read_recipe(args.config, args.set)
-    pretraining = find_pretraining(args.run)
+    identity, kept = find_pretraining(args.run)
     with contextlib.ExitStack() as stack:
         with writing(args.output_dir):
             args.output_dir.mkdir(parents=True, exist_ok=True)
             stack.enter_context(claim_folder(args.output_dir))
-        child = stack.enter_context(Child().on_signals())
-        scores = Scores(args.output_dir, args.run, pretraining, recipe)
-        for number, kept in enumerate(pretraining.kept, 1):
-            if kept.steps in scores.rows or child.asked:
-                continue
-            log.info(
-                "checkpoint %d of %d: after step %d", number, len(pretraining.kept), kept.steps
-            )
-            if status := fine_tune(args, kept, scores, child):
-                return status
-    if child.asked:
-        log.info("stopped; run the same command again to go on")
+        scores = read_scores(args.output_dir, recipe, identity)
+        scores["run"] = args.run
+        write_scores(args.output_dir, scores)
+        done = {row["steps"] for row in scores["rows"]}
+        for steps in sorted(done - {each.steps for each in kept}):
+            log.warning("the checkpoint after step %d is gone; its scores stay", steps)
+        try:
+            stack.enter_context(interruptible())
+            for number, each in enumerate(kept, 1):
+                if each.steps not in done:
+                    log.info("checkpoint %d of %d: after step %d", number, len(kept), each.steps)
+                    if status := fine_tune(args, each, scores):
+                        return status
+        except KeyboardInterrupt:
+            log.info("stopped; run the same command again to go on")
     log.info("scores.json, scores.md and scores.svg are in %s", args.output_dir)
-    print(scores.table())
+    print(table(scores["rows"]))
     return 0
 
 
-def fine_tune(args: argparse.Namespace, kept: Kept, scores: Scores, child: "Child") -> int:
-    """Run train.py from a checkpoint, and take its scores if it comes to its end; returns 2 where
-    it found a mistake of the user's, which it has told then, else 0."""
+def fine_tune(args: argparse.Namespace, kept: Kept, scores: dict[str, Any]) -> int:
+    """Run train.py from a checkpoint and add its scores.
+
+    Returns:
+        2 if train.py reported an error of the user's, else 0.
+
+    Raises:
+        KeyboardInterrupt: if train.py was asked to stop.
+    """
     checkpoint, output = kept.folder(), args.output_dir / step_name(kept.steps)
     if not checkpoint.is_dir():  # the pretraining goes on, and keeps few
         log.warning("%s is gone; it gets no scores", checkpoint)
         return 0
-    own = f"hyperparameters.model={json.dumps(str(checkpoint))}", f"{THREADS}={scores.threads}"
-    changes = [word for change in (*args.set, *own) for word in ("--set", change)]
-    status = child.train("--config", str(args.config), "--output-dir", str(output), *changes)
-    if status == 0 and not scores.take(kept, output):
-        child.asked = True  # if not from here, then by a spot notice
-    return status
+    own = {"hyperparameters.model": str(checkpoint), THREADS: scores["recipe"][THREADS]}
+    changes = [*args.set, *(f"{key}={json.dumps(value)}" for key, value in own.items())]
+    words = [word for change in changes for word in ("--set", change)]
+    words = ["--config", str(args.config), "--output-dir", str(output), *words]
+    log.info("%s", shlex.join(["python", "train.py", *words]))
+    if train.main(words) == 2:
+        return 2
+    newest = newest_complete(output / "checkpoints")
+    manifest = newest and read_manifest(newest)
+    if not manifest or manifest["steps"] < manifest["run"]["hyperparameters.max_steps"]:
+        raise KeyboardInterrupt
+    data = {key: value for key, value in manifest["run"].items() if key.startswith("data.")}
+    refuse_change(args.output_dir, scores["data"] or data, data)
+    best = json.loads((output / "metrics.json").read_text())["best"]
+    where = environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    row = {"steps": kept.steps, "checkpoint": kept.name, **kept.accuracies}
+    row |= {"exact": best["exact"], "f1": best["f1"], "best_step": best["steps"]}
+    row |= {name: where[name] for name in ("device", "versions", "commit")}
+    scores["data"] = data
+    scores["rows"] = sorted([*scores["rows"], row], key=lambda row: row["steps"])
+    write_scores(args.output_dir, scores)
+    return 0
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt for SIGINT, SIGTERM and SIGHUP, except those that `nohup` ignores.
+
+    While it trains, train.py takes the first two, to save a checkpoint; SIGHUP is passed on to it.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGHUP:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def read_recipe(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """What a fine-tuning's scores depend on beside the checkpoint, by config key.
+    """Return what a fine-tuning's scores depend on beside the checkpoint, by config key.
 
-    Raises UserError for a config that does not fine-tune a checkpoint on SQuAD.
+    Raises:
+        UserError: if the config does not fine-tune a checkpoint on SQuAD.
     """
     config = experiment.load(path, overrides)
     experiment.check_sections(config)
@@ -116,67 +181,105 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
                 f"{section}.{key}: a checkpoint has its own; --set {section}.{key}=null"
             )
     values = {**experiment.single_values(config["hyperparameters"]), "model": "the checkpoint"}
-    hparams = asdict(PARSERS.hyperparameters(values))
-    if hparams["seed"] is None:
-        hparams["seed"] = experiment.trial_seed(config)
-    sections = {
-        "hyperparameters": hparams,
-        "data": asdict(PARSERS.data(config["data"])),
-        "searcher": config["searcher"],
-    }
+    hparams = PARSERS.hyperparameters(values)
+    if hparams.seed is None:
+        hparams = replace(hparams, seed=experiment.trial_seed(config))
+    sections = {"hyperparameters": asdict(hparams), "searcher": config["searcher"]}
+    sections["data"] = asdict(PARSERS.data(config["data"]))
     recipe = {f"{name}.{key}": v for name, values in sections.items() for key, v in values.items()}
     return json.loads(json.dumps(recipe))
 
 
-class Child:
-    """train.py in a process of its own, which is told of a request to stop."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert an OSError to a UserError of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot write there ({first_line(error)}); free space, or give another "
+            "--output-dir"
+        ) from None
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.process: subprocess.Popen | None = None
 
-    def train(self, *words: str) -> int:
-        """Run it to its end or its stop; returns its exit status, 0 or 2.
+def read_scores(
+    folder: Path, recipe: dict[str, Any], pretraining: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the content of scores.json; without rows if there is no file.
 
-        Raises UserError where it ended in another way.
-        """
-        if self.asked:
-            return 0
-        command = [sys.executable, str(HERE / "train.py"), *words]
-        log.info("%s", shlex.join(["python", "train.py", *words]))
-        # In a session of its own: a Ctrl-C comes from here alone. The second one ends it at once.
-        self.process = subprocess.Popen(command, start_new_session=True)
-        if self.asked:  # since the last look
-            self.process.terminate()
-        status = self.process.wait()
-        self.process = None
-        if self.asked and status < 0:  # before it could listen, or asked twice
-            return 0
-        if status not in (0, 2):
-            ended = f"with status {status}" if status > 0 else f"by {signal.Signals(-status).name}"
-            raise UserError(f"train.py ended {ended}; the same command goes on from its checkpoint")
-        return status
+    Raises:
+        UserError: if it is not a file of scores, or has those of another recipe or pretraining.
+    """
+    found: dict[str, Any] = {"recipe": {}, "pretraining": pretraining, "data": None, "rows": []}
+    try:
+        past = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        found = {name: past[name] for name in found}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError):
+        file = folder / "scores.json"
+        raise UserError(f"{file}: not scores of a pretraining; give another --output-dir") from None
+    threads = recipe[THREADS]  # chosen once: on a CPU the number changes rounding
+    recipe[THREADS] = set_threads(
+        found["recipe"].get(THREADS, threads) if threads == "auto" else threads
+    )
+    refuse_change(folder, found["recipe"] or recipe, recipe)
+    refuse_change(folder, found["pretraining"], pretraining)
+    return {**found, "recipe": recipe}
 
-    @contextlib.contextmanager
-    def on_signals(self) -> Iterator["Child"]:
-        """Take SIGINT, SIGTERM and SIGHUP as requests to stop, but what `nohup` has ignored."""
 
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self.process is not None:
-                self.process.terminate()
-            elif self.asked:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-            self.asked = True
+def refuse_change(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UserError if a value is not as it was."""
+    for key in sorted({*was, *now}):
+        if was.get(key) != now.get(key):
+            raise UserError(
+                f"{key}: was {was.get(key)!r} in {folder / 'scores.json'}, is {now.get(key)!r} "
+                "now; set it back, or give another --output-dir"
+            )
 
-        numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-        heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, handle) for number in heard}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+def write_scores(folder: Path, scores: Mapping[str, Any]) -> None:
+    """Write the table, the plot if there are rows, and scores.json."""
+    with writing(folder):
+        with whole_file(folder / "scores.md") as file:
+            file.write(table(scores["rows"]) + "\n")
+        if scores["rows"]:
+            draw(scores["rows"], folder / "scores.svg")
+        write_json(folder / "scores.json", scores)  # last: what it has is done
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows in Markdown."""
+    cells = [[*COLUMNS], ["---:"] * len(COLUMNS)]
+    for row in rows:
+        percents = (f"{row[name]:.2f}" if name in row else "" for name in COLUMNS[1:])
+        cells.append([f"{row['steps']:,}", *percents])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [[c.rjust(w) for c, w in zip(line, widths, strict=True)] for line in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the plot as SVG: the same bytes for the same rows."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    names = dict(zip(COLUMNS, NAMES, strict=True))
+    with style.context(HERE / "reports" / "page.mplstyle"), whole_file(path) as file:
+        figure = Figure(figsize=(8.6, 3.4))
+        for axes, (title, keys) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
+            axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
+            axes.set_xlabel("pretraining steps")
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.yaxis.set_major_formatter("{x:g} %")
+            for key, look in zip(keys, LOOKS, strict=True):
+                points = [(row["steps"], row[key]) for row in rows if key in row]
+                if points:
+                    label = f"{names[key]} {points[-1][1]:.1f} %"
+                    ends = zip(*points, strict=True)
+                    axes.plot(*ends, color="black", linewidth=1.4, label=label, **look)
+                    axes.legend(fontsize=8)
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":

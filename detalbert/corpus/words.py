@@ -1,22 +1,39 @@
 """Texts -> token ids, no offsets: every distinct word is encoded once.
 
-A corpus of gigabytes has some hundred thousand words, so nearly all of its text is looked up. Only
-for tokenizers that are known to treat words apart (see `encoding`), and those that take text apart
-as GPT-2's does; others get the ordinary call.
+Most tokenizers split a text at white space before they look for pieces, so a word has the same
+pieces everywhere, and a corpus of gigabytes has some hundred thousand words: nearly all of its text
+is looked up. Only for tokenizers whose every part is known to treat words one by one
+(`treats_words_apart`, `marks_words`), and those that take text apart as GPT-2's does; others get
+the ordinary call.
 """
 
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
-from detalbert.squad.encoding import ODD, encode_distinct, marks_words, ranges, treats_words_apart
+from detalbert.squad.encoding import ranges
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
+_AT_ONCE = 1000  # new words in a call
 _AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
+
+# These normalizers change each character by itself, or a mark together with its base.
+_NORMALIZERS: tuple[str, ...] = ("Precompiled",)
+_NORMALIZERS += ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "BertNormalizer")
+_SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
+
+# A normalizer may join a mark, a joiner or an Arabic number sign with the space beside it, but not
+# Latin letters, digits and ordinary punctuation. So a text is odd if it has one of the former
+# beside a space, or a control or format character, which some drop.
+_PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
+_DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad"
+_DROPPED += "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+_ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 # Words as `tokenizers.pre_tokenizers.ByteLevel` finds them, in texts of ASCII, Latin letters and
 # the dashes and quotation marks of U+2010..2027; Python's re knows no others as Unicode does.
@@ -86,7 +103,7 @@ class WordEncoder:
             ]
         else:
             whole = [
-                not (s.isascii() and s.isprintable()) and bool(ODD.search(s)) for s in sentences
+                not (s.isascii() and s.isprintable()) and bool(_ODD.search(s)) for s in sentences
             ]
         joined = " ".join(sentences)
         for token in self.greedy:
@@ -105,15 +122,20 @@ class WordEncoder:
         known = len(self.numbers)
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
         if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
-            ids, ends = self._learn(new)
+            ids, lengths = self._learn(new)
             self.ids = np.concatenate([self.ids, ids])
-            self.ptr = np.concatenate([self.ptr, self.ptr[-1] + ends])
+            self.ptr = np.concatenate([self.ptr, self.ptr[-1] + np.cumsum(lengths)])
         return numbers
 
     def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of words end to end, int32, and where each word's end, int64 [words]."""
-        tokens = encode_distinct(self.backend, words, np.zeros(len(words), bool))
-        return tokens.ids, tokens.ptr[1:]
+        """As `_encode`, each word by itself, but many in a call: every call has a cost."""
+        lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
+        options: Any = {"is_pretokenized": True, "add_special_tokens": False}
+        made = self.backend.encode_batch(lines, **options)
+        ids = np.fromiter(chain.from_iterable(line.ids for line in made), np.int32)
+        owner = np.fromiter(chain.from_iterable(line.word_ids for line in made), np.int64)
+        owner += np.repeat(np.arange(len(made)) * _AT_ONCE, list(map(len, made)))
+        return ids, np.bincount(owner, minlength=len(words))
 
     def _forget(self) -> None:
         """Start over. Word i of W has the tokens ids[ptr[i]:ptr[i + 1]]: int32, int64 [W + 1]."""
@@ -149,9 +171,62 @@ class ByteWordEncoder(WordEncoder):
         words = list(map(_BYTE_WORD.findall, sentences))
         return list(chain.from_iterable(words)), list(map(len, words))
 
-    def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, lengths = self._encode(words)
-        return ids, np.cumsum(lengths)
+
+def treats_words_apart(backend: Any) -> bool:
+    """Whether it is known that the tokens of a word do not depend on the words around it."""
+    return _takes_apart(backend, lambda first: first["type"] in _SPLITTERS)
+
+
+def marks_words(backend: Any) -> bool:
+    """Whether the same is known where a token holds the space before its word (Metaspace alone),
+    for printable ASCII with one space between words and none of the added tokens."""
+
+    def by_metaspace(first: dict[str, Any]) -> bool:
+        always = first.get("prepend_scheme") == "always"
+        return first["type"] == "Metaspace" and always and first.get("split", True)
+
+    normalizers = _state(backend.normalizer)
+    replaced = [part.get("content") or "" for part in _parts(normalizers, "normalizers")]
+    return not any(map(re.compile(r"\s").search, replaced)) and _takes_apart(backend, by_metaspace)
+
+
+def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool:
+    """Args: splits: whether the first pre-tokenizer splits a text at white space."""
+    normalizers = _parts(_state(backend.normalizer), "normalizers")
+    splitters = _parts(_state(backend.pre_tokenizer), "pretokenizers")
+    return (
+        not getattr(backend.model, "dropout", None)  # BPE that draws its merges
+        and all(_is_local(part) for part in normalizers)
+        and splits(splitters[0])
+        and all(
+            part["type"] in (*_SPLITTERS, "Punctuation", "Digits")
+            or (part["type"] == "Metaspace" and part["prepend_scheme"] in ("always", "never"))
+            for part in splitters[1:]
+        )
+        and not any(
+            re.search(r"\s", token.content) or (token.normalized and (token.lstrip or token.rstrip))
+            for token in backend.get_added_tokens_decoder().values()
+        )
+    )
+
+
+def _state(part: Any) -> dict[str, Any]:
+    """The type and settings of a part of a tokenizer; type "unknown" if it is written in Python."""
+    try:
+        return {"type": None} if part is None else json.loads(part.__getstate__())
+    except Exception:
+        return {"type": "unknown"}
+
+
+def _parts(state: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return state[key] if state["type"] == "Sequence" and state[key] else [state]
+
+
+def _is_local(normalizer: dict[str, Any]) -> bool:
+    if normalizer["type"] == "Replace":
+        text = normalizer["pattern"].get("String", " ")  # or a Regex
+        return bool(text) and not re.search(r"\s", text)
+    return normalizer["type"] in (*_NORMALIZERS, None)
 
 
 def finds_byte_words(backend: Any) -> bool:

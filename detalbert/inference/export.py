@@ -1,14 +1,14 @@
 """A trained model as a Hugging Face model folder, with a card that says what it is."""
 
-import dataclasses
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, first_line
 from detalbert.hub import hub_error
 from detalbert.inference.model import SETTINGS, Trained
-from detalbert.inference.model_card import base_model, card, public
+from detalbert.inference.model_card import card, settings
 from detalbert.integrity import SUMS, write_facts
 
 
@@ -17,20 +17,34 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
 
     The folder appears whole or not at all. Raises UserError where it exists or cannot be written.
     """
+    with new_folder(folder) as aside:
+        trained.model.save_pretrained(aside)
+        trained.tokenizer.save_pretrained(aside)
+        write_json(aside / SETTINGS, settings(trained))
+        (aside / "README.md").write_text(card(trained, license_id), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def new_folder(
+    folder: Path,
+    faults: tuple[type[Exception], ...] = (OSError, RuntimeError),  # safetensors on a full disk
+) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `folder` at the end of the block.
+
+    Raises:
+        UserError: if `folder` exists, or the block raises one of `faults`.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--export {folder}: it exists; give a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as aside:
-            trained.model.save_pretrained(aside)
+            yield aside
             for file in aside.glob("*.safetensors"):
                 file.chmod(0o644)  # safetensors makes it readable for one user
-            trained.tokenizer.save_pretrained(aside)
-            write_json(aside / SETTINGS, settings(trained))
             write_facts(aside / SUMS, {}, "*.safetensors")
-            (aside / "README.md").write_text(card(trained, license_id), encoding="utf-8")
-    except (OSError, RuntimeError) as error:  # safetensors raises its own on a full disk
-        raise UserError(f"--export {folder}: cannot be written ({first_line(error)})") from None
+    except faults as error:
+        raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
 
 
 def push(folder: Path, name: str) -> str:
@@ -48,15 +62,3 @@ def push(folder: Path, name: str) -> str:
         reason = f"not uploaded: {first_line(error)}"
         text = f"--push-to-hub {name}: {reason}; the folder {folder} is complete"
         raise hub_error(error)(text) from None
-
-
-def settings(trained: Trained) -> dict[str, Any]:
-    """What a library config does not hold, for `load_model` to read again."""
-    hparams = {**dataclasses.asdict(trained.hparams), "model": base_model(trained)}
-    hparams["model_config"] = None  # config.json has it
-    return {
-        "hyperparameters": hparams,
-        "data": public(trained.data),
-        "steps": trained.steps,
-        "scores": trained.scores,
-    }

@@ -18,9 +18,26 @@ SQUAD_LICENSE = "cc-by-sa-4.0"
 FROM_SCRATCH = "random weights"
 
 
-def base_model(trained: Trained) -> str:
-    """What the training started from, for people."""
+def base_model(trained: Any) -> str:
+    """Return what the training started from, for people. Args: as of `settings`."""
     return _name(trained.hparams.model or FROM_SCRATCH)
+
+
+def settings(trained: Any) -> dict[str, Any]:
+    """Return what a library config does not hold, for a loader to read again.
+
+    Args:
+        trained: has `hparams`, `data`, `steps` and `scores`.
+    """
+    hparams = {**dataclasses.asdict(trained.hparams), "model": base_model(trained)}
+    hparams["model_config"] = None  # config.json has it
+    found = {"hyperparameters": hparams, "data": public(trained.data)}
+    return {**found, "steps": trained.steps, "scores": trained.scores}
+
+
+def front_matter(facts: dict[str, Any]) -> str:
+    """Return the facts for the hub that stand first in a card."""
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
 
 
 def public(data: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +61,7 @@ def card(trained: Trained, license_id: str) -> str:
     kept = {key: value for key, value in hparams.items() if key not in ("model", "model_config")}
     versions = {name: metadata.version(name) for name in PACKAGES}
     sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        front_matter(front),
         "# Extractive question answering",
         f"An encoder of type {trained.model.config.model_type} with "
         f"{trained.model.num_parameters():,} parameters that marks the answer to a question in a "

@@ -16,12 +16,11 @@ from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
 from detalbert.squad.metrics import Tally
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.question_stream import SUFFIXES, read_questions
 from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
 
 METRICS = "metrics.json"
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
 
 
 def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict[str, float]:
@@ -63,7 +62,7 @@ def open_questions(data: str) -> tuple[Iterable[Example], int]:
     path = Path(data)
     if path.is_file():
         return read_questions(path), sum(1 for _ in read_questions(path))
-    if looks_like_path(data, SUFFIXES) and data not in sources.OFFICIAL_SHA256:
+    if looks_like_path(data, (*SUFFIXES, ".txt")) and data not in sources.OFFICIAL_SHA256:
         raise UserError(f"--data {data}: no such file; give a file of questions")
     try:
         source = sources.open_source(data, "validation", Path(".cache"))

@@ -13,9 +13,9 @@ from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Where questions come from. `train` and `validation` are each a JSON file of SQuAD's shape,
-    an official file name (downloaded when absent), a `datasets` hub name, or `generated`. Hub names
-    may be NAME@REVISION."""
+    """Where questions come from. `train` and `validation` are each a file of questions (SQuAD JSON
+    or JSON lines), an official file name (downloaded when absent), a `datasets` hub name, or
+    `generated`. Hub names may be NAME@REVISION."""
 
     train: str
     validation: str

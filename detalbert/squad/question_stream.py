@@ -1,50 +1,124 @@
-"""Questions to answer, read one at a time: SQuAD JSON by article, JSON lines and CSV by row.
-
-Unlike training's reader (sources.py), this one takes questions without a known answer and holds no
-more of a file than one article or row.
+"""Questions of a file, read and checked one at a time: SQuAD JSON by article, JSON lines and CSV by
+row. No more of a file is held than one article or row.
 """
 
 import csv
+import itertools
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from detalbert.errors import UserError, first_line
-from detalbert.squad.sources import Question, article_questions, checked_examples, row_question
+from detalbert.squad.json_stream import JsonText
 from detalbert.squad.windows import Example
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 MAX_QUESTION = 10_000
-_PIECE = 1 << 16  # characters read at a time
-_AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")
+Question = tuple[str, str, Any, Any]  # file or data set, title, context, raw question
 
 
 def read_questions(path: Path) -> Iterator[Example]:
-    """The questions of a file; `answers` is None where the file gives none.
+    """Yield the questions of a file to answer; `answers` is None where the file gives none.
+
+    Raises:
+        UserError: if something is not a question, with the file and the place.
+    """
+    count = 0
+    for example in checked_examples(file_questions(path), answers_needed=False):
+        check_text(f"{path}: question {example.id}", example.question, example.context)
+        count += 1
+        yield example
+    if not count:
+        raise UserError(f"{path}: no question in it")
+
+
+def file_questions(path: Path) -> Iterator[Question]:
+    """Yield the questions of a file, not checked yet.
 
     `.jsonl`/`.ndjson`: one mapping per line with question, context and, optionally, id and
     answers; `.csv`/`.tsv`: columns question, context and, optionally, id; anything else: SQuAD
     JSON. A row without an id gets its number, from 1.
-    Raises UserError that names the file and the place for anything that is not a question.
     """
     rows = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}
-    reader = rows.get(path.suffix.lower(), _articles)
-    count = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for example in checked_examples(reader(str(path), file), answers_needed=False):
-                check_text(f"{path}: question {example.id}", example.question, example.context)
-                check_unicode(f"{path}: the id {example.id!r}", example.id)
-                count += 1
-                yield example
+            yield from rows.get(path.suffix.lower(), _articles)(str(path), file)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
         reason = first_line(error)
-        raise UserError(f"{path}: cannot read it ({reason}); give --data a file") from None
-    if not count:
-        raise UserError(f"{path}: no question in it")
+        raise UserError(f"{path}: cannot read it ({reason}); give a file of questions") from None
+
+
+def checked_examples(
+    questions: Iterable[Question], faults: Counter | None = None, answers_needed: bool = True
+) -> Iterator[Example]:
+    """Check every question, one at a time; only their ids stay in memory.
+
+    Args: faults: counts the faulty questions, which are left out; None: the first fault raises.
+        answers_needed: if False, a question without a word on answers gets `answers` None.
+    Raises: UserError that names the file and the question id.
+    """
+    seen: set = set()
+    for where, title, context, question in questions:
+        try:
+            example = _checked(title, context, question, answers_needed)
+            if example.id in seen:
+                raise _Fault("duplicate id", f"question {example.id}: another one has this id")
+        except _Fault as fault:
+            if faults is None:
+                hint = " or set data.skip_invalid: true" if answers_needed else ""
+                raise UserError(f"{where}: {fault}; fix it{hint}") from None
+            faults[fault.kind] += 1
+            continue
+        seen.add(example.id)
+        yield example
+
+
+class _Fault(Exception):
+    """What is wrong with one question."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> Example:
+    if not isinstance(question, dict):
+        raise _Fault("not a question", f"article {title!r}: a question is not a mapping")
+    text, name = question.get("question"), question.get("id")
+    if not isinstance(name, str) or not name:
+        raise _Fault("no id", f"article {title!r}: question {text!r} has no id")
+    if not isinstance(text, str) or not text.strip():
+        raise _Fault("no text", f"question {name}: it has no text")
+    if not isinstance(context, str) or not context.strip():
+        raise _Fault("empty context", f"question {name}: its context is empty")
+    for what, value in (("id", name), ("question", text), ("context", context)):
+        if not is_unicode(value):
+            raise _Fault("not UTF-8", f"question {name!r}: the {what} is not UTF-8 text")
+    if not answers_needed and not question.get("answers") and "is_impossible" not in question:
+        return Example(name, title, context, text, None)
+    answers = [] if question.get("is_impossible") else question.get("answers")
+    if not isinstance(answers, list) or (not answers and not question.get("is_impossible")):
+        raise _Fault("no answer", f"question {name}: no answers and not marked is_impossible")
+    return Example(name, title, context, text, tuple(_answer(name, context, a) for a in answers))
+
+
+def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
+    text = answer.get("text") if isinstance(answer, dict) else None
+    start = answer.get("answer_start") if isinstance(answer, dict) else None
+    if not isinstance(text, str) or not text or type(start) is not int:
+        raise _Fault("bad answer", f"question {name}: an answer needs a text and an answer_start")
+    there = context[start : start + len(text)] if start >= 0 else ""
+    if there != text:
+        raise _Fault(
+            "misplaced answer",
+            f"question {name}: answer {text!r} is not at character {start} (there: {there!r})",
+        )
+    return text, start
 
 
 def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:
@@ -58,19 +132,57 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
                 f"{where}: the {name} has {len(text):,} characters, {limit:,} at most are read; "
                 "cut it"
             )
-        check_unicode(f"{where}: the {name}", text)
+        if not is_unicode(text):
+            raise UserError(f"{where}: the {name} is not UTF-8 text; fix it")
 
 
-def check_unicode(what: str, text: str) -> None:
-    """Raise UserError for text with lone surrogates, which JSON and broken encodings can hold."""
+def is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, which JSON and broken encodings can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{what} is not UTF-8 text; fix it") from None
+        return False
+    return True
 
 
 def _articles(where: str, file: TextIO) -> Iterator[Question]:
-    return article_questions(where, _JsonText(where, file).elements("data"))
+    return article_questions(where, JsonText(where, file).elements("data"))
+
+
+def _wrong_shape(where: str, fault: str) -> UserError:
+    """The error for a JSON file that is not SQuAD's."""
+    return UserError(
+        f"{where}: not of SQuAD's shape ({fault}); expected data > paragraphs > context, qas"
+    )
+
+
+def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]:
+    """The questions of the articles of an official file."""
+    for number, article in enumerate(articles):
+        if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
+            raise _wrong_shape(where, f"article {number} has no list 'paragraphs'")
+        for paragraph in article["paragraphs"]:
+            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
+                raise _wrong_shape(where, f"a paragraph of article {number} has no list 'qas'")
+            for question in paragraph["qas"]:
+                yield where, str(article.get("title", "")), paragraph.get("context"), question
+
+
+def row_question(where: str, row: Mapping[str, Any]) -> Question:
+    """A question in the layout of `datasets`: answers is {"text": [...], "answer_start": [...]}.
+
+    Answers of another shape pass through as they are; `checked_examples` judges them.
+    """
+    kept = ("id", "question", "answers", "is_impossible")
+    question = {key: row[key] for key in kept if key in row}
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text") or [], answers.get("answer_start") or []
+        if isinstance(texts, list) and isinstance(starts, list):
+            pairs = itertools.zip_longest(texts, starts)
+            question["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
+            question["is_impossible"] = not texts
+    return where, str(row.get("title", "")), row.get("context"), question
 
 
 def _json_lines(where: str, file: TextIO) -> Iterator[Question]:
@@ -116,104 +228,3 @@ def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
 def _with_id(row: dict[str, Any], number: int) -> dict[str, Any]:
     given = row.get("id")
     return {**row, "id": str(number if given is None else given)}
-
-
-class _JsonText:
-    """A JSON mapping in a file: walks one of its lists and holds one element at a time."""
-
-    def __init__(self, where: str, file: TextIO) -> None:
-        self.where = where
-        self.file = file
-        self.text = ""  # read from the file; the part from `at` on is not used yet
-        self.at = 0
-        self.lines = 1  # number of the line on which `text` begins
-        self.decoder = json.JSONDecoder()
-
-    def elements(self, key: str) -> Iterator[Any]:
-        """The elements of the list `key` of the mapping; the other keys are skipped."""
-        missing = self._unknown(f"no list {key!r} at the top")
-        found = False
-        if not self._next("{"):
-            raise missing
-        while not self._next("}"):
-            name = self._value()
-            self._need(":")
-            if name != key:
-                self._value()
-            else:
-                found = True
-                if not self._next("["):
-                    raise missing
-                while not self._next("]"):
-                    yield self._value()
-                    self._comma("]")
-            self._comma("}")
-        if not found:
-            raise missing
-        if self._peek():
-            raise self._broken("more text after its end", self.at)
-
-    def _peek(self) -> str:
-        """The next character that is not white space, "" at the end."""
-        while True:
-            size = len(self.text)
-            while self.at < size and self.text[self.at] in " \t\r\n":
-                self.at += 1
-            if self.at < size:
-                return self.text[self.at]
-            if not self._more():
-                return ""
-
-    def _next(self, character: str) -> bool:
-        """Whether `character` comes next; if so, step over it."""
-        if self._peek() != character:
-            return False
-        self.at += 1
-        return True
-
-    def _need(self, character: str) -> None:
-        if not self._next(character):
-            raise self._broken(f"expecting {character!r}", self.at)
-
-    def _comma(self, end: str) -> None:
-        """Step over a comma with something after it, unless `end` comes next."""
-        if self._peek() == end:
-            return
-        self._need(",")
-        if self._peek() == end:
-            raise self._broken("a comma with nothing after it", self.at)
-
-    def _value(self) -> Any:
-        self._peek()
-        while True:
-            try:
-                value, end = self.decoder.raw_decode(self.text, self.at)
-            except RecursionError:
-                raise self._broken("nested too deep", self.at) from None
-            except ValueError as error:  # the text so far ends inside a value, or is wrong
-                at = getattr(error, "pos", self.at) - self.at
-                if not self._more():
-                    raise self._broken(getattr(error, "msg", str(error)), at) from None
-                continue
-            used = end - self.at
-            # More text may turn the number 1 into 12 or 1.5.
-            if self.text[end : end + 1] in _AFTER or not self._more():
-                self.at += used
-                return value
-
-    def _more(self) -> bool:
-        """Read as much again as is held, so that a value is parsed few times. False at the end."""
-        piece = self.file.read(max(_PIECE, len(self.text) - self.at))
-        self.lines += self.text.count("\n", 0, self.at)
-        self.text, self.at = self.text[self.at :] + piece, 0
-        return bool(piece)
-
-    def _broken(self, fault: str, at: int) -> UserError:
-        line = self.lines + self.text.count("\n", 0, at)
-        return self._unknown(f"line {line}: {fault}")
-
-    def _unknown(self, fault: str) -> UserError:
-        return UserError(
-            f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
-            "(.csv)"
-        )

@@ -3,21 +3,19 @@
 Weights go from the parts to the new files a file at a time: the model is never whole in memory.
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from detalbert.atomic import whole_folder, write_json
-from detalbert.errors import UserError, first_line
+from detalbert.atomic import write_json
+from detalbert.errors import UserError
+from detalbert.inference.export import new_folder
 from detalbert.inference.find import is_sharded
-from detalbert.inference.model_card import FROM_SCRATCH, public
-from detalbert.integrity import SUMS, write_facts
+from detalbert.inference.model_card import base_model, front_matter, public, settings
 from detalbert.training.parts import read_weights
 from lm.inference.load import DAMAGE, SETTINGS, Source
 from lm.model import empty_model
@@ -37,22 +35,15 @@ def export(
     """
     if not is_sharded(source.folder):
         raise UserError(f"--export: {source.folder} is a model folder already; copy it")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--export {folder}: it exists; give a new folder")
-    model = empty_model(source.config)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(folder) as aside:
-            _write_weights(source.folder, model, aside, file_bytes)
-            model.config.architectures = [type(model).__name__]
-            model.config.save_pretrained(aside)
-            model.generation_config.save_pretrained(aside)
-            source.tokenizer.save_pretrained(aside)
-            write_json(aside / SETTINGS, settings(source))
-            write_facts(aside / SUMS, {}, "*.safetensors")
-            (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
-    except DAMAGE as error:
-        raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
+    with new_folder(folder, DAMAGE) as aside:
+        model = empty_model(source.config)
+        _write_weights(source.folder, model, aside, file_bytes)
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(aside)
+        model.generation_config.save_pretrained(aside)
+        source.tokenizer.save_pretrained(aside)
+        write_json(aside / SETTINGS, settings(source))
+        (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
 
 
 def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
@@ -75,20 +66,6 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_
         write_json(folder / "model.safetensors.index.json", index)
 
 
-def settings(source: Source) -> dict[str, Any]:
-    """What a library config does not hold, for `open_source` to read again."""
-    hparams = {**dataclasses.asdict(source.hparams), "model": base_model(source)}
-    hparams["model_config"] = None  # config.json has it
-    data = public(source.data)
-    found = {"hyperparameters": hparams, "data": data}
-    return {**found, "steps": source.steps, "scores": source.scores}
-
-
-def base_model(source: Source) -> str:
-    """What the training started from, for people."""
-    return public({"model": source.hparams.model or FROM_SCRATCH})["model"]
-
-
 def card(source: Source, model: PreTrainedModel, license_id: str) -> str:
     """The model card: facts for the hub in front, then the same and more for people."""
     front = {
@@ -99,7 +76,7 @@ def card(source: Source, model: PreTrainedModel, license_id: str) -> str:
     }
     window = source.hparams.max_seq_length
     sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        front_matter(front),
         "# A causal language model",
         f"{model.config.model_type} with {model.num_parameters():,} parameters and "
         f"{len(source.tokenizer):,} pieces. It started from {base_model(source)} and was trained "

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from cluster import machines, masterconf
 from cluster.fleet import Start, check_fleet, image_of
 from cluster.machines import FAMILIES
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge, merge_storage
 from cluster.prices import load_prices
+from tests.cluster.planted import V100_SPOT, master
 
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
 
@@ -129,3 +131,23 @@ def test_templates() -> None:
     other = merge_storage({"checkpoint_storage": {"type": "gcs"}}, template["checkpoint_storage"])
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
     assert merge_storage({}, None) == {}
+
+
+def test_slot_map_and_pools() -> None:
+    slots = machines.DETERMINED_SLOTS
+    assert (slots["p3.16xlarge"], slots["p4d.24xlarge"], slots["m5.large"]) == (8, 8, 0)
+    assert not {"p5.48xlarge", "g6e.48xlarge", "g6e.xlarge"} & set(slots)
+    assert not set(slots) & set(machines.EC2_GPUS)
+    pools = masterconf.pools(master())
+    spot = pools[V100_SPOT]
+    most = master()["resource_pools"][0]["provider"]["max_instances"]
+    assert (spot.slots_per_agent, spot.max_agents, spot.spot) == (8, most, True)
+    assert (spot.gpu.gigabytes, spot.gpu.has_bf16) == (16, False)
+    assert (pools["aws-p3-16xlarge"].spot, pools["aux-cpu"].slots_per_agent) == (False, 0)
+    kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
+    gcp = {"type": "gcp", "instance_type": {**kind, "preemptible": True}, "max_instances": 3}
+    pool = masterconf.pools({"resource_pools": [{"pool_name": "p", "provider": gcp}]})["p"]
+    assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
+    assert pool.instance == "g2-standard-96 with 8 L4"
+    modern = masterconf.pools(master("master-aws-modern.yaml"))
+    assert modern["aws-p5-48xlarge"].slots_per_agent == 8

@@ -1,7 +1,6 @@
 """Tokenizers learned from text."""
 
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from detalbert.corpus import learn_tokenizer
 from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.sources import open_text, read_documents
+from detalbert.corpus.words import treats_words_apart
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
-from detalbert.squad.encoding import treats_words_apart
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import read_vocabulary
 from tests.fakes.damage import flip
@@ -93,21 +92,6 @@ def test_a_sample_of_much_text_is_spread_over_it(
     found = set(learn_tokenizer._sample(parts, size, 0.0, read_documents))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"text": "t.txt"}, "data.tokenizer: set either"),
-        ({"text": "t.txt", "tokenizer": "x", "vocab_size": 400}, "data.tokenizer: set either"),
-        ({"shards": "s", "vocab_size": 400}, "data.vocab_size: shards have"),
-        ({"text": "t.txt", "vocab_size": 299}, "data.vocab_size: 299 must be at least 300"),
-        ({"text": "t.txt", "vocab_size": 70_000}, "data.vocab_size: 70000 must be at least"),
-    ],
-)
-def test_bad_values_name_their_key(values: Any, said: str) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
-        parse_text_config(values)
 
 
 def test_a_folder_that_cannot_be_written(text: Path, tmp_path: Path) -> None:

@@ -4,13 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from detalbert.corpus import words
 from detalbert.corpus.sentences import split_sentences
+from detalbert.corpus.words import treats_words_apart
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import max_examples
+from tests.fakes.questions import TOKENIZERS
 from tests.fakes.text import TOKENIZER
 
 
@@ -46,3 +51,55 @@ def test_a_tokenizer_that_keeps_the_space_gives_the_same(sentences: list[str]) -
     assert encoder.marks
     for _ in range(2):  # first with unknown words, then with known ones
         check(encoder, sentences)
+
+
+def albert_like(*parts: Any, splitter: Any = None) -> tokenizers.Tokenizer:
+    """A small Unigram tokenizer built as ALBERT's is, or of other parts."""
+    pieces = "<unk> \u2581 \u2581the \u2581ri ver r i v e c a f s".split()
+    scores = [(piece, -float(n)) for n, piece in enumerate(pieces)]
+    backend = tokenizers.Tokenizer(models.Unigram(scores, unk_id=0, byte_fallback=False))
+    default = (normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents())
+    backend.normalizer = normalizers.Sequence(list(parts or (*default, normalizers.Lowercase())))
+    backend.pre_tokenizer = splitter or pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, normalized=False)])
+    return backend
+
+
+# Marks, joiners, spaces of all kinds, letters that change their length, a token that takes spaces.
+ODD = [*" \t\n\u00a0\u3000\u0301\u200d\u200b\u0000\u00ad\u00b4", "  ", "[MASK]"]
+ODD += "river the Café ﬁ İ ß 가 東 ' '' , “ \U0001f468".split()
+BACKENDS = {
+    "albert": albert_like(),
+    "nfc": albert_like(normalizers.NFC()),
+    "bert": TOKENIZERS["bert"].backend_tokenizer,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BACKENDS))
+@given(st.lists(st.lists(st.sampled_from(ODD), max_size=12).map("".join), min_size=1, max_size=9))
+@max_examples(150)
+def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
+    encoder = words.WordEncoder(BACKENDS[kind])
+    assert treats_words_apart(BACKENDS[kind]) and encoder.apart
+    check(encoder, texts)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        albert_like(splitter=pre_tokenizers.Metaspace()),  # keeps white space
+        albert_like(
+            splitter=pre_tokenizers.Sequence(
+                [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")]
+            )
+        ),
+        albert_like(normalizers.Replace(" the", "x")),
+        albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")),
+        TOKENIZERS["roberta"].backend_tokenizer,
+    ],
+)
+def test_tokenizers_that_look_beyond_a_word_get_the_ordinary_call(backend: Any) -> None:
+    assert not treats_words_apart(backend)
+    check(words.WordEncoder(backend), ["the river  the", " river the ", ""])

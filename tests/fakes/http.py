@@ -19,6 +19,9 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
 
 
+NOW = "2026-01-01T00:00:00Z"
+
+
 class Cut(Exception):
     """Raised by `respond`: the connection ends without an answer."""
 
@@ -109,9 +112,25 @@ def _handler(server: FakeServer) -> type:
     return Handler
 
 
+def trial_json(number: int, experiment: int, **more: Any) -> dict[str, Any]:
+    """A trial with all that 0.38.1 tells of it; what `more` does not say is as of a new one."""
+    return {
+        "id": number, "experimentId": experiment, "startTime": NOW, "endTime": None, "restarts": 0,
+        "hparams": {}, "bestValidation": None, "latestValidation": None, "bestCheckpoint": None,
+        "totalBatchesProcessed": 0, "runnerState": "", "wallClockTime": 1.0, "taskId": "1.task",
+        "taskIds": ["1.task"], "warmStartCheckpointUuid": "", "totalCheckpointSize": "0",
+        "checkpointCount": 0, "summaryMetrics": {}, "searcherMetricValue": 0, **more,
+    }  # fmt: skip
+
+
+def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:
+    metrics = {"avgMetrics": scores, "batchMetrics": []}
+    return {"endTime": time, "totalBatches": steps, "numInputs": 0, "metrics": metrics}
+
+
 def trial_record(number: int, experiment: int, **more: Any) -> bindings.trialv1Trial:
     """A trial that ended well, unless `more` says otherwise."""
-    facts = {"hparams": {}, "restarts": 0, "startTime": "2026-01-01T00:00:00Z"}
+    facts = {"hparams": {}, "restarts": 0, "startTime": NOW}
     facts |= {"state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1}
     return bindings.trialv1Trial(id=number, experimentId=experiment, **{**facts, **more})
 
@@ -121,5 +140,5 @@ def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
     facts = {"archived": False, "config": {}, "jobId": "job", "name": "albert-squad"}
     facts |= {"numTrials": 1, "originalConfig": "", "projectId": 1, "projectOwnerId": 1}
     facts |= {"state": bindings.experimentv1State.COMPLETED, "searcherType": "single"}
-    facts |= {"startTime": "2026-01-01T00:00:00Z", "username": "ada"}
+    facts |= {"startTime": NOW, "username": "ada"}
     return bindings.v1Experiment(id=number, **{**facts, **more})

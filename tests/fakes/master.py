@@ -10,10 +10,9 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import Cut, FakeServer, Request
+from tests.fakes.http import NOW, Cut, FakeServer, Request, trial_json, validation_json
 
 TOKEN = "task-token"
-NOW = "2026-01-01T00:00:00Z"
 NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
 Answer = tuple[int, Any]
 Handler = Callable[..., Answer]
@@ -120,7 +119,6 @@ class FakeMaster(FakeServer):
         return 200, {"trial": self._record(int(trial), state)}
 
     def _record(self, trial: int, state: str) -> dict[str, Any]:
-        """Of the trial, with all that 0.38.1 tells; what nobody reads is as of a new trial."""
         done = self.reports("validation")
         last = done[-1:]
         best = max(done, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
@@ -130,17 +128,11 @@ class FakeMaster(FakeServer):
             facts = {"uuid": kept.uuid, "endTime": NOW, "state": "STATE_COMPLETED"}
             total = kept.metadata["steps_completed"]
             checkpoint = {**facts, "resources": kept.resources, "totalBatches": total}
-        return {
-            "id": trial, "experimentId": 7, "startTime": NOW, "endTime": None, "state": state,
-            "restarts": 0, "hparams": {}, "bestValidation": _validation(best),
-            "totalBatchesProcessed": last[0]["steps"] if last else 0,
-            "latestValidation": _validation(last[0] if last else None),
-            "bestCheckpoint": checkpoint or None, "runnerState": "", "wallClockTime": 1.0,
-            "warmStartCheckpointUuid": "", "taskId": "1.task", "taskIds": ["1.task"],
-            "totalCheckpointSize": "0",
-            "checkpointCount": len(self.checkpoints), "summaryMetrics": {},
-            "searcherMetricValue": 0,
-        }  # fmt: skip
+        more = {"state": state, "bestValidation": _validation(best)}
+        more |= {"latestValidation": _validation(last[0] if last else None)}
+        more |= {"totalBatchesProcessed": last[0]["steps"] if last else 0}
+        more |= {"bestCheckpoint": checkpoint or None, "checkpointCount": len(self.checkpoints)}
+        return trial_json(trial, 7, **more)
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
@@ -215,10 +207,7 @@ class FakeMaster(FakeServer):
 
 
 def _validation(report: dict[str, Any] | None) -> dict[str, Any] | None:
-    if not report:
-        return report
-    metrics = {"avgMetrics": report["metrics"], "batchMetrics": []}
-    return {"endTime": NOW, "totalBatches": report["steps"], "numInputs": 0, "metrics": metrics}
+    return report and validation_json(report["metrics"], report["steps"])
 
 
 _API, _ID = "/api/v1", "([^/]+)"

@@ -11,7 +11,7 @@ lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d,
 
 from typing import Any, NamedTuple
 
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import FakeServer, Request, trial_json, validation_json
 
 TOKEN = "user-token"
 DAY = "2026-11-20"
@@ -130,17 +130,14 @@ def _experiment(number: int, ran: Ran) -> dict[str, Any]:
 def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
     tasks = list(dict.fromkeys(held.task for held in trial.held)) or [f"{experiment}.task"]
     steps = max((n for _, n, _ in trial.reports), default=0) if trial.steps is None else trial.steps
-    metrics = {"avgMetrics": trial.scores, "batchMetrics": []}
-    best = {"endTime": at("12:25"), "metrics": metrics, "numInputs": 0, "totalBatches": steps}
-    best = best if trial.scores else None
-    return {
-        "id": number, "experimentId": experiment, "startTime": at("10:10"), "hparams": {},
-        "endTime": None, "state": f"STATE_{trial.state}", "restarts": 0, "bestCheckpoint": None,
-        "totalBatchesProcessed": steps, "bestValidation": best, "latestValidation": best,
-        "runnerState": "", "wallClockTime": 1.0, "warmStartCheckpointUuid": "", "taskId": tasks[0],
-        "totalCheckpointSize": "0", "checkpointCount": 0, "summaryMetrics": {}, "taskIds": tasks,
-        "searcherMetricValue": 0,
-    }  # fmt: skip
+    best = validation_json(trial.scores, steps, at("12:25")) if trial.scores else None
+    more = {
+        "startTime": at("10:10"),
+        "state": f"STATE_{trial.state}",
+        "totalBatchesProcessed": steps,
+    }
+    more |= {"bestValidation": best, "latestValidation": best, "taskId": tasks[0], "taskIds": tasks}
+    return trial_json(number, experiment, **more)
 
 
 def _task(task: str, held: list[Held]) -> dict[str, Any]:

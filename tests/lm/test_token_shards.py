@@ -236,19 +236,3 @@ def test_an_own_tokenizer_loses_nothing(tmp_path: Path, monkeypatch: Any) -> Non
     assert held_out == [data.validation_fraction, 0.0]
     for text in ["".join(ODD), "中文\x07"]:
         assert tokenizer.decode(tokenizer.backend_tokenizer.encode(text).ids) == text
-
-
-@pytest.mark.parametrize(
-    "values, said",
-    [
-        ({"tokenizer": "x"}, "data.documents: set exactly one of"),
-        ({"documents": "a", "shards": "b", "tokenizer": "x"}, "data.documents: set exactly one of"),
-        ({"documents": "a"}, "data.tokenizer: set either"),
-        ({"shards": "s", "vocab_size": 400}, "data.vocab_size: shards have"),
-        ({"documents": "a", "vocab_size": 299}, "data.vocab_size: 299 must be at least 300"),
-        ({"text": "a", "tokenizer": "x"}, "data.text: unknown key"),
-    ],
-)
-def test_bad_values_name_their_key(values: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        parse_documents_config(values)

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.errors import UserError
-from detalbert.settings.sections import parse_section
 from lm.inference import complete as module
 from lm.inference.complete import Sampling, choose, complete, encode
 from tests.lm.ranks import SHAPES, tiny
@@ -111,12 +110,3 @@ def test_weights_that_diverged_are_told_of(tokenizer: Any) -> None:
     broken.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(UserError, match="diverged"):
         next(complete(broken, tokenizer, "a", Sampling()))
-
-
-WRONG = [("temperature", -1), ("top_p", 0), ("top_p", 1.5), ("max_new_tokens", 0), ("seed", -1)]
-
-
-@pytest.mark.parametrize("key, value", [*WRONG, ("temperature", float("inf"))])
-def test_values_that_cannot_be(key: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"request.{key}: "):
-        parse_section(Sampling, "request", {key: value})

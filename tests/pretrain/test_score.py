@@ -17,7 +17,7 @@ from detalbert.training.folder import claim_folder
 from pretrain import score
 from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
-from tests.fakes.runs import run, wait_for
+from tests.fakes.runs import run, stop_after, wait_for
 from tests.same_bits import differences
 
 
@@ -57,26 +57,22 @@ def rows_in(output: Path) -> list[dict[str, Any]]:
 def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
     pretrained: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Stopped by a real signal after the second of three, it does the third only."""
-    out, started = tmp_path / "out", []
-    start = score.Child.train
+    """Stopped by a real signal within the third of three, it does the rest of that one only."""
+    out, started, start = tmp_path / "out", [], train.main
 
-    def start_the_last(self: score.Child, *words: str) -> int:
-        """The first two in this process, for speed; a signal comes at the end of the second."""
+    def start_and_stop_the_third(words: list[str]) -> int:
         started.append(Path(words[3]).name)
-        if started[2:]:
-            return start(self, *words)
-        status = train.main(list(words))
-        if started[1:]:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return status
+        with monkeypatch.context() as patch:
+            if len(started) == 3:
+                stop_after(patch, 2)
+            return start(words)
 
-    monkeypatch.setattr(score.Child, "train", start_the_last)
+    monkeypatch.setattr(train, "main", start_and_stop_the_third)
     assert scored(pretrained, recipe, out) == 0
-    assert started == [f"step-{row['steps']:08d}" for row in rows_in(out)]
+    assert started[:2] == [f"step-{row['steps']:08d}" for row in rows_in(out)]
     assert "stopped; run the same command again to go on" in capsys.readouterr().err
     assert scored(pretrained, recipe, out) == 0
-    assert started[2:] == ["step-00000012"]
+    assert started[2:] == ["step-00000012"] * 2
 
     first, _, third = rows_in(out)
     last = json.loads((pretrained / "metrics.json").read_text())["last"]
@@ -91,7 +87,7 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
     assert table in capsys.readouterr().out
     assert table.splitlines()[-1].endswith(f"{third['exact']:.2f} | {third['f1']:.2f} |")
     assert (out / "scores.svg").read_text().rstrip().endswith("</svg>")
-    assert scored(pretrained, recipe, out) == 0 and started[3:] == []
+    assert scored(pretrained, recipe, out) == 0 and started[5:] == []
     refuses_to_mix(pretrained, recipe, out, capsys)
 
 
@@ -193,10 +189,8 @@ def test_an_experiment_of_a_cluster(
     master: CheckpointMaster,
     recipe: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
 ) -> None:
-    monkeypatch.setattr(score.Child, "train", lambda self, *words: train.main(list(words)))
     short = "--set", "hyperparameters.max_steps=1"
     assert scored("experiment:3", recipe, tmp_path / "out", *short) == 0
     first, last = rows_in(tmp_path / "out")

@@ -3,6 +3,7 @@
 import matplotlib.font_manager  # noqa: F401 (its first import asks a process for fonts)
 import pytest
 
+from reports.__main__ import main
 from tests.fakes.records import TOKEN
 
 
@@ -13,3 +14,12 @@ def logged_in(monkeypatch, tmp_path):
     monkeypatch.setenv("DET_USER", "ada")
     monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
     monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)
+
+
+def refused(capsys, *arguments: str) -> str:
+    """Return the one line with which `python -m reports` refuses; nothing else is printed."""
+    assert main([*arguments]) == 2, arguments
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("reports: error: ") and err.count("\n") == 1, err
+    assert len(err) < 400, err
+    return err

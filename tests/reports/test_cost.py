@@ -24,6 +24,7 @@ from reports.report import Table
 from reports.run import Run
 from reports.scaling import efficiency
 from tests.conftest import ROOT
+from tests.reports.conftest import refused
 
 TODAY = ["--today", "2026-10-01"]
 
@@ -31,14 +32,6 @@ TODAY = ["--today", "2026-10-01"]
 def rows(capsys, *arguments: str) -> list:
     assert main([*arguments, *TODAY, "--json"]) == 0
     return json.loads(capsys.readouterr().out)["tables"][0]["rows"]
-
-
-def refused(capsys, *arguments: str) -> str:
-    """The one line of an error; nothing else is printed."""
-    assert main([*arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("reports: error: ")
-    return err
 
 
 def price_file(tmp_path: pathlib.Path, instance: str, **changes: float) -> str:

@@ -8,7 +8,8 @@ import yaml
 
 from reports.__main__ import main
 from tests.conftest import ROOT
-from tests.reports.test_cost import TODAY, benchmark, refused, rows
+from tests.reports.conftest import refused
+from tests.reports.test_cost import TODAY, benchmark, rows
 
 
 @pytest.fixture(scope="module")

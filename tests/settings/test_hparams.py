@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import typing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,10 @@ from detalbert.settings.experiment import (
     trial_seed,
 )
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
-from detalbert.settings.sections import limits_of
-from detalbert.settings.text import TextConfig
+from detalbert.settings.sections import limits_of, parse_section
+from detalbert.settings.text import TextConfig, parse_text_config
+from lm.inference.complete import Sampling
+from lm.settings import parse_documents_config
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from tests.conftest import ROOT
 
@@ -38,35 +42,23 @@ def test_null_takes_a_wrong_key_back() -> None:
     assert parse_hparams({"model": "m", "max_stepz": None}) == parse_hparams({"model": "m"})
 
 
+SECTIONS: dict[str, Any] = {
+    "fine-tuning": parse_hparams,
+    "text": parse_text_config,
+    "documents": parse_documents_config,
+    "sampling": partial(parse_section, Sampling, "request"),
+}
+WRONG = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
+
+
 @pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"lr_scal": 1}, "hyperparameters.lr_scal: unknown key; did you mean 'lr_scale'?"),
-        ({"global_batch_size": "many"}, "hyperparameters.global_batch_size: expected a whole"),
-        ({"global_batch_size": 1.5}, "hyperparameters.global_batch_size: expected a whole"),
-        ({"global_batch_size": True}, "hyperparameters.global_batch_size: expected a whole"),
-        ({"global_batch_size": 0}, "hyperparameters.global_batch_size: 0 must be greater"),
-        ({"epochs": [2]}, "hyperparameters.epochs: expected a number"),
-        ({"epochs": None}, "hyperparameters.epochs: expected a number"),
-        ({"weight_decay": -0.1}, "hyperparameters.weight_decay: -0.1 must be at least 0"),
-        ({"beta2": 1}, "hyperparameters.beta2: 1.0 must be at least 0 and less than 1"),
-        (
-            {"warmup_fraction": 2},
-            "hyperparameters.warmup_fraction: 2.0 must be at least 0 and at m",
-        ),
-        ({"base_learning_rate": float("nan")}, "hyperparameters.base_learning_rate"),
-        ({"optimizer": "sgd"}, "hyperparameters.optimizer: 'sgd' is not one of radam, adamw"),
-        ({"precision": 16}, "hyperparameters.precision: expected text"),
-        ({"max_query_length": 384}, "hyperparameters.max_query_length"),
-        ({"max_tokens_per_forward": 100}, "hyperparameters.max_tokens_per_forward: 100 is less"),
-        ({"model_config": {}}, "hyperparameters.model: set exactly one"),
-    ],
+    ("section", "values", "said"),
+    [(n, kind["base"] | bad, said) for n, kind in WRONG.items() for bad, said in kind["wrong"]],
 )
-def test_a_wrong_hyperparameter_is_named(keys: dict, message: str) -> None:
+def test_a_wrong_value_is_named(section: str, values: dict, said: str) -> None:
     with pytest.raises(UserError) as error:
-        parse_hparams({"model": "x", **keys})
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+        SECTIONS[section](values)
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 def test_no_number_is_without_limits() -> None:

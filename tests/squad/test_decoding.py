@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from hypothesis import given
 
-from detalbert.squad import decoding
 from detalbert.squad.decoding import best_spans
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
@@ -30,18 +29,6 @@ def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
         assert found.scores[w, :real].tolist() == [start[i] + end[j] for i, j in spans]
         assert np.isneginf(found.scores[w, real:]).all()
         assert found.null_scores[w] == start[0] + end[0]
-
-
-@given(decoding_cases())
-@max_examples(100)
-def test_a_device_finds_the_spans_that_the_host_finds(case: Any) -> None:
-    (_, windows), logits, k, longest = case
-    row: dict[str, Any] = tensors(windows.pack(np.arange(len(windows))))
-    sides = [torch.from_numpy(np.concatenate(side)) for side in zip(*logits, strict=True)]
-    host = decoding._spans_on_host(*sides, row, k, longest)
-    device = decoding._spans_on_device(*sides, row, k, longest)
-    for a, b in zip(host, device, strict=True):
-        assert np.array_equal(a, b.numpy()) and a.dtype == b.numpy().dtype
 
 
 def test_half_precision_logits_are_added_in_fp32() -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.squad import question_stream, world
+from detalbert.squad import json_stream, world
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import max_examples
@@ -34,6 +35,13 @@ def test_squad_json_is_read_as_training_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.json", {"version": "2.0", **world.generate("validation")})
     expected, _ = read_examples(open_source(str(path), "validation", tmp_path))
     assert list(read_questions(path)) == expected and len(expected) == 600
+    rows = [e._asdict() for e in expected]
+    for row in rows:
+        texts, starts = zip(*row["answers"], strict=True) if row["answers"] else ((), ())
+        row["answers"] = {"text": texts, "answer_start": starts}
+    lines = tmp_path / "dev.jsonl"
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    assert read_examples(open_source(str(lines), "validation", tmp_path))[0] == expected
 
 
 def test_what_nobody_answered_is_told_from_what_has_no_answer(tmp_path: Path) -> None:
@@ -96,21 +104,21 @@ def test_any_json_is_walked_as_the_library_parses_it(
 ) -> None:
     """However the text is cut into pieces: numbers, escapes and words are never read in part."""
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
-    size, question_stream._PIECE = question_stream._PIECE, piece
+    size, json_stream._PIECE = json_stream._PIECE, piece
     try:
-        found = list(question_stream._JsonText("x", io.StringIO(text)).elements("data"))
-        broken = question_stream._JsonText("x", io.StringIO(text[:-1]))
+        found = list(json_stream.JsonText("x", io.StringIO(text)).elements("data"))
+        broken = json_stream.JsonText("x", io.StringIO(text[:-1]))
         with pytest.raises(UserError, match="x: not SQuAD JSON"):
             list(broken.elements("data"))
     finally:
-        question_stream._PIECE = size
+        json_stream._PIECE = size
     assert found == data
 
 
 def test_no_more_than_an_article_is_held(tmp_path: Path) -> None:
     article = document(KNOWN, context="Ada " + "x" * 50_000)["data"][0]
     text = json.dumps({"data": [article] * 200})
-    walker = question_stream._JsonText("x", io.StringIO(text))
+    walker = json_stream.JsonText("x", io.StringIO(text))
     held = [len(walker.text) for _ in walker.elements("data")]
     assert len(held) == 200 and max(held) < 300_000 < len(text) / 30
 
@@ -139,6 +147,7 @@ BAD = {
         json.dumps(document({**KNOWN, "answers": [{"text": "Bob", "answer_start": 0}]})),
         "answer 'Bob' is not at character 0",
     ),
+    "answers.jsonl": (json.dumps({**OPEN, "context": "x", "answers": {"text": 5}}), "no answers"),
     "line.jsonl": ('{"question": "a", "context": "b"}\n{', "line 2 is not JSON"),
     "row.jsonl": ('{"question": "a"}', "line 1 is no mapping with question and context"),
     "empty.jsonl": ("\n\n", "no question in it"),
@@ -157,6 +166,14 @@ def test_faults(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         list(read_questions(tmp_path / name))
     assert str(caught.value).startswith(str(tmp_path / name)) and message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["deep.json", "digits.json", "half.json", "answers.jsonl"])
+def test_training_refuses_them_too(name: str, tmp_path: Path) -> None:
+    text, message = BAD[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_examples(open_source(str(tmp_path / name), "train", tmp_path))
 
 
 @pytest.mark.parametrize("name", ["latin.json", "latin.csv", "latin.jsonl"])

@@ -85,7 +85,7 @@ def test_an_empty_context_faults_each_of_its_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "not JSON .line 1"),
+        (b"{", "not SQuAD JSON .line 1"),
         (b"\xff\xfe", "not UTF-8"),
         (b"[1]", "no list 'data'"),
         (b'{"data": {}}', "no list 'data'"),

@@ -1,9 +1,8 @@
-"""What an experiment config asks of its containers: `environment:` and `resources:`."""
+"""Rules of an experiment config, as Determined 0.38.1 takes it; keys.yaml names them."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from cluster import parts, schema
-from cluster.schema import FLAG, TEXT, WHOLE, Map, Named, Seq, Value, keys
 
 _POD_SPEC = """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig
 dnsPolicy enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers
@@ -17,7 +16,7 @@ startup_probe lifecycle termination_message_path termination_message_policy imag
 security_context""".split()
 
 
-def _pod_problem(pod: dict[str, Any]) -> str | None:
+def pod_problem(pod: dict[str, Any]) -> str | None:
     """What Determined does not let a pod spec set, and what Kubernetes would drop silently."""
     spec = pod.get("spec")
     if {"name", "name_space"} & set(pod):
@@ -42,45 +41,48 @@ def _pod_problem(pod: dict[str, Any]) -> str | None:
     return None
 
 
-_PROXY = {"proxy_port": schema.PORT, **keys(FLAG, "proxy_tcp unauthenticated default_service_id")}
-ENVIRONMENT = Map(
-    {
-        "image": parts.IMAGE,
-        "environment_variables": parts.VARIABLES,
-        "proxy_ports": Seq(Map(_PROXY, ("proxy_port",))),
-        "force_pull_image": FLAG,
-        "ports": Named(WHOLE),
-        "registry_auth": parts.REGISTRY_AUTH,
-        "pod_spec": Value((dict,), rule=_pod_problem),
-        **keys(schema.TEXTS, "add_capabilities drop_capabilities"),
-    }
-)
-
-
-def _slots_problem(resources: dict[str, Any]) -> str | None:
+def slots_problem(resources: dict[str, Any]) -> str | None:
+    """Say why a trial may never be scheduled."""
     most, slots = resources.get("max_slots"), resources.get("slots_per_trial", 1)
     if isinstance(most, int) and isinstance(slots, int) and most < slots:
         return f"max_slots {most} is less than a trial's {slots} slots: it may never be scheduled"
     return None
 
 
-SHM_HINT = "give a whole number of bytes, as 4294967296: 0.38.1 refuses text, whatever its form"
-RESOURCES = Map(
-    {
-        "devices": parts.DEVICES,
-        **keys(FLAG, "is_single_node native_parallel"),
-        "agent_label": TEXT,
-        "max_slots": WHOLE,
-        "slots": Value((), hint="for commands only; an experiment has slots_per_trial"),
-        "priority": schema.PRIORITY,
-        "resource_pool": TEXT,
-        "shm_size": Value((int,), minimum=0, hint=SHM_HINT),
-        "slots_per_trial": schema.COUNT,
-        "weight": Value((int, float), rule=schema.above(0)),
-    },
-    deprecated={
-        "agent_label": "resource pools took its place; use resource_pool",
-        "native_parallel": "it does nothing; processes come from determined.launch",
-    },
-    rule=_slots_problem,
-)
+def length_problem(length: dict[str, Any]) -> str | None:
+    """Say why `length` is not one length."""
+    if len(length) == len(parts.given(length)) == 1:
+        return None
+    return "give exactly one of batches, records and epochs"
+
+
+def profiling_problem(profiling: dict[str, Any]) -> str | None:
+    """Say why nothing is profiled."""
+    first, last = profiling.get("begin_on_batch"), profiling.get("end_after_batch")
+    first = first if isinstance(first, (int, float)) else 0
+    if isinstance(last, (int, float)) and first > last:
+        return "begin_on_batch is after end_after_batch; change one"
+    return None
+
+
+def base_problem(base: float) -> str | None:
+    """Say why `base` is no base of a logarithm."""
+    return None if base > 0 else f"{base} is not more than 0"
+
+
+def vals_problem(vals: list[Any]) -> str | None:
+    """Say why there is nothing to choose from."""
+    return None if vals else "empty; give at least one value"
+
+
+def ends_problem(value: dict[str, Any]) -> str | None:
+    """Say why a range is empty."""
+    low, high = value.get("minval"), value.get("maxval")
+    if is_number(low) and is_number(high) and low >= high:
+        return f"minval {low} is not below maxval {high}"
+    return None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether `value` is a number, and no truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,111 @@
+"""A long JSON mapping, read an element of one of its lists at a time."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from detalbert.errors import UserError
+
+_PIECE = 1 << 16  # characters read at a time
+_AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
+
+
+class JsonText:
+    """A JSON mapping in a file: walks one of its lists and holds one element at a time."""
+
+    def __init__(self, where: str, file: TextIO) -> None:
+        self.where = where
+        self.file = file
+        self.text = ""  # read from the file; the part from `at` on is not used yet
+        self.at = 0
+        self.lines = 1  # number of the line on which `text` begins
+        self.decoder = json.JSONDecoder()
+
+    def elements(self, key: str) -> Iterator[Any]:
+        """The elements of the list `key` of the mapping; the other keys are skipped."""
+        missing = self._unknown(f"no list {key!r} at the top")
+        found = False
+        if not self._next("{"):
+            raise missing
+        while not self._next("}"):
+            name = self._value()
+            self._need(":")
+            if name != key:
+                self._value()
+            else:
+                found = True
+                if not self._next("["):
+                    raise missing
+                while not self._next("]"):
+                    yield self._value()
+                    self._comma("]")
+            self._comma("}")
+        if not found:
+            raise missing
+        if self._peek():
+            raise self._broken("more text after its end", self.at)
+
+    def _peek(self) -> str:
+        """The next character that is not white space, "" at the end."""
+        while True:
+            size = len(self.text)
+            while self.at < size and self.text[self.at] in " \t\r\n":
+                self.at += 1
+            if self.at < size:
+                return self.text[self.at]
+            if not self._more():
+                return ""
+
+    def _next(self, character: str) -> bool:
+        """Whether `character` comes next; if so, step over it."""
+        if self._peek() != character:
+            return False
+        self.at += 1
+        return True
+
+    def _need(self, character: str) -> None:
+        if not self._next(character):
+            raise self._broken(f"expecting {character!r}", self.at)
+
+    def _comma(self, end: str) -> None:
+        """Step over a comma with something after it, unless `end` comes next."""
+        if self._peek() == end:
+            return
+        self._need(",")
+        if self._peek() == end:
+            raise self._broken("a comma with nothing after it", self.at)
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.text, self.at)
+            except RecursionError:
+                raise self._broken("nested too deep", self.at) from None
+            except ValueError as error:  # the text so far ends inside a value, or is wrong
+                at = getattr(error, "pos", self.at) - self.at
+                if not self._more():
+                    raise self._broken(getattr(error, "msg", str(error)), at) from None
+                continue
+            used = end - self.at
+            # More text may turn the number 1 into 12 or 1.5.
+            if self.text[end : end + 1] in _AFTER or not self._more():
+                self.at += used
+                return value
+
+    def _more(self) -> bool:
+        """Read as much again as is held, so that a value is parsed few times. False at the end."""
+        piece = self.file.read(max(_PIECE, len(self.text) - self.at))
+        self.lines += self.text.count("\n", 0, self.at)
+        self.text, self.at = self.text[self.at :] + piece, 0
+        return bool(piece)
+
+    def _broken(self, fault: str, at: int) -> UserError:
+        line = self.lines + self.text.count("\n", 0, at)
+        return self._unknown(f"line {line}: {fault}")
+
+    def _unknown(self, fault: str) -> UserError:
+        return UserError(
+            f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
+            "(.csv)"
+        )
