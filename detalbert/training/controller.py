@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from determined import pytorch
-from determined.pytorch import _trainer
 
 from detalbert.engine import safe_load
 from detalbert.errors import UserError, first_line
@@ -35,17 +34,15 @@ class Controller(pytorch._PyTorchTrialController):
         """Make the loop; `run()` trains.
 
         Args:
-            searcher: `metric` and `smaller_is_better`; on a cluster `searcher:` of the config.
+            searcher: has `metric` and `smaller_is_better`, as `searcher:` of a config on a cluster.
             steps_completed: steps before this start.
             checkpoint: checkpoint to resume from, if any.
             loop: the other arguments of `Trainer.fit`.
         """
-        length = pytorch.Batch(trial.steps)
-        _trainer._check_searcher_length({"searcher": searcher}, length)  # warns, as `fit` does
         super().__init__(
             trial_inst=trial,
             context=context,
-            max_length=length,
+            max_length=pytorch.Batch(trial.steps),
             smaller_is_better=bool(searcher["smaller_is_better"]),
             searcher_metric_name=searcher["metric"],
             steps_completed=steps_completed,
