@@ -143,6 +143,9 @@ def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
         export(open_source(tmp_path / "out"), tmp_path / "more")
     weights = tmp_path / "out" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(UserError, match="model.safetensors: not as it was written; copy it again"):
+        load_model(open_source(tmp_path / "out"))
+    (tmp_path / "out" / "sums.json").unlink()
     with pytest.raises(UserError, match="does not load as a language model: .*incomplete"):
         load_model(open_source(tmp_path / "out"))
     wider = source._replace(config=tiny("llama", num_hidden_layers=3))

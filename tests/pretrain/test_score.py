@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 import train
+from detalbert.training.checkpoints import read_manifest
 from detalbert.training.folder import claim_folder
 from pretrain import score
 from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
+from tests.fakes.damage import rewrite
 from tests.fakes.runs import run, stop_after, wait_for
 from tests.same_bits import differences
 
@@ -100,19 +102,16 @@ def refuses_to_mix(pretrained: Path, recipe: Path, out: Path, capsys: Any) -> No
     assert (out / "scores.json").read_bytes() == before
     other = out / "other"
     shutil.copytree(pretrained / "checkpoints", other / "checkpoints")
-    manifest = other / "checkpoints" / "step-00000012" / "manifest.json"
-    manifest.write_text(
-        manifest.read_text().replace('"hyperparameters.seed": 42', '"hyperparameters.seed": 43')
-    )
+    last = other / "checkpoints" / "step-00000012"
+    kept = read_manifest(last)["run"]
+    rewrite(last, run={**kept, "hyperparameters.seed": 43})
     assert scored(other, recipe, out) == 2
     assert_one_line(capsys, "hyperparameters.seed: was 42 in ")
     (other / "checkpoints" / "step-00000004" / "state_dict.pth").write_bytes(b"")
     assert scored(other, recipe, out) == 2
     assert_one_line(capsys, "step-00000004: damaged (state_dict.pth is not as it was written)")
     shutil.rmtree(other / "checkpoints" / "step-00000004")
-    manifest.write_text(
-        manifest.read_text().replace('"hyperparameters.seed": 43', '"hyperparameters.seed": 42')
-    )
+    rewrite(last, run=kept)
     assert scored(other, recipe, out) == 0
     assert "the checkpoint after step 4 is gone; its scores stay" in capsys.readouterr().err
     assert len(rows_in(out)) == 3
