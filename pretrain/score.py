@@ -150,7 +150,7 @@ class Child:
             self.process.terminate()
         status = self.process.wait()
         self.process = None
-        if self.asked and status < 0:  # before it could listen, or asked twice
+        if self.asked and not 0 <= status <= 128:  # before its first step, or asked twice
             return 0
         if status not in (0, 2):
             ended = f"with status {status}" if status > 0 else f"by {signal.Signals(-status).name}"
