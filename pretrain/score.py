@@ -28,7 +28,7 @@ import torch
 
 import train
 import workloads
-from detalbert.atomic import whole_file, write_json
+from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.threads import set_threads
 from detalbert.environment import environment
 from detalbert.errors import UserError, first_line
@@ -36,7 +36,7 @@ from detalbert.log import start_logging
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
 from detalbert.training.checkpoints import newest_complete, read_manifest
-from detalbert.training.folder import claim_folder, step_name
+from detalbert.training.folder import ELSEWHERE, claim_folder, step_name
 from detalbert.training.local import HERE
 from pretrain.score_checkpoints import ACCURACIES, Kept, find_pretraining
 
@@ -83,9 +83,7 @@ def score(args: argparse.Namespace) -> int:
     recipe = read_recipe(args.config, args.set)
     identity, kept = find_pretraining(args.run)
     with contextlib.ExitStack() as stack:
-        with writing(args.output_dir):
-            args.output_dir.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(claim_folder(args.output_dir))
+        stack.enter_context(claim_folder(args.output_dir))
         scores = read_scores(args.output_dir, recipe, identity)
         scores["run"] = args.run
         write_scores(args.output_dir, scores)
@@ -110,7 +108,7 @@ def fine_tune(args: argparse.Namespace, kept: Kept, scores: dict[str, Any]) -> i
     """Run train.py from a checkpoint and add its scores.
 
     Returns:
-        2 if train.py reported an error of the user's, else 0.
+        The exit status of train.py.
 
     Raises:
         KeyboardInterrupt: if train.py was asked to stop.
@@ -124,8 +122,8 @@ def fine_tune(args: argparse.Namespace, kept: Kept, scores: dict[str, Any]) -> i
     words = [word for change in changes for word in ("--set", change)]
     words = ["--config", str(args.config), "--output-dir", str(output), *words]
     log.info("%s", shlex.join(["python", "train.py", *words]))
-    if train.main(words) == 2:
-        return 2
+    if status := train.main(words):
+        return status
     newest = newest_complete(output / "checkpoints")
     manifest = newest and read_manifest(newest)
     if not manifest or manifest["steps"] < manifest["run"]["hyperparameters.max_steps"]:
@@ -190,18 +188,6 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     return json.loads(json.dumps(recipe))
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Convert an OSError to a UserError of one line."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot write there ({first_line(error)}); free space, or give another "
-            "--output-dir"
-        ) from None
-
-
 def read_scores(
     folder: Path, recipe: dict[str, Any], pretraining: dict[str, Any]
 ) -> dict[str, Any]:
@@ -240,7 +226,7 @@ def refuse_change(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) 
 
 def write_scores(folder: Path, scores: Mapping[str, Any]) -> None:
     """Write the table, the plot if there are rows, and scores.json."""
-    with writing(folder):
+    with writing(folder, ELSEWHERE):
         with whole_file(folder / "scores.md") as file:
             file.write(table(scores["rows"]) + "\n")
         if scores["rows"]:

@@ -57,14 +57,14 @@ def claim_folder(path: Path) -> Iterator[None]:
     Raises UserError when another process holds it, or when it cannot be written.
     """
     lock = filelock.FileLock(path / ".lock")
-    try:
-        with writing(path, ELSEWHERE):
-            path.mkdir(parents=True, exist_ok=True)
+    with writing(path, ELSEWHERE):
+        path.mkdir(parents=True, exist_ok=True)
+        try:
             lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(
-            f"{path}: another run is writing there; wait for it or give another --output-dir"
-        ) from None
+        except filelock.Timeout:
+            raise UserError(
+                f"{path}: another run is writing there; wait for it or give another --output-dir"
+            ) from None
     try:
         sweep(path, "*.json", "config.yaml")
         sweep(path / "checkpoints", "step-*")

@@ -112,14 +112,14 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
 SLOW = """
 import runpy, sys, time
 from detalbert.corpus import chunks, writer
-if sys.argv[1] != "0":  # slow, so that a cut falls anywhere; its chunks are others, too
+pause = float(sys.argv.pop(1))
+if pause:  # slow, so that a cut falls anywhere; its chunks are others, too
     write = writer.write_chunk
     chunks._LEAST = 5_000
     def slow(*a):
-        time.sleep(float(sys.argv[1]))
+        time.sleep(pause)
         write(*a)
     writer.write_chunk = slow
-sys.argv[1:] = sys.argv[2:]
 runpy.run_module("pretrain", run_name="__main__")
 """
 ENDED = "; run the same command to write the shards that are missing\n"

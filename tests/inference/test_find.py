@@ -67,7 +67,7 @@ def test_references_mean_what_they_say(master: CheckpointMaster, tmp_path: Path)
         assert folder.name == uuid and (folder / "state_dict.pth").is_file()
         assert (f"/checkpoints/{uuid}" in master.calls) == proxied
         master.calls.clear()
-        assert [path.name for path in find.CACHE.iterdir()] == [uuid]  # no remains
+        assert [path.name for path in find.CACHE.glob("[!.]*")] == [uuid]  # no remains
     find.fetch(LATEST)
     assert master.calls == []  # fetched once
 
@@ -106,7 +106,7 @@ def test_what_is_not_there(
     monkeypatch.setenv("DET_MASTER", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="trial:7"):
         find.fetch("trial:7")
-    assert not find.CACHE.exists() or not list(find.CACHE.iterdir())
+    assert not find.CACHE.exists() or not list(find.CACHE.glob("[!.]*"))
 
 
 def test_a_checkpoint_is_fetched_once(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_at_twenty_random_moments(
     train: Train,
     real_python: str,
 ) -> None:
-    steps = {"max_steps": 3000, "validation_period": 40, "checkpoint_period": 15}
+    steps = {"max_steps": 1500, "validation_period": 40, "checkpoint_period": 15}
     config = change(tiny_config, num_workers=2, reporting_period=1, **steps)
     runs, dice, ended = Runs(tmp_path, config, processes), random.Random(processes), []
     for _ in range(20):
