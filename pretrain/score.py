@@ -31,7 +31,7 @@ import workloads
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.threads import set_threads
 from detalbert.environment import environment
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError
 from detalbert.log import start_logging
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
