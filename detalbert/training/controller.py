@@ -54,6 +54,11 @@ class Controller(pytorch._PyTorchTrialController):
             **loop,
         )
 
+    def _checkpoint(self, already_exiting: bool) -> None:
+        assert self.state is not None
+        self.trial.check_weights(self.state.batches_trained)
+        super()._checkpoint(already_exiting)
+
     def _load(self, load_path: Path) -> None:
         safe_load.check_pickles(load_path)
         try:

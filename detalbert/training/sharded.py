@@ -69,6 +69,7 @@ class ShardedController(Controller):
         if self.is_chief:
             self.core_context.train.set_status("checkpointing")
         assert self.state is not None
+        self.trial.check_weights(self.state.batches_trained)
         self.state.last_ckpt = steps = self.state.batches_trained
         metadata = {"steps_completed": steps, "framework": f"torch-{torch.__version__}"}
         metadata["format"] = "torch.distributed.checkpoint"
