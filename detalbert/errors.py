@@ -49,8 +49,8 @@ def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Why something failed, on one line: a UserError's text; of another error at most 120 characters
-    of the system's word, the message's first line or the name of the error's class."""
+    """Why something failed, on one line: the text of a UserError; of another error at most 120
+    characters of the system's word, the message's first line or the name of the error's class."""
     if isinstance(error, UserError):
         return str(error)
     text: Any = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
