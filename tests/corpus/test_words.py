@@ -103,3 +103,12 @@ def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str])
 def test_tokenizers_that_look_beyond_a_word_get_the_ordinary_call(backend: Any) -> None:
     assert not treats_words_apart(backend)
     check(words.WordEncoder(backend), ["the river  the", " river the ", ""])
+
+
+def test_sentences_with_something_odd_beside_a_space_stay_whole() -> None:
+    """What a normalizer may join with the space, or drop: no tokenizer here does either."""
+    odd = ["a \u0301b", "\u200da", "a\u0600 b", "a\u200bb", "a\u00adb", "a\x00b"]
+    stay = words.WordEncoder(BACKENDS["bert"])._stay_whole
+    assert stay([*odd, "a b", "caf\u00e9 \u201cb\u201d", "a\u0301 b", "x\u6771y b"]) == [
+        *[True] * 6, *[False] * 2, True, False,
+    ]  # fmt: skip
