@@ -15,6 +15,7 @@ from torch.distributed import checkpoint as dcp
 from detalbert.training.checkpoints import list_checkpoints
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Train, configured, settings
+from tests.fakes.damage import rewrite
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 from tests.same_bits import differences
 
@@ -139,9 +140,7 @@ def test_a_table_that_would_run_code_is_refused(two: Path, tmp_path: Path, capsy
     copy = back_to(two / "out", 4, tmp_path / "copy")
     folder = newest(copy)
     (folder / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["files"][".metadata"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rewrite(folder)
     said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
     assert "holds more than tensors: os.system" in said
 
