@@ -16,10 +16,10 @@ from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.parts import Reader
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Train, configured, settings
+from tests.fakes.damage import rewrite
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
 from tests.lm.tables import write_as_before
 from tests.same_bits import differences
-from tests.training.test_resume import rewrite
 
 
 @pytest.fixture
