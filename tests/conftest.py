@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,6 +62,8 @@ def pytest_configure() -> None:
     """Tests are of the CPU on a machine with GPUs, too, unless the command says which to see."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     os.environ.setdefault("ZYGOTE_OWNER", str(os.getpid()))  # inherited by pytest-xdist's workers
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.addaudithook(_no_start)
 
 

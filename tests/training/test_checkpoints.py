@@ -119,9 +119,8 @@ def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -
 def test_a_cut_while_writing_leaves_the_one_before(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LocalCheckpoints(
-        core.DummyDistributedContext(), RunMetrics(copied, {"metric": "f1"}), {}, {}
-    )
+    metrics = RunMetrics(copied, {"metric": "f1", "smaller_is_better": False})
+    store = LocalCheckpoints(core.DummyDistributedContext(), metrics, {}, {})
     before = steps_of(copied)
     writing = store.store_path({"steps_completed": 99})
     with pytest.raises(KeyboardInterrupt), writing as (path, _):
