@@ -63,8 +63,8 @@ class Runs:
 
 
 CUTS = {
-    1: [("start", INT, 0), ("validation", TERM, 8), ("checkpoint", INT, 12)],
-    2: [("validation", INT, 8), ("checkpoint", TERM, 12)],
+    1: [("start", INT, 0), ("validation", TERM, 8)],
+    2: [("checkpoint", TERM, 4)],
 }
 
 
