@@ -89,9 +89,9 @@ def serve(owner: str) -> None:
 
 def become(files: list[int], program: str, words: list[str], cwd: str, env: dict) -> None:
     """Be Python with these words, from start to end, in this fork."""
-    ctypes.CDLL(None).setns(files[3], 0)
-    for number in range(3):
-        os.dup2(files[number], number)
+    if not os.path.samestat(os.fstat(files[3]), os.stat("/proc/self/ns/mnt")):
+        ctypes.CDLL(None).setns(files[3], 0)  # it would leave a chroot
+    list(map(os.dup2, files[:3], range(3)))
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]  # a TextIO
     os.chdir(cwd)
     os.environ.clear()

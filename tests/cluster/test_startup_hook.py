@@ -95,6 +95,7 @@ def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
     shutil.copy2(os.path.realpath(sys.executable), folder / "bin" / "python")
     (site,) = bare.glob("lib/python*/site-packages")
     shutil.copytree(site, own / "site-packages")
+    (own / "dist-packages").symlink_to("site-packages")  # where Debian's Python looks
 
 
 class Image:

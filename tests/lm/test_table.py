@@ -72,7 +72,8 @@ def test_a_pickled_table_is_read_whatever_python_wrote_it(content: bytes, tmp_pa
 
 def test_the_pickle_is_that_of_3_11_2() -> None:
     """So the test before tries what it says."""
-    assert b"getattr" in pickled(table()) and b"getattr" not in pickled(table(), pickle.Pickler)
+    content, own = pickled(table()), pickled(table(), pickle.Pickler)
+    assert b"getattr" in content and (own == content or b"getattr" not in own)
 
 
 def calls(module: str, name: str, *arguments: str) -> bytes:
