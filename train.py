@@ -246,11 +246,11 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
                 profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
                 **fit_arguments(training, steps, early),
             ).run()
-        if chief:
-            if trial.progress.done < trial.steps:
-                log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
-            if best := run_record.best_validation():
-                display.say_end(best, workload.shown)
+        if chief and trial.progress.done < trial.steps:
+            log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
+    # Outside the block, whose end waits for the thread that reports validations to the master.
+    if chief and (best := run_record.best_validation()):
+        display.say_end(best, workload.shown)
 
 
 def fit_arguments(

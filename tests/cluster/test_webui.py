@@ -59,6 +59,18 @@ def test_few_charts_and_the_searchers_among_them(trial: Trial, metric: str) -> N
     assert all(scores[name] == last[name] for name in scores.keys() & last.keys())
 
 
+@pytest.mark.parametrize("trial", [{"max_steps": 3, "validation_period": 5}], indirect=True)
+def test_the_best_validation_is_logged_when_its_report_is_slow(trial: Trial) -> None:
+    """Determined's thread reports it to the master, on a real one after the request for the best
+    validation: the line was missing."""
+    with trial.master() as master:
+        master.slow = 2.0
+        done = trial.run(master)
+        finished(done, master)
+    assert [report["steps"] for report in master.reports("validation")] == [3]
+    assert ours(done.stderr)[-1].startswith("INFO: best validation (step 3):  exact ")
+
+
 FAST = {"reporting_period": 10, "checkpoint_period": 20, "validation_period": 20, "max_steps": 60}
 
 

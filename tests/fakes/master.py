@@ -51,6 +51,7 @@ class FakeMaster(FakeServer):
         self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # the same, query, body
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
+        self.slow = 0.0  # seconds that a validation's report takes to arrive
         self.metadata: dict[str, Any] = {}  # of the run
         self.kept: list[dict[str, Any]] = []  # each time that it was set
         self.checkpoints: list[bindings.v1Checkpoint] = []
@@ -150,6 +151,7 @@ class FakeMaster(FakeServer):
     def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:
         report = bindings.v1ReportTrialMetricsRequest.from_json(body)
         steps, metrics = report.metrics.stepsCompleted, report.metrics.metrics.avgMetrics
+        time.sleep(self.slow * (report.group == "validation"))
         self.metrics.append({"group": report.group, "steps": steps, "metrics": metrics})
         return 200, {}
 
