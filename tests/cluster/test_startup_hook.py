@@ -269,8 +269,10 @@ def test_an_externally_managed_python_with_torch_alone(
     done = built.hook(wheels, **user)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("startup-hook.sh: installing tokenizers>=0.23.3 ")
-    (site,) = (tmp_path / "user").glob("lib/python*/site-packages")
-    after = {**versions_in(site), **built.versions()}
+    debians = built.folder.glob("local/lib/python*/dist-packages")  # where its own pip installs
+    after = built.versions()
+    for site in (*(tmp_path / "user").glob("lib/python*/site-packages"), *debians):
+        after = {**versions_in(site), **after}
     assert after.keys() > IMAGE.keys() and after["torch"] == TORCH
     again = built.hook(tmp_path / "no-such-folder", **user)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
