@@ -28,6 +28,7 @@ from detalbert.squad.windows import Example, Windows, build_windows
 from tests.fakes import secrets
 from tests.fakes.browser import chromium
 from tests.fakes.questions import read_squad
+from tests.forks import start_zygote
 
 SOAK = 10 if "SOAK" in os.environ else 1
 
@@ -169,19 +170,6 @@ def real_python() -> str:
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program that behaves as the interpreter, without its imports: see tests/zygote.py."""
     return start_zygote(tmp_path_factory.mktemp("bin"))
-
-
-def start_zygote(folder: pathlib.Path) -> str:
-    """The program, in `folder`; the zygote starts unless ZYGOTE_OWNER has one already."""
-    path, owner = folder / "python3", os.environ.setdefault("ZYGOTE_OWNER", str(os.getpid()))
-    script = ROOT / "tests" / "zygote.py"
-    start = f'exec "{sys.executable}" -SE "{script}" run {owner} "{sys.executable}" "$0" "$@"'
-    path.write_text(f"#!/bin/sh\n{start}\n")
-    path.chmod(0o755)
-    env = {"GOMP_SPINCOUNT": "10000", **os.environ}  # as train.py has it
-    serve = [sys.executable, str(script), "serve", owner]
-    subprocess.Popen(serve, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-    return str(path)
 
 
 @pytest.fixture

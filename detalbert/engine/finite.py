@@ -1,8 +1,9 @@
 """Gradients that are not finite: a step with one changes nothing, ten in a row end the run."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from detalbert.engine.gradients import local_part
 from detalbert.errors import Diverged
 
 LIMIT = 10  # steps in a row
@@ -60,3 +61,9 @@ class FiniteSteps:
         self._copied = torch.cuda.Event()
         self._copied.record()
         return found
+
+
+def has_finite_weights(model: nn.Module) -> bool:
+    """Return whether all weights that this process holds are finite; waits for the device."""
+    parts = [local_part(parameter.detach()) for parameter in model.parameters()]
+    return bool(torch.stack([part.isfinite().all() for part in parts]).all())

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
-from detalbert.engine.finite import CURE, FiniteSteps
+from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
 from detalbert.engine.forward import Forward, Read, read_answers
-from detalbert.engine.gradients import FlatGradients, local_part
+from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.handover import Handover, Unsharded
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
@@ -220,9 +220,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def check_weights(self, step: int) -> None:
         """Raise Diverged if a weight is not finite, on all ranks alike. Collective."""
-        parts = [local_part(parameter.detach()) for parameter in self.model.parameters()]
-        finite = bool(torch.stack([part.isfinite().all() for part in parts]).all())
-        if not all(self.context.distributed.allgather(finite)):
+        if not all(self.context.distributed.allgather(has_finite_weights(self.model))):
             raise Diverged(f"step {step}: a weight is not finite; {CURE}")
 
     def add_gradients(self, batch: list[AnyRow]) -> None:
