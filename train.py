@@ -162,13 +162,7 @@ def train_locally(
     metrics = RunMetrics(
         output, config["searcher"], lambda: trial.validated(), lambda: trial.meter.throughput
     )
-    done = 0
-    if checkpoint is not None:
-        manifest = read_manifest(Path(checkpoint))
-        done = manifest["steps"]
-        if chief:
-            with writing(output, folder.RESUME):
-                metrics.restore(Path(checkpoint), manifest["validations"])
+    done = restore(metrics, checkpoint, chief)
     pruning = config.get("checkpoint_storage") or {}
     checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
     stop = StopRequest(distributed)
@@ -195,6 +189,17 @@ def train_locally(
         done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
+
+
+def restore(metrics: RunMetrics, checkpoint: str | None, chief: bool) -> int:
+    """Return the steps before this start; restore the validations of the checkpoint, if any."""
+    if checkpoint is None:
+        return 0
+    manifest = read_manifest(Path(checkpoint))
+    if chief:
+        with writing(metrics.path, folder.RESUME):
+            metrics.restore(Path(checkpoint), manifest["validations"])
+    return manifest["steps"]
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
