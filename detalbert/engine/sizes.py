@@ -47,5 +47,5 @@ def encoder_sizes(config: PretrainedConfig) -> Sizes | None:
     # The class first: under a meta device transformers cannot import its module with torch 2.6.
     model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
     with torch.device("meta"):
-        model = model_class(config)  # type: ignore[operator]  # a class, not a tuple of two
+        model = model_class(config)
     return Sizes.of(config, sum(parameter.numel() for parameter in model.parameters()))

@@ -141,7 +141,7 @@ def prepare(
             f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "
             "they are not of one model"
         )
-    model = model.to(device).eval()  # type: ignore[arg-type]  # transformers' wrapper has no self
+    model = model.to(device).eval()
     forward = Forward(model, hparams.precision, device, hparams.compile)
     forward.refresh()
     budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length

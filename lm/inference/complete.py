@@ -112,6 +112,6 @@ class _Text:
         return new
 
     def _decode(self) -> str:
-        return self.tokenizer.decode(  # type: ignore[return-value]  # a list only of lists
+        return self.tokenizer.decode(
             self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
