@@ -1,10 +1,12 @@
-"""Texts as the master's Go libraries read them: durations, schedules, URLs, paths."""
+"""Texts as the master's Go libraries read them: durations, patterns, schedules, URLs, paths."""
 
 import posixpath
 import re
 import string
 import urllib.parse
 from decimal import Decimal
+
+import re2
 
 # Nanoseconds, as https://pkg.go.dev/time#ParseDuration has them.
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
@@ -41,6 +43,19 @@ def period_problem(text: str) -> str | None:
     if (duration(text) or 1) < 1 or duration(text) == 0:
         return f"{text!r} is not more than 0; raise it"
     return duration_problem(text)
+
+
+_SILENT = re2.Options()
+_SILENT.log_errors = False  # on stderr
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """Why Go's regexp, whose syntax is RE2's, does not compile `pattern`, in RE2's words."""
+    try:
+        re2.compile(pattern, _SILENT)
+    except re2.error as error:
+        return error.args[0].decode(errors="replace")[:80]
+    return None
 
 
 _MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec", "sun mon tue wed thu fri sat"

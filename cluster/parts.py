@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import Any
 
-from cluster import goregexp, gotext, schema
+from cluster import gotext, schema
 from cluster.schema import Rule
 
 KEPT = ("save_experiment_best", "save_trial_best", "save_trial_latest")
@@ -53,7 +53,7 @@ def device_problem(text: str) -> str | None:
 
 def pattern_problem(pattern: str) -> str | None:
     """What a log policy's pattern does that nobody wants."""
-    fault = goregexp.problem(pattern)
+    fault = gotext.pattern_problem(pattern)
     if fault:
         return (
             f"Go's regexp does not compile it, and the master then watches for none of the "
