@@ -65,19 +65,22 @@ class Trial:
         self,
         sandbox: list[str],
         archive: bytes,
-        folder: pathlib.Path,
         cache_dir: pathlib.Path,
         python: str,
+        folder: pathlib.Path,
         entrypoint: str = "python3 train.py",
         base: dict[str, Any] = TINY,
         **hparams: Any,
     ) -> None:
         self.sandbox, self.archive, self.python = sandbox, archive, python
-        self.storage = folder / "storage"
-        self.storage.mkdir(parents=True)
-        storage = {"type": "directory", "container_path": str(self.storage)}
         self.config = configured(base, cache_dir, **hparams)
-        self.config.update(entrypoint=entrypoint, checkpoint_storage=storage)
+        self.config["entrypoint"] = entrypoint
+        self.store_in(folder / "storage")
+
+    def store_in(self, folder: pathlib.Path) -> None:
+        self.storage = folder
+        folder.mkdir(exist_ok=True)
+        self.config["checkpoint_storage"] = {"type": "directory", "container_path": str(folder)}
 
     def master(self, **options: Any) -> FakeMaster:
         return FakeMaster(self.archive, **options)

@@ -66,6 +66,11 @@ class FakeMaster(FakeServer):
         self.told = threading.Event()
         super().__init__()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: what it has heard."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if isinstance(value, (list, dict, int))}
+
     def close(self) -> None:
         self.preempt.set()
         super().close()
@@ -146,7 +151,7 @@ class FakeMaster(FakeServer):
         if self.preempt_at == (what, times):
             self.preempt.set()
             self.told.wait(60)
-            time.sleep(3)  # for the trial's watcher thread to read what it was told
+            time.sleep(1)  # for the trial's watcher thread to read what it was told
 
     def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:
         report = bindings.v1ReportTrialMetricsRequest.from_json(body)
