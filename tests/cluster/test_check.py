@@ -57,18 +57,15 @@ def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pat
     assert problems == []
 
 
-@pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
-def test_master_is_refused_until_filled_in(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    left = list(check.check_all([], path, ROOT))
-    text = re.sub(r"#.*", "", path.read_text())
-    assert left and len(left) == len(PLACEHOLDER.findall(text))
-    assert all("is not filled in" in finding.problem for finding in left)
-    assert findings(tmp_path, cluster=filled(path)) == []
-    # A master config given in an experiment's place is known for what it is.
-    assert list(check.check_all([path], None, ROOT)) == left
-
-
-def test_template_is_refused_until_filled_in() -> None:
+def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
+    for path in MASTERS:
+        left = list(check.check_all([], path, ROOT))
+        text = re.sub(r"#.*", "", path.read_text())
+        assert left and len(left) == len(PLACEHOLDER.findall(text))
+        assert all("is not filled in" in finding.problem for finding in left)
+        assert findings(tmp_path, cluster=filled(path)) == []
+        # A master config given in an experiment's place is known for what it is.
+        assert list(check.check_all([path], None, ROOT)) == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
     keys = {finding.key for finding in check.placeholders("t", "", template)}
     assert "bind_mounts[0].host_path" in keys
@@ -103,23 +100,15 @@ def test_exit_status_and_json(capsys: Any, tmp_path: pathlib.Path) -> None:
     assert left_out.startswith("not checked: whether images, ")
     assert check.main([*arguments, "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
-    (finding,) = said["findings"]
+    problem = "unknown key; did you mean 'labels'?"
+    assert said["findings"] == [{"file": str(path), "key": "lables", "problem": problem}]
     assert said["warnings"] == said["plans"] == [] and len(said["not_checked"]) > 2
-    assert finding == {
-        "file": str(path),
-        "key": "lables",
-        "problem": "unknown key; did you mean 'labels'?",
-    }
-    assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
-    assert "cannot read it" in capsys.readouterr().out
-
-
-def test_a_warning_is_no_finding(capsys: Any, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "job.yaml"
     path.write_text((ROOT / "configs" / "smoke.yaml").read_text() + "records_per_epoch: 5\n")
-    assert check.main([str(path), "--context", str(tmp_path)]) == 0
+    assert check.main(arguments) == 0
     out = capsys.readouterr().out
     assert f"{path}: records_per_epoch: warning: deprecated" in out and "nothing to fix" in out
+    assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
+    assert "cannot read it" in capsys.readouterr().out
 
 
 def test_template_and_master_fill_in(capsys: Any, tmp_path: pathlib.Path) -> None:
