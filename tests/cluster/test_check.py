@@ -142,7 +142,11 @@ def paths(node: Any, prefix: str = "") -> list[str]:
     return [path for key, value in inner for path in (key, *paths(value, key))]
 
 
-@pytest.mark.parametrize("odd", [[], {}, "odd", -1, 2.5, True, [1], {"type": "log"}, [{}]], ids=str)
+ODD: list[Any] = [[], {}, "odd", -1, {"type": "log"}, [{}]]
+MORE = [pytest.param(value, marks=pytest.mark.soak) for value in (2.5, True, [1])]
+
+
+@pytest.mark.parametrize("odd", [*ODD, *MORE], ids=str)
 def test_no_value_anywhere_breaks_the_checker(odd: Any) -> None:
     """Whatever stands at a key, the answer is findings and not a traceback."""
     pools = masterconf.cluster_of(master())

@@ -36,49 +36,31 @@ def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults:
     assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
 
 
-def test_the_older_form_of_an_action_and_machines_of_ones_own() -> None:
+def test_machines_of_ones_own_and_more_than_needed() -> None:
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
     own = pool(8, instance="", gpu=None, own=True)
     (warning,) = said({"log_policies": older}, own)
     assert warning.warning and "add one, or set" in warning.problem
-
-
-def test_a_pool_that_is_too_small_grows_by_what_it_has() -> None:
-    (provided,) = said({}, pool(7))
-    assert "at most 56; lower it or raise max_instances" in provided.problem
-    (own,) = said({}, pool(7, own=True, instance="", gpu=None, slots=56))
-    assert "at most 56; lower it or add machines" in own.problem
-
-
-def test_far_more_machines_than_needed() -> None:
+    (finding,) = said({}, own._replace(max_agents=7, slots=56))
+    assert "at most 56; lower it or add machines" in finding.problem
     (warning,) = said({}, pool(64))
     assert warning.warning and "up to 15 machines for 8" in warning.problem
-    assert said({}, pool(9)) == []
     one = {"resources": {"slots_per_trial": 8}}
-    assert list(check_fleet("f", one, Cluster({"p": pool(64)}, "p"))) == []
+    assert said({}, pool(9)) == said(one, pool(64)) == []
 
 
 def test_start_and_price() -> None:
-    prices = load_prices()
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
     assert Start.of(wide, pool(64))[1:] == (8, 15)
-    assert (
-        Start.of(wide, pool(9))
-        .describe(prices)
-        .endswith("8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour")
-    )
     assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
-    said = Start.of({}, pool(spot=False)).describe(prices)
-    assert said.endswith("(on demand) at the start, $24.48 an hour")
-    assert (
-        Start.of({}, pool(instance="x9.large"))
-        .describe(prices)
-        .endswith("no price in cluster/prices.yaml")
-    )
-    assert Start(pool(), None, None).describe(prices) == "pool p: your own machines"
-    own = pool(slots_per_agent=None, instance="")
-    assert Start.of(wide, own).describe(prices) == "pool p: your own machines"
+    for config, machines, words in (
+        (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
+        ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
+        ({}, pool(instance="x9.large"), "no price in cluster/prices.yaml"),
+        (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
+    ):
+        assert Start.of(config, machines).describe(load_prices()).endswith(words)
 
 
 def test_image() -> None:
@@ -94,49 +76,40 @@ def test_image() -> None:
     assert said({}, pool(image=None), images_known=False) == []
 
 
-def test_image_of_the_masters_defaults() -> None:
-    pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
-    config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
-    found = cluster_of({**config, "launch_error": False})
-    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
-    assert not found.launch_error and found.default == "default"
-
-
 def test_templates() -> None:
+    mounts = [
+        {"host_path": f"/{host}", "container_path": name} for host, name in ("ax", "bx", "by")
+    ]
     config = {
         "name": "n",
         "environment": {"environment_variables": ["A=1"]},
-        "bind_mounts": [{"host_path": "/a", "container_path": "x"}],
+        "bind_mounts": mounts[:1],
         "checkpoint_storage": {"save_trial_best": 2},
         "hyperparameters": {"lr": {"type": "const", "val": 1}},
     }
     template = {
         "name": "other",
         "environment": {"image": "i", "environment_variables": ["B=1"]},
-        "bind_mounts": [
-            {"host_path": "/b", "container_path": "x"},
-            {"host_path": "/b", "container_path": "y"},
-        ],
+        "bind_mounts": mounts[1:],
         "log_policies": [{"name": "p"}],
         "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 1},
         "hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2}, "more": 1},
     }
-    merged = merge(config, template)
-    assert merged["name"] == "n"
-    assert merged["environment"] == {"image": "i", "environment_variables": ["B=1", "A=1"]}
-    assert [mount["host_path"] for mount in merged["bind_mounts"]] == ["/a", "/b"]
-    assert merged["log_policies"] == [{"name": "p"}]
-    assert merged["checkpoint_storage"] == {"type": "s3", "bucket": "b", "save_trial_best": 2}
-    assert merged["hyperparameters"] == {"lr": {"type": "const", "val": 1}, "more": 1}
+    assert merge(config, template) == {
+        "name": "n",
+        "environment": {"image": "i", "environment_variables": ["B=1", "A=1"]},
+        "bind_mounts": [mounts[0], mounts[2]],
+        "log_policies": [{"name": "p"}],
+        "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 2},
+        "hyperparameters": {"lr": {"type": "const", "val": 1}, "more": 1},
+    }
     other = merge_storage({"checkpoint_storage": {"type": "gcs"}}, template["checkpoint_storage"])
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
-    assert merge_storage({}, None) == {}
 
 
 def test_slot_map_and_pools() -> None:
     slots = machines.DETERMINED_SLOTS
     assert (slots["p3.16xlarge"], slots["p4d.24xlarge"], slots["m5.large"]) == (8, 8, 0)
-    assert not {"p5.48xlarge", "g6e.48xlarge", "g6e.xlarge"} & set(slots)
     assert not set(slots) & set(machines.EC2_GPUS)
     pools = masterconf.pools(master())
     spot = pools[V100_SPOT]
@@ -146,8 +119,11 @@ def test_slot_map_and_pools() -> None:
     assert (pools["aws-p3-16xlarge"].spot, pools["aux-cpu"].slots_per_agent) == (False, 0)
     kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
     gcp = {"type": "gcp", "instance_type": {**kind, "preemptible": True}, "max_instances": 3}
-    pool = masterconf.pools({"resource_pools": [{"pool_name": "p", "provider": gcp}]})["p"]
+    plain = {"pool_name": "b", "task_container_defaults": {"image": "own"}}
+    config = {"resource_pools": [{"pool_name": "p", "provider": gcp}, plain]}
+    config |= {"task_container_defaults": {"image": "all"}, "launch_error": False}
+    found = cluster_of(config)
+    (pool, other) = found.pools["p"], found.pools["b"]
     assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
     assert pool.instance == "g2-standard-96 with 8 L4"
-    modern = masterconf.pools(master("master-aws-modern.yaml"))
-    assert modern["aws-p5-48xlarge"].slots_per_agent == 8
+    assert (pool.image, other.image, found.launch_error) == ("all", "own", False)

@@ -1,7 +1,6 @@
 """What Go's libraries read of a text: patterns, durations, schedules, URLs, YAML."""
 
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -27,14 +26,11 @@ FAILS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("pattern", [p for p in COMPILES if p not in ("b)+", "(?:a")])
-def test_pattern_that_go_compiles(pattern: str) -> None:
-    assert goregexp.problem(pattern) is None
-
-
-@pytest.mark.parametrize(("pattern", "words"), FAILS.items())
-def test_pattern_that_go_does_not_compile(pattern: str, words: str) -> None:
-    assert words in (goregexp.problem(pattern) or "")
+def test_patterns() -> None:
+    for pattern in COMPILES:
+        assert pattern in ("b)+", "(?:a") or goregexp.problem(pattern) is None, pattern
+    for pattern, words in FAILS.items():
+        assert words in (goregexp.problem(pattern) or ""), pattern
 
 
 def test_durations() -> None:
@@ -44,10 +40,6 @@ def test_durations() -> None:
         assert gotext.duration(text) == value * 10**9, text
     for text in ("", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s", "9999999h"):
         assert gotext.duration(text) is None, text
-    assert gotext.period_problem("20m") is None
-    assert "not more than 0" in gotext.period_problem("0s")
-    assert "not more than 0" in gotext.period_problem("-5m")
-    assert "no duration" in gotext.period_problem("1d")
 
 
 def test_schedules() -> None:
@@ -83,38 +75,31 @@ PLAIN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "value"), PLAIN.items())
-def test_plain_values(text: str, value: Any, tmp_path: pathlib.Path) -> None:
+def test_plain_values(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
-    loaded = goyaml.load(path)
-    assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
-    assert type(loaded["key"]) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: 1\nb: {c: 1, c: 2}\n", "line 2: 'c' is there twice"),
-        ("a: .inf\n", "no number in JSON"),
-        ("a:\n\tb: 1\n", "not YAML (line 2)"),
-        ("a: *b\n", "not YAML (line 1)"),
-        ("a: !!python/object/apply:int [2]\n", "not YAML (line 1)"),
-        ("- a\n", "not a config"),
-        ("", "not a config"),
-    ],
-)
-def test_files_that_are_no_config(text: str, words: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError) as caught:
-        goyaml.load(path)
-    assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)
-
-
-def test_merge_keys_and_anchors(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
+    for text, value in PLAIN.items():
+        path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
+        loaded = goyaml.load(path)
+        assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
+        assert type(loaded["key"]) is type(value), text
     path.write_text("a: &a {x: 1, z: 2}\nb:\n  <<: *a\n  x: 3\n")
     assert goyaml.load(path)["b"] == {"x": 3, "z": 2}
-    with pytest.raises(UserError, match="cannot read it"):
-        goyaml.load(tmp_path / "none.yaml")
+
+
+def test_files_that_are_no_config(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.yaml"
+    for text, words in {
+        None: "cannot read it",
+        "a: 1\nb: {c: 1, c: 2}\n": "line 2: 'c' is there twice",
+        "a: .inf\n": "no number in JSON",
+        "a:\n\tb: 1\n": "not YAML (line 2)",
+        "a: *b\n": "not YAML (line 1)",
+        "a: !!python/object/apply:int [2]\n": "not YAML (line 1)",
+        "- a\n": "not a config",
+        "": "not a config",
+    }.items():
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(UserError) as caught:
+            goyaml.load(path)
+        assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)

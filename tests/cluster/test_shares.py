@@ -11,7 +11,6 @@ from determined import core
 
 import predict
 from benchmarks.predict import write_model
-from cluster.expconf import check_experiment
 from detalbert.engine.batches import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.shares import Asked, _Job
@@ -20,7 +19,7 @@ from tests.cluster.conftest import finished, steps_of
 from tests.cluster.container import Trial
 from tests.cluster.test_configs import load
 
-PARTS = 9
+PARTS = 7
 RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
 
 
@@ -87,14 +86,3 @@ def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path:
             job().restore("one")
         (stored / "predictions.json").write_text("{}")
         assert not job().restore("one")
-
-
-def test_the_check_wants_a_model_and_a_file() -> None:
-    config = load("predict.yaml")
-    assert list(check_experiment("f", config)) == []
-    for flag in ("--model", "--data"):
-        lacking = config["entrypoint"].replace(flag, "--json")
-        (found,) = check_experiment("f", {**config, "entrypoint": lacking})
-        assert found.key == "entrypoint" and flag in found.problem
-    (found,) = check_experiment("f", {**config, "entrypoint": "python3 predict.py --model --data"})
-    assert "8 slots need a launcher" in found.problem

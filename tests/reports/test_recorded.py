@@ -45,9 +45,8 @@ def test_the_recorded_paused_run(capsys, shared):
     assert (row["EM"], row["F1"], row["slots"]) == (50, pytest.approx(52.876, abs=1e-3), 1)
     assert row["cost"] == pytest.approx(61.282 / 3600 * 1.006, abs=1e-5)
     (parts,) = found["tables"][1]["rows"]
-    assert parts["start-up"] / row["cost"] == pytest.approx(
-        (23.177 - 4.396 - 2.13) / 61.28, abs=0.01
-    )
+    started = (23.177 - 4.396 - 2.13) / 61.28
+    assert parts["start-up"] / row["cost"] == pytest.approx(started, abs=0.01)
     assert parts["restart"] > 0 and parts["lost"] == 0
 
 
@@ -79,9 +78,8 @@ def test_the_recorded_search(capsys, shared):
     found = recorded(shared)
     search, exchanges = found["search_registry_and_more"]["search"], found["exchanges"]
     trial = search[17]["response"]["trial"]
-    data = [
-        x["request"]["acceleratorData"] for x in search if x["path"].endswith("acceleratorData")
-    ]
+    posted = [x["request"] for x in search if x["path"].endswith("acceleratorData")]
+    data = [request["acceleratorData"] for request in posted]
     assert len(data) == 4 and trial["state"] == "STATE_STOPPING_COMPLETED"
     tasks = [entry["taskId"] for entry in data]
     trials = [{**trial, "id": 56 + n, "taskId": t, "taskIds": [t]} for n, t in enumerate(tasks)]
@@ -106,25 +104,15 @@ def test_the_recorded_search(capsys, shared):
     assert row["F1"] == pytest.approx(2.630, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    "path, index",
-    [
-        ("/api/v1/experiments/7", 106),
-        ("/api/v1/experiments/7/trials", 107),
-        ("/api/v1/tasks/7.task", 108),
-        ("/api/v1/tasks/7.task/acceleratorData", 109),
-        ("/api/v1/trials/70/checkpoints", 110),
-        ("/api/v1/trials/metrics/training_metrics", 111),
-        ("/api/v1/resource-pools", 112),
-        ("/api/v1/resources/allocation/raw", 113),
-    ],
-)
+PATHS = """experiments/7 experiments/7/trials tasks/7.task tasks/7.task/acceleratorData
+trials/70/checkpoints trials/metrics/training_metrics resource-pools resources/allocation/raw"""
+
+
+@pytest.mark.parametrize("path, index", zip(PATHS.split(), range(106, 114), strict=True))
 def test_the_fake_answers_in_the_recorded_shapes(shared, path, index):
     """Key by key, down to where the recording has free text or null."""
-    real = recorded(shared)["exchanges"][index]["response"]
-    fake = answer(DEFAULT, path, {"trialIds": "70"})
-    free = "config hparams summaryMetrics resources training metadata details bestCheckpoint"
-    free = {*free.split(), "avg_metrics", "avgMetrics"}
+    free = set("config hparams summaryMetrics resources training metadata details".split())
+    free |= {"bestCheckpoint", "avg_metrics", "avgMetrics"}
 
     def compare(real: Any, fake: Any, where: str) -> None:
         if isinstance(real, list) and real and fake:
@@ -135,10 +123,8 @@ def test_the_fake_answers_in_the_recorded_shapes(shared, path, index):
             for key in set(real) - free - extra:
                 compare(real[key], fake[key], f"{where}.{key}")
         elif real is not None and fake is not None:
-            numbers = (int, float)
-            same = isinstance(fake, type(real)) or (
-                isinstance(real, numbers) and isinstance(fake, numbers)
-            )
-            assert same, (where, real, fake)
+            numbers = isinstance(real, (int, float)) and isinstance(fake, (int, float))
+            assert isinstance(fake, type(real)) or numbers, (where, real, fake)
 
-    compare(real, fake, path)
+    fake = answer(DEFAULT, f"/api/v1/{path}", {"trialIds": "70"})
+    compare(recorded(shared)["exchanges"][index]["response"], fake, path)

@@ -11,6 +11,7 @@ from cluster import live_prices, records
 from reports import bills
 from reports.__main__ import main
 from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
+from tests.reports.conftest import refused
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
@@ -69,27 +70,21 @@ def test_what_the_money_was_for(capsys):
     assert row["interruptions"] == pytest.approx(40 * pair + between)
 
 
-def test_without_the_allocation_records_machines_are_paid_while_held(capsys):
-    with FakeRecords(hide=("allocation/raw", "-csv")) as master:
+@pytest.mark.parametrize(
+    "hidden, minutes, said",
+    [
+        (("allocation/raw", "-csv"), 2 * 121, "does not show this user"),  # paid while held
+        (("-csv",), 316, "who else held the machines is not seen"),
+    ],
+)
+def test_without_the_allocation_records(capsys, hidden, minutes, said):
+    with FakeRecords(hide=hidden) as master:
         found = report(capsys, master, "cost", "--experiment", "7")
-    (row,) = found["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(2 * 121 / 60 * SPOT_HOUR)
-    assert any("does not show this user" in note for note in found["notes"])
-
-
-def test_without_the_csv_that_is_said(capsys):
-    with FakeRecords(hide=("-csv",)) as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
-    (row,) = found["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(316 / 60 * SPOT_HOUR)
-    assert any("who else held the machines is not seen" in note for note in found["notes"])
-
-
-def test_a_pool_that_is_not_on_ec2_is_priced_as_told(capsys):
-    with FakeRecords() as master:
-        priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]
-        found = report(capsys, master, "cost", "--experiment", "7", *priced)
-    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(316 / 60 * HOUR)
+        priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]  # a pool that is not on EC2
+        told = report(capsys, master, "cost", "--experiment", "7", *priced)
+    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * SPOT_HOUR)
+    assert told["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * HOUR)
+    assert any(said in note for note in found["notes"])
 
 
 def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
@@ -133,42 +128,31 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
 
 
 @pytest.mark.parametrize(
-    "token, experiment, said",
-    [(TOKEN, "9", "--experiment 9: the master has none"), ("stale", "7", "wants a login")],
+    "token, words, said",
+    [
+        (TOKEN, "9", "--experiment 9: the master has none"),
+        ("stale", "7", "wants a login"),
+        (TOKEN, "7 --user bob", "wants a login"),  # not with the token of the environment
+        (TOKEN, "7 --master http://127.0.0.1:9", "no master answers at http://127.0.0.1:9"),
+    ],
 )
-def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experiment, said):
+def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, words, said):
     monkeypatch.setenv("DET_USER_TOKEN", token)
     with FakeRecords() as master:
-        assert main(["cost", "--experiment", experiment, "--master", master.url]) == 2
-    err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+        asked = ["cost", "--master", master.url, "--experiment", *words.split()]
+        assert said in refused(capsys, *asked)
 
 
-def test_another_user_does_not_come_with_the_token_of_the_environment(capsys):
-    with FakeRecords() as master:
-        assert main(["cost", "--experiment", "7", "--user", "bob", "--master", master.url]) == 2
-    assert "wants a login" in capsys.readouterr().err
-
-
-def test_no_master(capsys, monkeypatch):
-    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # between its five tries
-    assert main(["cost", "--experiment", "7", "--master", "http://127.0.0.1:9"]) == 2
-    assert "no master answers at http://127.0.0.1:9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_every_form_of_time_the_master_writes():
+    for text in (
         "2026-11-20T10:00:00.5Z",
         "2026-11-20T10:00:00.500000000+00:00",
         "2026-11-20T12:00:00.5+02:00",
         "2026-11-20T10:00:00.5",  # the database's own
         "2026-11-20 10:00:00.5 +0000 UTC",  # Go's
-    ],
-)
-def test_every_form_of_time_the_master_writes(text):
-    utc = datetime.timezone.utc
-    assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
+    ):
+        utc = datetime.timezone.utc
+        assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
 
 
 def test_stops_are_told_apart_by_what_the_records_have():

@@ -141,7 +141,7 @@ def clusters(draw: Any) -> Records:
     return Records(tuple(experiments), pool, START + datetime.timedelta(9), entries)
 
 
-@max_examples(100)
+@max_examples(40)
 @given(clusters())
 def test_bills_and_idle_time_of_nobody_add_up_to_the_machines(cluster):
     """To the cent; and an experiment's bill is the same whether the others are named or not."""
