@@ -54,13 +54,13 @@ def test_start_and_price() -> None:
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
     assert Start.of(wide, pool(64))[1:] == (8, 15)
     assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
-    for config, machines, words in (
+    for config, its, words in (
         (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
         ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
         ({}, pool(instance="x9.large"), "no price in cluster/prices.yaml"),
         (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
     ):
-        assert Start.of(config, machines).describe(load_prices()).endswith(words)
+        assert Start.of(config, its).describe(load_prices()).endswith(words)
 
 
 def test_image() -> None:
@@ -77,9 +77,8 @@ def test_image() -> None:
 
 
 def test_templates() -> None:
-    mounts = [
-        {"host_path": f"/{host}", "container_path": name} for host, name in ("ax", "bx", "by")
-    ]
+    paths = [("a", "x"), ("b", "x"), ("b", "y")]
+    mounts = [{"host_path": f"/{host}", "container_path": name} for host, name in paths]
     config = {
         "name": "n",
         "environment": {"environment_variables": ["A=1"]},

@@ -10,7 +10,7 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import NOW, Cut, FakeServer, Request, trial_json, validation_json
+from tests.fakes.http import Cut, FakeServer, Request, trial_json, validation_json
 
 TOKEN = "task-token"
 NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
@@ -115,30 +115,15 @@ class FakeMaster(FakeServer):
         return 200, {"storageId": 1}
 
     def send_trial(self, trial: str, **_: Any) -> Answer:
-        done = [report["steps"] for report in self.reports("validation")]
-        state = "STATE_RUNNING"
-        if self.dropped_at is not None and self.dropped_at in done:
+        seen, state = self.reports("validation"), "STATE_RUNNING"
+        if self.dropped_at in [report["steps"] for report in seen]:
             if self.trial_faults:
                 return self._fail(self.trial_faults.pop(0))
             self.asked_since += 1
             state = "STATE_STOPPING_COMPLETED" if self.asked_since > 1 else state
-        return 200, {"trial": self._record(int(trial), state)}
-
-    def _record(self, trial: int, state: str) -> dict[str, Any]:
-        done = self.reports("validation")
-        last = done[-1:]
-        best = max(done, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
-        saved = self.checkpoints[-1:]
-        checkpoint: dict[str, Any] = {}
-        for kept in saved:
-            facts = {"uuid": kept.uuid, "endTime": NOW, "state": "STATE_COMPLETED"}
-            total = kept.metadata["steps_completed"]
-            checkpoint = {**facts, "resources": kept.resources, "totalBatches": total}
-        more = {"state": state, "bestValidation": _validation(best)}
-        more |= {"latestValidation": _validation(last[0] if last else None)}
-        more |= {"totalBatchesProcessed": last[0]["steps"] if last else 0}
-        more |= {"bestCheckpoint": checkpoint or None, "checkpointCount": len(self.checkpoints)}
-        return trial_json(trial, 7, **more)
+        best = max(seen, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
+        best = best and validation_json(best["metrics"], best["steps"])
+        return 200, {"trial": trial_json(int(trial), 7, state=state, bestValidation=best)}
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
@@ -211,10 +196,6 @@ class FakeMaster(FakeServer):
         if fault == "cut":
             raise Cut
         return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
-
-
-def _validation(report: dict[str, Any] | None) -> dict[str, Any] | None:
-    return report and validation_json(report["metrics"], report["steps"])
 
 
 _API, _ID = "/api/v1", "([^/]+)"
