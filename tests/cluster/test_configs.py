@@ -95,7 +95,13 @@ def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
     assert sixtyfour["hyperparameters"]["optimizer"] == "radam"
 
 
-def test_search_is_counted_in_the_steps_that_a_trial_trains() -> None:
+def test_smoke_and_search() -> None:
+    """One on any number of slots up to 16, one counted in the steps that a trial trains."""
+    smoke = hparams_of("smoke.yaml")
+    for slots in (1, 2, 4, 8, 16):
+        TrainOrder([192] * 64, smoke.global_batch_size, slots, seed=0)
+    assert load("smoke.yaml")["data"]["train"] == "generated"
+    assert (ROOT / smoke.model / "config.json").is_file()
     config = load("lr_search.yaml")
     searcher, hyperparameters = config["searcher"], config["hyperparameters"]
     assert searcher["max_time"] == hyperparameters["max_steps"]
@@ -106,14 +112,6 @@ def test_search_is_counted_in_the_steps_that_a_trial_trains() -> None:
     assert {256, 384, 512} < {hparams.global_batch_size for hparams in parsed}
     assert len(parsed) == 10
     assert hyperparameters["lr_scale"]["minval"] < 0.75 < hyperparameters["lr_scale"]["maxval"]
-
-
-def test_smoke_runs_on_any_number_of_slots_up_to_16() -> None:
-    hparams = hparams_of("smoke.yaml")
-    for slots in (1, 2, 4, 8, 16):
-        TrainOrder([192] * 64, hparams.global_batch_size, slots, seed=0)
-    assert load("smoke.yaml")["data"]["train"] == "generated"
-    assert (ROOT / hparams.model / "config.json").is_file()
 
 
 def walk(spec: Any, schema: dict[str, Any], schemas: dict[str, Any], where: str):

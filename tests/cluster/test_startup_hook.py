@@ -30,44 +30,31 @@ PINS = re.findall("^([^#=]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re
 # The same packages, in the versions of constraints.txt.
 TESTED = {name.lower().replace("_", "-"): version for name, version in PINS}
 TESTED = {name: TESTED[name] for name in IMAGE}
-NEEDS = {
-    "tqdm": ["numpy>=1.20"],
-    "torch-optimizer": ["torch>=1.5.0"],
-    "determined": ["tqdm", "psutil"],
-}
-NEWEST = "99.0"  # of what a careless `pip install` would take, beside torch and numpy
-
-
-def wheel(folder: pathlib.Path, name: str, version: str, needs: list[str]) -> None:
-    """An empty wheel."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    meta = "".join(
-        [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
-        + [f"Requires-Dist: {need}\n" for need in needs]
-    )
-    files = {
-        f"{stem}.dist-info/METADATA": meta,
-        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = [f"{path},," for path in (*files, f"{stem}.dist-info/RECORD")]
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-        archive.writestr(f"{stem}.dist-info/RECORD", "\n".join(record) + "\n")
+NEEDS = {"tqdm": ["numpy>=1.20"], "torch-optimizer": ["torch>=1.5.0"]}
+NEEDS["determined"] = ["tqdm", "psutil"]
 
 
 def index(folder: pathlib.Path, *offers: dict[str, str]) -> pathlib.Path:
-    """A folder of wheels: these packages in these versions."""
+    """A folder of empty wheels: these packages in these versions."""
     folder.mkdir()
     for name, version in (pair for offer in offers for pair in offer.items()):
-        wheel(folder, name, version, NEEDS.get(name, []))
+        stem = f"{name.replace('-', '_')}-{version}"
+        needs = "".join(f"Requires-Dist: {need}\n" for need in NEEDS.get(name, []))
+        files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        files["RECORD"] = "".join(f"{stem}.dist-info/{file},,\n" for file in (*files, "RECORD"))
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+            for file, text in files.items():
+                archive.writestr(f"{stem}.dist-info/{file}", text)
     return folder
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("wheels") / "all"
-    return index(folder, IMAGE, TESTED, {"tqdm": NEWEST, "loky": NEWEST})
+    newest = {"tqdm": "99.0", "loky": "99.0"}  # what a careless `pip install` would take
+    return index(tmp_path_factory.mktemp("wheels") / "all", IMAGE, TESTED, newest)
 
 
 @pytest.fixture(scope="session")
@@ -126,11 +113,6 @@ class Image:
         """Run the hook as `bash startup-hook.sh`, with `wheels` as all that pip can reach."""
         pip = {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
         return run_hook(self.python, *command, **pip, **env)
-
-    def pip_install(self, wheels: Any, *what: str, **env: str) -> subprocess.CompletedProcess:
-        """What a container of 0.38.1 does first, for the harness (task-setup.sh)."""
-        command = (str(self.python), "-m", "pip", "install", "--quiet", "--user", *what)
-        return self.hook(wheels, *command, **env)
 
 
 def versions_in(site: pathlib.Path) -> dict[str, str]:
@@ -231,11 +213,13 @@ def test_an_externally_managed_python_with_torch_alone(
     """The configs' variable lets the container install the harness; the hook does the rest."""
     built = image(without=IMAGE.keys() - {"torch"}, managed=True)
     user = {"PYTHONUSERBASE": str(tmp_path / "user")}
-    refused = built.pip_install(wheels, "determined", **user)
+    # What a container of 0.38.1 does first, for the harness (task-setup.sh).
+    install = f"{built.python} -m pip install --quiet --user determined".split()
+    refused = built.hook(wheels, *install, **user)
     assert refused.returncode != 0 and "externally-managed-environment" in refused.stderr
     config = yaml.safe_load((ROOT / "configs" / "smoke.yaml").read_text())
     given = dict(one.split("=") for one in config["environment"]["environment_variables"])
-    harness = built.pip_install(wheels, "determined", **user, **given)
+    harness = built.hook(wheels, *install, **user, **given)
     assert harness.returncode == 0, harness.stderr
     done = built.hook(wheels, **user)
     assert done.returncode == 0, done.stderr

@@ -46,17 +46,6 @@ def test_every_pool_has_one_machine_to_spare_and_no_more() -> None:
         assert machines == widest // slots + 1, name
 
 
-def test_what_is_no_trial_runs_in_determineds_own_image() -> None:
-    for path in MASTERS:
-        assert "image" not in load(path).get("task_container_defaults", {})
-
-
-def test_the_template_of_det_deploy_fits_its_parameter() -> None:
-    assert len(TEMPLATE.encode()) < PARAMETER_BYTES
-    assert "<<" not in TEMPLATE  # nothing to fill in
-    assert "EOF" not in TEMPLATE.split()  # ends the file on the master
-
-
 def stacks() -> list[pathlib.Path]:
     """CloudFormation's files of the installed Determined; importing its module wants setuptools."""
     (root,) = importlib.util.find_spec("determined").submodule_search_locations
@@ -88,22 +77,20 @@ def context_keys(text: str) -> set[str]:
 
 def test_the_template_of_det_deploy_has_the_spot_masters_pools() -> None:
     """Rendered by hand with Determined's own determined-gotmpl, on each of its stacks."""
+    assert len(TEMPLATE.encode()) < PARAMETER_BYTES
+    assert "<<" not in TEMPLATE  # nothing to fill in
+    assert "EOF" not in TEMPLATE.split()  # ends the file on the master
     for pool in load(CLUSTER / "master-aws-spot.yaml")["resource_pools"]:
         assert pool["pool_name"] in TEMPLATE
         assert f"max_instances: {pool['provider']['max_instances']}\n" in TEMPLATE
 
 
-def test_spot_nodes_of_kubernetes_are_chosen_alike() -> None:
+def test_nothing_is_said_twice_or_otherwise() -> None:
     values = load(CLUSTER / "kubernetes-values.yaml")
     spot = values["resourcePools"][0]["task_container_defaults"]["gpu_pod_spec"]
-    template = load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"]
-    assert template == spot
+    assert load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"] == spot
     assert values["maxSlotsPerPod"] == 8
-
-
-@pytest.mark.parametrize(
-    "path", sorted(CLUSTER.glob("template-*.yaml")), ids=lambda path: path.name
-)
-def test_no_template_names_what_every_config_names(path: pathlib.Path) -> None:
-    """A config's own words win, so the template's would be without effect."""
-    assert "image" not in load(path)["environment"]
+    for path in MASTERS:  # what is no trial runs in Determined's own image
+        assert "image" not in load(path).get("task_container_defaults", {}), path
+    for path in CLUSTER.glob("template-*.yaml"):  # a config's own words win
+        assert "image" not in load(path)["environment"], path

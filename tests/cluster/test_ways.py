@@ -54,5 +54,4 @@ def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it() -> None:
     assert hook.mode is bindings.v1WebhookMode.SPECIFIC
     assert [finding.key for finding in placeholders("webhook.json", "", wanted)] == ["url"]
     hooks = [sample["integrations"]["webhooks"] for sample in SAMPLES if "integrations" in sample]
-    names = [hook["webhook_name"] for hook in hooks]
-    assert names == [[hook.name]]
+    assert [hook["webhook_name"] for hook in hooks] == [[wanted["name"]]]

@@ -1,6 +1,6 @@
 """A Determined master on loopback that recorded experiments: what `reports` asks of it.
 
-It answers in the shapes of a real 0.38.1 (a test holds them against a recording): a task's
+It answers with what Determined's client must find, and as a real 0.38.1 does: a task's
 allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
 agents and instances stand among them as "username", and one CSV has every task's allocations.
 
@@ -9,7 +9,10 @@ and ended well. Its first allocation failed 30 min after a checkpoint; of the se
 lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d, since 12:00.
 """
 
+import inspect
 from typing import Any, NamedTuple
+
+from determined.common.api import bindings
 
 from tests.fakes.http import FakeServer, Request, trial_json, validation_json
 
@@ -107,24 +110,23 @@ def _page(total: int) -> dict[str, int]:
     return {"offset": 0, "limit": 0, "startIndex": 0, "endIndex": total, "total": total}
 
 
+def _blank(kind: Any, **facts: Any) -> dict[str, Any]:
+    """What the client must find in one of its types: these facts, and nothing in the other keys."""
+    asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    needed = {p.name: p.annotation for p in asked if p.default is p.empty}
+    simple = {name: type() for name, type in needed.items() if type in (str, int, float, bool)}
+    return {**dict.fromkeys(needed), **simple, **facts}
+
+
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     hparams = {k: {"type": "const", "val": v} for k, v in ran.hyperparameters.items()}
     config = {"hyperparameters": hparams, "data": ran.data}
     config |= {"resources": {"slots_per_trial": ran.slots}}
     running = any(trial.state == "RUNNING" for trial in ran.trials)
-    facts = dict.fromkeys("description displayName searcherMetric notes originalConfig".split(), "")
-    facts |= dict.fromkeys(["hyperparameters", "forkedFrom"])
-    facts |= dict.fromkeys(["archived", "parentArchived", "unmanaged"], False)
-    facts |= dict.fromkeys(["projectId", "workspaceId", "projectOwnerId", "userId"], 1)
-    facts |= {
-        "id": number, "labels": ran.labels, "startTime": at("10:00"), "username": ran.user,
-        "endTime": None if running else at("12:40"), "trialIds": [], "numTrials": len(ran.trials),
-        "state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "name": "albert-squad",
-        "resourcePool": ran.held[0].pool if ran.held else SPOT, "searcherType": '"single"',
-        "jobId": "job", "progress": 1, "projectName": "p", "workspaceName": "w", "config": config,
-        "checkpointSize": "0", "checkpointCount": 0, "modelDefinitionSize": 0,
-    }  # fmt: skip
-    return {"experiment": facts, "jobSummary": None, "config": config}
+    facts = {"id": number, "name": "albert-squad", "labels": ran.labels, "username": ran.user}
+    facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}
+    facts |= {"resourcePool": ran.held[0].pool if ran.held else SPOT, "config": config}
+    return {"experiment": _blank(bindings.v1Experiment, **facts)}
 
 
 def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
@@ -145,19 +147,17 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
     for a in reversed(held):
         facts = {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING"}
         facts |= {"startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id}
-        allocations.append({**facts, "isReady": True, "slots": 0})
+        allocations.append(_blank(bindings.v1Allocation, **facts))
     facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
-    return {"task": {**facts, "startTime": at("10:10"), "endTime": None}}
+    return {"task": _blank(bindings.v1Task, startTime=at("10:10"), **facts)}
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
-    facts = {"containerId": "c", "taskId": "", "acceleratorType": "cuda", "acceleratorUuids": []}
-    data = [
-        {**facts, "allocationId": a.id, "nodeName": machine, "resourcePool": a.pool}
-        for a in held
-        for machine in a.machines
-    ]
-    return {"acceleratorData": data}
+    facts: dict[str, Any] = {"containerId": "c", "taskId": "", "acceleratorUuids": []}
+    facts |= {"acceleratorType": "cuda"}
+    pairs = [(a, machine) for a in held for machine in a.machines]
+    held_on = [{"allocationId": a.id, "nodeName": m, "resourcePool": a.pool} for a, m in pairs]
+    return {"acceleratorData": [facts | on for on in held_on]}
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
@@ -201,24 +201,13 @@ def _csv(cluster: Cluster, after: str) -> str:
 
 
 def _pool(name: str, spot: bool) -> dict[str, Any]:
-    texts = "description location imageId masterUrl masterCertName startupScript accelerator"
-    texts += " containerStartupScript agentDockerNetwork agentDockerRuntime agentDockerImage"
-    numbers = "numAgents slotsAvailable slotsUsed auxContainerCapacity auxContainersRunning"
-    numbers += " minAgents maxAgents slotsPerAgent auxContainerCapacityPerAgent"
-    words = "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey"
-    aws = {**dict.fromkeys(f"{words} tagValue".split(), ""), "publicIp": True, "maxInstances": 5}
-    aws |= {"rootVolumeSize": 200, "spotEnabled": spot, "instanceType": "p3.16xlarge"}
-    return {
-        **dict.fromkeys(f"{texts} agentFluentImage clusterName".split(), ""),
-        **dict.fromkeys(numbers.split(), 0),
-        "name": name, "type": "RESOURCE_POOL_TYPE_AWS", "slotType": "TYPE_CUDA",
-        "instanceType": "p3.16xlarge", "preemptible": spot, "resourceManagerMetadata": {},
-        "schedulerType": "SCHEDULER_TYPE_PRIORITY", "defaultComputePool": False,
-        "schedulerFittingPolicy": "FITTING_POLICY_BEST", "defaultAuxPool": False,
-        "maxIdleAgentPeriod": 600, "maxAgentStartingPeriod": 1200,
-        "stats": {"queuedCount": 0, "scheduledCount": 0},
-        "details": {"aws": aws, "gcp": None, "priorityScheduler": None},
-    }  # fmt: skip
+    aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
+    details = {"aws": _blank(bindings.v1ResourcePoolAwsDetail, **aws)}
+    facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
+    facts |= {"slotType": "TYPE_CUDA"}
+    facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
+    facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
+    return _blank(bindings.v1ResourcePool, maxIdleAgentPeriod=600, **facts)
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:

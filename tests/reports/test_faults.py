@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,11 @@ def test_words_that_ask_for_nothing(capsys, tmp_path):
     assert "not all of it has a price" in said
 
 
-def changed(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(content: dict[str, Any]) -> None:
-        *path, last = where.split(".")
-        for key in path:
-            content = content.setdefault(key, {})
-        content[last] = value
-
-    return change
+def change(content: dict[str, Any], where: str, value: Any) -> None:
+    *path, last = where.split(".")
+    for key in path:
+        content = content.setdefault(key, {})
+    content[last] = value
 
 
 def each(kind: str) -> list[tuple[str, Any]]:
@@ -60,7 +56,7 @@ def each(kind: str) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("where, value", each("metrics"))
 def test_metrics_that_are_none(capsys, tmp_path, where, value):
     content = {"throughput": dict(SPEED), "best": {"f1": 1.0}, "last": {"steps": 5}}
-    changed(where, value)(content)
+    change(content, where, value)
     (tmp_path / "metrics.json").write_text(json.dumps(content))
     (tmp_path / "config.yaml").write_text("hyperparameters: {global_batch_size: 8}")
     said = refused(capsys, "cost", "--run", f"{tmp_path}@p3.2xlarge")
@@ -81,7 +77,7 @@ def test_a_config_that_is_none(capsys, tmp_path, config):
 @pytest.mark.parametrize("where, value", each("benchmark"))
 def test_a_benchmark_that_is_none(capsys, tmp_path, where, value):
     content = {"stage": "step", "results": {"ours": {"windows_per_second": {"median": 50.0}}}}
-    changed(where, value)(content)
+    change(content, where, value)
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(content))
     refused(capsys, "cost", "--run", f"{path}@p3.16xlarge")
@@ -89,46 +85,35 @@ def test_a_benchmark_that_is_none(capsys, tmp_path, where, value):
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\xff", '{"a": 1}', "null"])
 def test_a_file_that_is_no_result(capsys, tmp_path, text):
-    path = tmp_path / "bench.json"
-    path.write_bytes(text.encode("latin-1"))
+    (tmp_path / "bench.json").write_bytes(text.encode("latin-1"))
     for command in ("cost", "scaling"):
-        refused(capsys, command, "--run", str(path))
+        refused(capsys, command, "--run", f"{tmp_path}/bench.json")
 
 
 PAGE = b"<html><body>Please log in</body></html>"
-MASTERS: dict[str, Any] = {
-    "a login page": lambda path: (200, PAGE),
-    "nothing": lambda path: (200, b""),
-    "other JSON": lambda path: (200, {"hello": "world"}),
-    "a list": lambda path: (200, []),
-    "null": lambda path: (200, None),
-    "an experiment of text": lambda path: (200, {"experiment": "seven", "config": {}}),
-    "an error page": lambda path: (500, PAGE),
-    "a proxy's error": lambda path: (502, PAGE),
-    "forbidden": lambda path: (403, {"error": {"code": 7, "error": "no"}}),
-    "another CSV": "allocations-csv",
-    "pools of text": "resource-pools",
-    "trials without tasks": "experiments/7/trials",
-    "times of text": "tasks/7.task",
-}
+TASK = {"startTime": "x", "taskId": "t", "taskType": "TASK_TYPE_TRIAL"}
+STARTED = {"allocationId": "a", "startTime": "noon", "taskId": "t", "state": "STATE_RUNNING"}
+MASTERS: list[tuple[str, int, Any]] = [  # what is asked for, the status, the answer
+    *[("", status, PAGE) for status in (200, 500, 502)],
+    *[("", 200, answer) for answer in (b"", {"hello": "world"}, [], None)],
+    ("", 200, {"experiment": "seven", "config": {}}),
+    ("", 403, {"error": {"code": 7, "error": "no"}}),
+    ("allocations-csv", 200, b"a,b\n1,2\n"),
+    ("resource-pools", 200, {"resourcePools": ["x"]}),
+    ("experiments/7/trials", 200, {"trials": [{"id": "x"}]}),
+    ("tasks/7.task", 200, {"task": {**TASK, "allocations": [STARTED]}}),
+]
 
 
-@pytest.mark.parametrize("name", MASTERS)
-def test_a_master_that_is_none(capsys, name):
+@pytest.mark.parametrize("path, status, said", MASTERS)
+def test_a_master_that_is_none(capsys, path, status, said):
     """A login page and a proxy in front of the master, or a program that is none."""
 
     def respond(request: Request) -> tuple[int, Any]:
-        how = MASTERS[name]
-        if callable(how):
-            return how(request.path)
-        if not request.path.endswith(how):
-            found = answer(DEFAULT, request.path, request.query)
-            return (404, {}) if found is None else (200, found)
-        task = {"allocationId": "a", "startTime": "noon", "taskId": "t", "state": "STATE_RUNNING"}
-        facts = {"startTime": "x", "taskId": "t", "taskType": "TASK_TYPE_TRIAL"}
-        given = {"tasks/7.task": {"task": {"allocations": [task], **facts}}}
-        given |= {"allocations-csv": b"a,b\n1,2\n"}
-        return 200, given.get(how, {"trials": [{"id": "x"}], "resourcePools": ["x"]})
+        if request.path.endswith(path):
+            return status, said
+        found = answer(DEFAULT, request.path, request.query)
+        return (404, {}) if found is None else (200, found)
 
     with AnswerServer(respond) as master:
         refused(capsys, "cost", "--experiment", "7", "--master", master.url)
