@@ -102,28 +102,15 @@ class Trial:
 
     def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
         """The environment that the master gives a container, and ports that are free here."""
-        given = {
-            "MASTER": master.url,
-            "CLUSTER_ID": "cluster",
-            "AGENT_ID": "agent",
-            "CONTAINER_ID": "container",
-            "TASK_ID": "1.task",
-            "TASK_TYPE": "TRIAL",
-            "ALLOCATION_ID": f"1.{uuid.uuid4()}.1",
-            "SESSION_TOKEN": TOKEN,
-            "USER": "determined",
-            "RESOURCES_ID": "0",
-            "RESOURCES_TYPE": "docker-container",
-            "SLOT_IDS": json.dumps(list(range(master.slots[0]))),
-            "EXPERIMENT_ID": "7",
-            "TRIAL_ID": "11",
-            "TRIAL_RUN_ID": "1",
-            "TRIAL_SEED": "1234",
-            "STEPS_COMPLETED": str(steps),
-            "HPARAMS": json.dumps(self.config["hyperparameters"]),
-            "EXPERIMENT_CONFIG": json.dumps(self.config),
-            "PYTHON_EXECUTABLE": self.python,
-        }
+        names = "CLUSTER_ID=c AGENT_ID=a CONTAINER_ID=c TASK_ID=1.task TASK_TYPE=TRIAL"
+        names += " USER=determined RESOURCES_ID=0 RESOURCES_TYPE=docker-container"
+        names += " EXPERIMENT_ID=7 TRIAL_ID=11 TRIAL_RUN_ID=1 TRIAL_SEED=1234"
+        given = dict(name.split("=") for name in names.split())
+        given |= {"MASTER": master.url, "SESSION_TOKEN": TOKEN, "PYTHON_EXECUTABLE": self.python}
+        given |= {"ALLOCATION_ID": f"1.{uuid.uuid4()}.1", "STEPS_COMPLETED": str(steps)}
+        given["SLOT_IDS"] = json.dumps(list(range(master.slots[0])))
+        given["HPARAMS"] = json.dumps(self.config["hyperparameters"])
+        given["EXPERIMENT_CONFIG"] = json.dumps(self.config)
         return {
             **{f"DET_{name}": value for name, value in given.items()},
             **{name: str(free_port()) for name in PORTS},

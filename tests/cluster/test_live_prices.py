@@ -102,7 +102,8 @@ def test_a_region_without_the_type(monkeypatch, moto):
 def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked, said):
     with ec2_error(status, code) as ec2, price_list("25.5") as pricing:
         known, notes = ask(monkeypatch, ec2.url, pricing.url)
-        assert len(ec2.asked) == asked and len(notes) == 1 and f"{said} ({code})" in notes[0]
+        assert len(ec2.asked) == asked and len(notes) == 1
+        assert said in notes[0] and f" ({code}); " in notes[0]
         assert notes[0].startswith("--live: spot price history: ")
         assert notes[0].endswith("the file's prices stand")
         price = known["p3.16xlarge"]

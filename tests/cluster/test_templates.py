@@ -3,13 +3,13 @@
 import importlib.util
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster import masterconf
+from tests.cluster.planted import filled
 from tests.conftest import ROOT
 
 CLUSTER = ROOT / "cluster"
@@ -23,27 +23,14 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def pools() -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Name, GPUs of a machine, and provider, of every GPU pool that ships."""
-    for path in MASTERS:
-        for pool in load(path)["resource_pools"]:
-            provider = pool.get("provider", {})
-            kind = provider.get("instance_type")
-            if isinstance(kind, dict):
-                slots = kind["gpu_num"]
-            else:
-                slots = EC2_GPUS.get(kind) or DETERMINED_SLOTS.get(kind)
-            if slots:
-                yield f"{path.name}: {pool['pool_name']}", slots, provider
-
-
 def test_every_pool_has_one_machine_to_spare_and_no_more() -> None:
     """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
     widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
-    seen = {name: (provider["max_instances"], slots) for name, slots, provider in pools()}
-    assert len(seen) >= 10
-    for name, (machines, slots) in seen.items():
-        assert machines == widest // slots + 1, name
+    found = [pool for path in MASTERS for pool in masterconf.pools(filled(path)).values()]
+    provided = [pool for pool in found if pool.slots_per_agent and not pool.own]
+    assert len(provided) >= 10
+    for pool in provided:
+        assert pool.max_agents == widest // pool.slots_per_agent + 1, pool
 
 
 def stacks() -> list[pathlib.Path]:

@@ -70,34 +70,3 @@ def test_the_recorded_run_continued(capsys, shared):
     assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
     assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)
     assert row["worked h"] * 3600 == pytest.approx(61.282 + 20, abs=0.01)
-
-
-def test_the_recorded_search(capsys, shared):
-    """Four trials of experiment 37, by their recorded tasks; one ran as it was stopped."""
-    found = recorded(shared)
-    search, exchanges = found["search_registry_and_more"]["search"], found["exchanges"]
-    trial = search[17]["response"]["trial"]
-    posted = [x["request"] for x in search if x["path"].endswith("acceleratorData")]
-    data = [request["acceleratorData"] for request in posted]
-    assert len(data) == 4 and trial["state"] == "STATE_STOPPING_COMPLETED"
-    tasks = [entry["taskId"] for entry in data]
-    trials = [{**trial, "id": 56 + n, "taskId": t, "taskIds": [t]} for n, t in enumerate(tasks)]
-    page = {"trials": trials, "pagination": exchanges[107]["response"]["pagination"]}
-    experiment = {**exchanges[106]["response"]["experiment"], "id": 37}
-    changed: dict[str, Any] = {
-        "experiments__37__trials": page,
-        "experiments__37": {**exchanges[106]["response"], "experiment": experiment},
-        "checkpoints": {"checkpoints": [], "pagination": page["pagination"]},
-        "training_metrics": {"result": {"metrics": []}},
-    }
-    for n, (task, entry) in enumerate(zip(tasks, data, strict=True)):
-        held = {**exchanges[108]["response"]["task"]["allocations"][0], "taskId": task}
-        held |= {"allocationId": entry["allocationId"]}
-        held |= {"startTime": f"2026-11-20T12:{n}0:00", "endTime": f"2026-11-20T12:{n}5:00"}
-        changed[task] = {"task": {**exchanges[108]["response"]["task"], "allocations": [held]}}
-        changed[f"{task}__acceleratorData"] = {"acceleratorData": [entry]}
-    with replay(exchanges[106:114], **changed) as master:
-        (row,) = report(capsys, master, "cost", "--experiment", "37")["tables"][0]["rows"]
-    assert row["worked h"] == pytest.approx(4 * 5 / 60) and row["slots"] == 1
-    assert row["elapsed h"] == pytest.approx(35 / 60) and row["run"].endswith("(running)")
-    assert row["F1"] == pytest.approx(2.630, abs=1e-3)

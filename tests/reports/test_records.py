@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from cluster import live_prices, records
-from reports import bills
 from reports.__main__ import main
 from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 from tests.reports.conftest import refused
@@ -113,14 +112,18 @@ def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
 def test_a_search_is_the_sum_of_its_trials(capsys):
     """Two trials at once, then one alone: slots at most, rate and windows as they were."""
     trials = [
-        Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)])
-        for n, end, speed in ((0, "12:30", 50.0), (1, "13:00", 100.0))
+        Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)], state)
+        for n, end, speed, state in (
+            (0, "12:30", 50.0, "STOPPING_COMPLETED"),  # as one whose search dropped it
+            (1, "13:00", 100.0, "COMPLETED"),
+        )
     ]
     lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:00")]
     cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
     with FakeRecords(cluster) as master:
         (row,) = report(capsys, master, "cost", "--experiment", "9")["tables"][0]["rows"]
     assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")
+    assert row["run"].endswith("(running)")
     assert row["worked h"] == 1 and row["$/hour"] == pytest.approx(1.5 * SPOT_HOUR)
     each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
     assert row["windows/s"] == pytest.approx(1.5 * each)
@@ -153,21 +156,3 @@ def test_every_form_of_time_the_master_writes():
     ):
         utc = datetime.timezone.utc
         assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
-
-
-def test_stops_are_told_apart_by_what_the_records_have():
-    """A machine that ended, a checkpoint just before, another task, or none of these."""
-
-    start = pd.Timestamp("2026-11-20T00:00:00Z")
-    times = [("a.0", 0, 10), ("a.1", 11, 20), ("b.2", 21, 30), ("b.3", 31, 40), ("b.4", 41, 50)]
-    held = []
-    for name, *minutes in times:
-        span = [start + pd.Timedelta(minute, "min") for minute in minutes]
-        held.append(records.Allocation(name, *span, "p", (f"i-{name}",), 8, 1))
-    saved = tuple(held[n].end - pd.Timedelta("5s") for n in (0, 2))
-    found = records.Trial(1, "STATE_ERROR", tuple(held), saved, 1, (), {})
-    gone = found.allocations[2].end + pd.Timedelta("90s")
-    life = records.Entry("instance", 0, "i-b.2", found.allocations[0].start, gone)
-    known = records.Records((), {}, gone + pd.Timedelta("1h"), (life,))
-    kinds = [kind for kind, _ in bills.stops(found, known)]
-    assert kinds == ["paused", "continued", "reclaimed", "failed", "failed"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reports.market import CASES, Constant, Trace
 from reports.settings import Settings
-from reports.simulate import Job, running_seconds, simulate
+from reports.simulate import Job, simulate
 from tests.conftest import max_examples
 
 # The published 64-slot job on eight spot p3.16xlarge.
@@ -147,21 +147,6 @@ def test_means_are_those_of_a_simulation_written_from_the_readme(name):
             value = np.quantile(mine, share)
             below, up_to = (other < value - 1e-6).mean(), (other <= value + 1e-6).mean()
             assert below - 0.02 < share < up_to + 0.02, (column, share, value)
-
-
-def test_running_time_is_the_closed_form():
-    for market in (Constant(0.05), Constant(0.5), Constant(1.39, 600)):
-        for period in (100.0, 300.0, 2850.0):
-            job = dataclasses.replace(JOB, period_seconds=period)
-            found = simulate(job, market, 20_000, seed=2)
-            seconds, reclaims = running_seconds(job, market, np.array([period]))
-            busy = market.rate * market.wait_seconds
-            down = 25 + market.wait_seconds + job.start_seconds
-            hours = seconds + reclaims * down + job.start_seconds
-            hours = (hours + busy / (1 + busy) * market.wait_seconds) / 3600
-            for name, closed in (("hours", hours), ("reclaims", reclaims)):
-                error = found[name].std() / math.sqrt(20_000)
-                assert abs(found[name].mean() - closed[0]) < 3.5 * error
 
 
 jobs = st.builds(
