@@ -59,16 +59,12 @@ def steps_of(checkpoints: list[Any]) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def new_trial(
-    sandbox: list[str], archive: bytes, cache_dir: pathlib.Path, python: str
-) -> Callable[..., Trial]:
+def new_trial(sandbox, archive, cache_dir, python) -> Callable[..., Trial]:
     return functools.partial(Trial, sandbox, archive, cache_dir, python)
 
 
 @pytest.fixture
-def trial(
-    request: pytest.FixtureRequest, new_trial: Callable[..., Trial], tmp_path: pathlib.Path
-) -> Trial:
+def trial(request, new_trial, tmp_path) -> Trial:
     return new_trial(tmp_path, **getattr(request, "param", {}))
 
 

@@ -4,6 +4,7 @@ It is a mount namespace whose /run and /tmp are its own; its steps are those of 
 `entrypoint.sh`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -43,12 +44,10 @@ exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
 def namespace() -> list[str]:
     """A command prefix that gives a mount namespace, or nothing where none is to be had."""
     for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
-        try:
-            mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
+        mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
             subprocess.run(mount, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return prefix
+            return prefix
     return []
 
 

@@ -53,9 +53,7 @@ def text_of(case: dict[str, Any], bases: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("part", ["experiment_cases", "master_cases"])
-def test_the_real_masters_answers(
-    part: str, answers: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "check_context", lambda folder: iter(()))
     wrong = {}
     for case in answers[part]:

@@ -59,9 +59,7 @@ def _error(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def master(
-    recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> Iterator[AnswerServer]:
+def master(recorded, monkeypatch, tmp_path) -> Iterator[AnswerServer]:
     for name in ("DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_MASTER_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -160,9 +158,7 @@ def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -
         ("away", "; set DET_MASTER"),
     ],
 )
-def test_a_master_that_cannot_be_asked(
-    change: Any, words: str, recorded: Any, master: Any, ask: Ask, monkeypatch: Any
-) -> None:
+def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, monkeypatch):
     """One line, exit status 3, whatever the config."""
     if isinstance(change, dict):
         for name, value in change.items():

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import finished
-from tests.cluster.container import Trial
 
 OURS = r"^/api/v1/(allocations/|trials/34(/|$)|runs/start|checkpoints$|experiments/20/searcher/)"
 # Sent by threads, or not in the record; the last comes before or after the checkpoint, as it falls.
@@ -49,9 +48,7 @@ PERIODS = {"max_steps": 10, "reporting_period": 1, "validation_period": 2, "chec
 
 
 @pytest.mark.parametrize("trial", [PERIODS], indirect=True)
-def test_a_trial_makes_the_calls_that_were_recorded(
-    trial: Trial, exchanges: list[dict[str, Any]]
-) -> None:
+def test_a_trial_makes_the_calls_that_were_recorded(trial, exchanges):
     """The recorded run had ten times these periods; both are stopped at the second validation.
     The recorder lost its last call. Since then a trial also has its run's metadata kept, and asks
     for its best validation at the end."""

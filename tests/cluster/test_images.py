@@ -6,7 +6,6 @@ container (`determined.exec`), the launcher, the trainer.
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -54,9 +53,7 @@ FROM_HUB = {"model": "org/tiny@main", "model_config": None}
 
 
 @pytest.mark.parametrize("trial", [FROM_HUB], indirect=True)
-def test_a_restart_reads_the_commits_of_the_first_start_and_no_secret_leaves(
-    trial: Trial, real_python: str, tmp_path: Path
-) -> None:
+def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_python, tmp_path):
     """The first by a real Python. The branch moves in between: the model has another dropout."""
     trial.config.update(secrets.PLANTED)
     moved, tiny, cache = tmp_path / "moved", ROOT / "embedded" / "albert-tiny", tmp_path / "hf/hub"

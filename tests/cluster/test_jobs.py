@@ -1,7 +1,5 @@
 """Which way a metric is better; more about experiments and pools is in mistakes.yaml."""
 
-import pathlib
-
 import pytest
 
 from detalbert.training.metrics import RunMetrics
@@ -21,9 +19,7 @@ from workloads import choose
         ("single", "f1", False),
     ],
 )
-def test_which_way_a_metric_is_better(
-    name: str, metric: str, smaller: bool, tmp_path: pathlib.Path
-) -> None:
+def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     """One answer for the check, for a run whose config names no direction, and for its best."""
     config = experiment(f"{name}.yaml")
     config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.cluster.conftest import LAUNCHED, finished, steps_of
-from tests.cluster.container import Trial
 from tests.conftest import TINY_LM
 from tests.lm.test_trial import tensors
 
@@ -14,9 +13,7 @@ SHARDED = {"base": TINY_LM, "entrypoint": LAUNCHED, "layout": {"shard": 2}, "che
 
 
 @pytest.mark.parametrize("trial", [SHARDED], indirect=True)
-def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
-    trial: Trial,
-) -> None:
+def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(trial):
     """From step 4 of a run to the validation at step 6 of it, at which it is preempted."""
     trial.config["resources"] = {"slots_per_trial": 2}
     with trial.master(slots=(2,), metric="loss") as master:

@@ -1,13 +1,8 @@
-"""`--live` against AWS's own protocols on loopback: prices, and every way to get none.
-
-moto serves the EC2 spot price history; it has no price list, so a small server answers
-`GetProducts` in AWS's JSON protocol, and the error bodies of both services.
-"""
+"""`--live` against AWS's own protocols on loopback, by boto3: prices, and every way to get none."""
 
 import datetime
 import functools
 import json
-from collections.abc import Iterator
 
 import pytest
 from botocore import loaders
@@ -18,7 +13,6 @@ from cluster.prices import load_prices
 from detalbert.errors import UserError
 from reports.__main__ import main
 from tests.fakes.http import AnswerServer
-from tests.fakes.s3 import moto_server
 
 TODAY = datetime.date(2026, 10, 1)
 CLOSED = "http://127.0.0.1:9"
@@ -38,12 +32,6 @@ def credentials(monkeypatch, tmp_path):
     monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    with moto_server() as url:
-        yield url
-
-
 def product(price: str) -> str:
     """One entry of the price list; a second, free term as reservations have it."""
     paid = {"priceDimensions": {"a.b.c": {"unit": "Hrs", "pricePerUnit": {"USD": price}}}}
@@ -54,6 +42,21 @@ def product(price: str) -> str:
 def price_list(*prices: str) -> AnswerServer:
     body = {"FormatVersion": "aws_v1", "PriceList": [product(price) for price in prices]}
     return AnswerServer(lambda _: (200, body))
+
+
+HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
+<DescribeSpotPriceHistoryResponse><requestId>1</requestId><spotPriceHistorySet>{}
+</spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
+
+
+def moment(instance: str, zone: str, hour: int, price: float) -> str:
+    facts = {"instanceType": instance, "availabilityZone": f"us-east-1{zone}", "spotPrice": price}
+    facts |= {"timestamp": f"2026-09-01T{hour:02}:00:00.000Z", "productDescription": "Linux/UNIX"}
+    return f"<item>{''.join(f'<{key}>{fact}</{key}>' for key, fact in facts.items())}</item>"
+
+
+def history(*moments: str) -> AnswerServer:
+    return AnswerServer(lambda _: (200, HISTORY.format("".join(moments)).encode()))
 
 
 def ec2_error(status: int, code: str) -> AnswerServer:
@@ -69,22 +72,21 @@ def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: 
     return refresh(load_prices(), list(names or ["p3.16xlarge"]), region, TODAY, must)
 
 
-def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch, moto):
-    with price_list("25.5000000000") as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "us-west-2", "p5.48xlarge")
+def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
+    zones = {"a": 9, "b": 7, "c": 8.5}.items()
+    told = [moment("p5.48xlarge", zone, 1, price) for zone, price in zones]
+    with history(*told) as ec2, price_list("25.5000000000") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-west-2", "p5.48xlarge")
     price = known["p5.48xlarge"]
-    assert notes == [] and price.spot == 0.00001 and price.on_demand == 25.5  # moto's, ours
+    assert notes == [] and price.spot_range() == (7, 8.5, 9) and price.on_demand == 25.5
     assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
     (asked,) = pricing.asked
     assert asked.headers.get("X-Amz-Target") == "AWSPriceListService.GetProducts"
     wanted = {entry["Field"]: entry["Value"] for entry in json.loads(asked.body)["Filters"]}
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
     assert known["g5.xlarge"].spot_origin == "file"  # not asked for
-
-
-def test_a_region_without_the_type(monkeypatch, moto):
-    with price_list() as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "eu-south-1", "p5.48xlarge")
+    with history() as ec2, price_list() as pricing:  # a region without the type
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "eu-south-1", "p5.48xlarge")
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
@@ -115,10 +117,11 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked,
         assert said in str(caught.value) and not pricing.asked
 
 
-def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
+def test_wrong_credentials_at_the_price_list(monkeypatch):
     body = {"__type": "UnrecognizedClientException", "message": "The security token is invalid."}
-    with AnswerServer(lambda _: (400, body)) as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "us-east-1", "p5.48xlarge", "g5.xlarge")
+    with history() as ec2, AnswerServer(lambda _: (400, body)) as pricing:
+        two = "p5.48xlarge", "g5.xlarge"
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", *two)
     assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
     assert any("AWS refused the credentials" in n for n in notes)
     assert known["p5.48xlarge"].on_demand_origin == "file"
@@ -138,21 +141,6 @@ def test_no_network_and_no_credentials(monkeypatch, capsys):
     assert known == load_prices() and all("no AWS credentials found" in note for note in notes)
 
 
-HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
-<DescribeSpotPriceHistoryResponse><requestId>1</requestId><spotPriceHistorySet>{}
-</spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
-
-
-def moment(instance: str, zone: str, hour: int, price: float) -> str:
-    facts = {"instanceType": instance, "availabilityZone": f"us-east-1{zone}", "spotPrice": price}
-    facts |= {"timestamp": f"2026-09-01T{hour:02}:00:00.000Z", "productDescription": "Linux/UNIX"}
-    return f"<item>{''.join(f'<{key}>{fact}</{key}>' for key, fact in facts.items())}</item>"
-
-
-def history(*moments: str) -> AnswerServer:
-    return AnswerServer(lambda _: (200, HISTORY.format("".join(moments)).encode()))
-
-
 def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     since, until = (datetime.datetime(2026, 9, d, tzinfo=datetime.timezone.utc) for d in (1, 2))
     rows = [("a", 8, 7.5), ("b", 2, 9.0), ("c", 2, 10.0), ("a", 0, 8.0), ("b", 12, 7.0)]
@@ -166,11 +154,3 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     assert list(series) == [8.0, 9.0, 9.0, 7.5]
     assert found["g5.xlarge"].empty
     assert "StartTime=2026-09-01" in asked and "EndTime=2026-09-02" in asked
-
-
-def test_the_range_of_today_is_that_of_the_zones(monkeypatch):
-    zones = {"a": 9, "b": 7, "c": 8.5}.items()
-    told = [moment("p4d.24xlarge", zone, 1, price) for zone, price in zones]
-    with history(*told) as ec2, price_list("22.5") as pricing:
-        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", "p4d.24xlarge")
-    assert known["p4d.24xlarge"].spot_range() == (7, 8.5, 9) and notes == []

@@ -1,11 +1,9 @@
 """Code in a stored checkpoint: a trial refuses it, in one line, and runs none of it."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.container import Trial
 from tests.fakes.no_models import plant
 from tests.fakes.runs import newest
 
@@ -16,9 +14,7 @@ UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 @pytest.mark.parametrize(
     ("name", "steps", "number"), [("trial_state.pkl", 12, "11"), ("state_dict.pth", 0, "12")]
 )
-def test_code_in_a_stored_checkpoint_is_refused(
-    name: str, steps: int, number: str, finished: Path, trial: Trial, tmp_path: Path
-) -> None:
+def test_code_in_a_stored_checkpoint_is_refused(name, steps, number, finished, trial, tmp_path):
     """Where torch unpickles anything, too."""
     kept, touched = trial.storage / UUID, tmp_path / "touched"
     shutil.copytree(newest(finished / "out"), kept)

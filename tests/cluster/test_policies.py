@@ -112,9 +112,7 @@ def refusal(url: str) -> str:
     return f"{FAILED}{error.value}"
 
 
-def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(caplog):
     """The lines are the watcher's own."""
     watcher = spot.SpotWatcher(lambda notice: None, lambda: None)
     answers = {spot.RECOMMENDATION: f"{spot.RECOMMENDATION} {{}}", spot.NOTICE: None}

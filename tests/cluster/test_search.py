@@ -33,9 +33,7 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
     assert len(said) == 1 and "after step 8 (STATE_STOPPING_COMPLETED)" in said[0]
 
 
-def test_a_search_whose_master_does_not_answer_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
     stops: list[bool] = []
     context: Any = SimpleNamespace(distributed=alone, set_stop_requested=stops.append)

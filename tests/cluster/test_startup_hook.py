@@ -3,6 +3,7 @@
 The packages are empty: what is tested is which of them pip is asked for, and what it leaves alone.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -60,11 +61,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def bare(once: Once) -> pathlib.Path:
     """A virtual environment with pip and nothing else."""
-
-    def fill(folder: pathlib.Path) -> None:
-        venv.create(folder / "venv", with_pip=True, symlinks=True)
-
-    return once("bare", fill) / "venv"
+    make = functools.partial(venv.create, with_pip=True, symlinks=True, clear=True)
+    return once("bare", lambda folder: make(folder / "venv")) / "venv"
 
 
 def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
@@ -110,9 +108,7 @@ class Image:
         return versions_in(self.site)
 
     def hook(self, wheels: Any, *command: str, **env: str) -> subprocess.CompletedProcess:
-        """Run the hook as `bash startup-hook.sh`, with `wheels` as all that pip can reach."""
-        pip = {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
-        return run_hook(self.python, *command, **pip, **env)
+        return hook(self.python, wheels, *command, **env)
 
 
 def versions_in(site: pathlib.Path) -> dict[str, str]:
@@ -122,10 +118,11 @@ def versions_in(site: pathlib.Path) -> dict[str, str]:
     return {name.replace("_", "-"): version for name, version in pairs}
 
 
-def run_hook(python: Any, *command: str, **settings: str) -> subprocess.CompletedProcess:
-    """Run the hook with `python` as the task's, and these settings of pip alone."""
+def hook(python: Any, wheels: Any, *command: str, **more: str) -> subprocess.CompletedProcess:
+    """Run the hook with `python` as the task's and `wheels` as all that pip can reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    env.update(DET_PYTHON_EXECUTABLE=str(python), PIP_NO_INDEX="1", **settings)
+    env |= {"DET_PYTHON_EXECUTABLE": str(python), "PIP_FIND_LINKS": str(wheels)}
+    env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", **more}
     command = command or ("bash", "startup-hook.sh")
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
 
@@ -156,7 +153,8 @@ def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) 
     shutil.rmtree(built.site / "pip")  # whoever calls pip, or its packaging, fails
     shutil.copytree(pathlib.Path(packaging.__file__).parent, tmp_path / "with" / "packaging")
     (built.site / "packaging.pth").write_text(str(tmp_path / "with"))
-    for done in (built.hook(tmp_path / "no-such-folder"), run_hook(sys.executable)):
+    for python in (built.python, sys.executable):
+        done = hook(python, tmp_path / "no-such-folder")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert built.versions() == before
 
@@ -176,9 +174,7 @@ def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pat
     assert f" tqdm-{TESTED['tqdm']}" in took and "torch-2" not in took
 
 
-def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(
-    image: Any, tmp_path: pathlib.Path
-) -> None:
+def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(image, tmp_path):
     """An older Python, for which the tested versions are not there."""
     offered = index(tmp_path / "old", IMAGE, {"torch": "2.13.0", "numpy": "2.4.6"})
     built = image(without=("tqdm", "torch-optimizer"))
@@ -191,9 +187,7 @@ def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(
     assert not actions(done.stdout) and "Successfully installed" in took
 
 
-def test_a_torch_out_of_range_is_refused_once_not_replaced(
-    image: Any, wheels: pathlib.Path
-) -> None:
+def test_a_torch_out_of_range_is_refused_once_not_replaced(image, wheels):
     built = image()
     # The first is that of Determined 0.38.1's own image.
     for torch in ("2.3.0a0+40ec155e58.nv24.3", "2.4.0", "2.15.0"):
@@ -207,9 +201,7 @@ def test_a_torch_out_of_range_is_refused_once_not_replaced(
         assert built.versions()["torch"] == torch
 
 
-def test_an_externally_managed_python_with_torch_alone(
-    image: Any, wheels: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
     """The configs' variable lets the container install the harness; the hook does the rest."""
     built = image(without=IMAGE.keys() - {"torch"}, managed=True)
     user = {"PYTHONUSERBASE": str(tmp_path / "user")}
@@ -239,5 +231,5 @@ def test_a_failure_ends_the_container_that_sources_it(image: Any, tmp_path: path
     assert failed.returncode != 0 and "next" not in failed.stdout
     assert "startup-hook.sh: unavailable: could not install tqdm>=4.66" in failed.stderr
     assert not actions(failed.stderr)  # another try may find the index up
-    done = run_hook(sys.executable, *sourced)
+    done = hook(sys.executable, tmp_path, *sourced)
     assert (done.returncode, done.stdout) == (0, "next\n"), done.stderr

@@ -3,7 +3,6 @@ the lines of the log with their levels, the resolved config."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -110,9 +109,7 @@ def test_a_continued_experiment_says_its_new_values(ran: Ran, branch: Trial) -> 
 
 
 @pytest.mark.parametrize("trial", [{"max_steps": 3, "validation_period": 5}], indirect=True)
-def test_a_master_that_is_slow_and_keeps_no_metadata(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_master_that_is_slow_and_keeps_no_metadata(trial, monkeypatch):
     """Determined's thread reports the validation to the master, on a real one after the request for
     the best validation: the line was missing."""
     refused = 500, {"message": "no metadata here"}
@@ -132,9 +129,7 @@ def test_a_master_that_is_slow_and_keeps_no_metadata(
 
 @pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED}], indirect=True)
 @pytest.mark.parametrize("launched", ["a wrong key", "no such file"])
-def test_a_mistake_is_an_error_that_the_policies_know(
-    trial: Trial, launched: str, shared: Path
-) -> None:
+def test_a_mistake_is_an_error_that_the_policies_know(trial, launched, shared):
     """In the config's own sections: one line of the hook, before torchrun is there."""
     if launched == "a wrong key":
         trial.config["hyperparameters"]["optimizer"] = "sgdd"

@@ -19,10 +19,9 @@ Handler = Callable[..., Answer]
 
 
 class FakeMaster(FakeServer):
-    """Serves one trial and remembers what it reported.
+    """Serves one trial with this `context` (a gzipped tar archive) and remembers what it reported.
 
     Args:
-        context: the experiment's files as a gzipped tar archive, as the master keeps them.
         slots: of each container of the allocation, all of them on loopback.
         preempt_at: (state, n): preempt when the trial enters this state for the n-th time, or
             reports "progress" that often, and let it go on only after it was told.
@@ -40,11 +39,8 @@ class FakeMaster(FakeServer):
         dropped_at: int | None = None,
         metric: str = "f1",
     ) -> None:
-        self.context = context
-        self.metric = metric
-        self.slots = slots
-        self.preempt_at = preempt_at
-        self.dropped_at = dropped_at
+        self.context, self.metric, self.slots = context, metric, slots
+        self.preempt_at, self.dropped_at = preempt_at, dropped_at
         self.asked_since = 0  # for its state, after that step
         self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
         self.calls: list[str] = []  # "METHOD path" of every request
@@ -212,11 +208,7 @@ _ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_TRIAL}/metrics", FakeMaster.take_metrics),
     ("POST", f"{_TRIAL}/progress", FakeMaster.take_progress),
     ("POST", f"{_API}/checkpoints", FakeMaster.take_checkpoint),
-    (
-        "GET",
-        f"{_API}/experiments/{_ID}/searcher/best_searcher_validation_metric",
-        FakeMaster.best_validation,
-    ),
+    ("GET", f"{_API}/experiments/{_ID}/searcher/.*", FakeMaster.best_validation),
     ("GET", f"{_ALLOCATION}/signals/preemption", FakeMaster.wait_for_preemption),
     ("POST", f"{_ALLOCATION}/signals/ack_preemption", FakeMaster.acknowledge),
     ("POST", f"{_ALLOCATION}/signals/pending_preemption", FakeMaster.announce_preemption),
