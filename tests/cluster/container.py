@@ -85,19 +85,22 @@ class Trial:
         return FakeMaster(self.archive, **options)
 
     def run(
-        self, master: FakeMaster, checkpoint: str | None = None, steps: int = 0, **env: str
+        self,
+        master: FakeMaster,
+        checkpoint: str | None = None,
+        steps: int = 0,
+        fails: bool = False,
+        **env: str,
     ) -> subprocess.CompletedProcess:
-        """One allocation of one container, from its entry point to its end."""
+        """One allocation of one container, from its entry point to its end; whether it `fails`."""
         task = self._task(master, steps)
         if checkpoint:
             task["DET_LATEST_CHECKPOINT"] = checkpoint
-        return subprocess.run(
-            [*self.sandbox, "bash", "-c", CONTAINER],
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            env={**os.environ, **task, **env},
-        )
+        command, env = [*self.sandbox, "bash", "-c", CONTAINER], {**os.environ, **task, **env}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=env)
+        assert bool(done.returncode) == fails, done.stdout[-2000:] + done.stderr[-4000:]
+        assert fails or master.unknown == []
+        return done
 
     def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
         """The environment that the master gives a container, and ports that are free here."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import finished
-
 OURS = r"^/api/v1/(allocations/|trials/34(/|$)|runs/start|checkpoints$|experiments/20/searcher/)"
 # Sent by threads, or not in the record; the last comes before or after the checkpoint, as it falls.
 LEFT_OUT = ("metrics", "task/logs", "context_directory", "ack_preemption")
@@ -55,7 +53,7 @@ def test_a_trial_makes_the_calls_that_were_recorded(trial, exchanges):
     starts = [n for n, x in enumerate(exchanges) if x["path"].endswith("acceleratorData")]
     first, second = (exchanges[a:b] for a, b in zip(starts[:2], starts[1:3], strict=True))
     with trial.master(preempt_at=("validating", 2)) as master:
-        finished(trial.run(master), master)
+        trial.run(master)
         stopped = master.checkpoints[-1]
         assert stopped.metadata["steps_completed"] == 4
         *made, best = calls_of(master.heard)
@@ -65,7 +63,7 @@ def test_a_trial_makes_the_calls_that_were_recorded(trial, exchanges):
         master.heard.clear()
         master.preempt_at = None
         master.preempt.clear()
-        finished(trial.run(master, checkpoint=stopped.uuid, steps=4), master)
+        trial.run(master, checkpoint=stopped.uuid, steps=4)
         *made, last, best = calls_of(master.heard)
         assert [x for x in made if x not in KEEPS] == calls_of(map(asked, second))
         assert (last, best) == ("POST /checkpoints", "GET /trials")

@@ -62,17 +62,6 @@ def test_start_and_price() -> None:
         assert Start.of(config, its).describe(load_prices()).endswith(words)
 
 
-def test_image() -> None:
-    cpu = pool(slots_per_agent=0, gpu=None)
-    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
-    assert (image_of(both, pool()), image_of(both, cpu)) == ("g", "c")
-    assert image_of({"environment": {"image": "all"}}, pool()) == "all"
-    assert image_of({"environment": {"image": {"gpu": "old"}}}, pool()) == "old"
-    assert image_of({}, pool()) == "image:1"
-    assert image_of({"environment": {"image": {"cpu": "c"}}}, pool(image=None)) is None
-    assert said({}, pool(image=None), images_known=False) == []
-
-
 def test_templates() -> None:
     paths = [("a", "x"), ("b", "x"), ("b", "y")]
     mounts = [{"host_path": f"/{host}", "container_path": name} for host, name in paths]
@@ -103,17 +92,12 @@ def test_templates() -> None:
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
 
 
-def test_pools() -> None:
-    slots = machines.DETERMINED_SLOTS
-    assert (slots["p3.16xlarge"], slots["p4d.24xlarge"], slots["m5.large"]) == (8, 8, 0)
-    assert not set(slots) & set(machines.EC2_GPUS)
-    kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
-    gcp = {"type": "gcp", "instance_type": {**kind, "preemptible": True}, "max_instances": 3}
-    plain = {"pool_name": "b", "task_container_defaults": {"image": "own"}}
-    config = {"resource_pools": [{"pool_name": "p", "provider": gcp}, plain]}
-    config |= {"task_container_defaults": {"image": "all"}, "launch_error": False}
-    found = cluster_of(config)
-    (pool, other) = found.pools["p"], found.pools["b"]
-    assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
-    assert pool.instance == "g2-standard-96 with 8 L4"
-    assert (pool.image, other.image, found.launch_error) == ("all", "own", False)
+def test_the_image_of_a_pool_and_slots() -> None:
+    pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
+    config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
+    found = cluster_of({**config, "launch_error": False})
+    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
+    assert not found.launch_error and found.default == "default"
+    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
+    assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
+    assert not set(machines.DETERMINED_SLOTS) & set(machines.EC2_GPUS)

@@ -12,7 +12,7 @@ import torch
 from determined.common import v1file_utils
 
 from detalbert.settings.experiment import masked
-from tests.cluster.conftest import Ran, finished, steps_of, uploaded
+from tests.cluster.conftest import Ran, steps_of, uploaded
 from tests.cluster.container import Trial
 from tests.conftest import ROOT
 from tests.fakes import secrets
@@ -65,7 +65,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     fork, trial.python = trial.python, real_python
     with trial.master() as master:
         first = trial.run(master, HF_HOME=str(cache.parent))
-        finished(first, master)
         assert master.metadata["commits"] == {"models/org/tiny@main": commit}
         validations = master.reports("validation")
         assert {"exact", "f1", "loss", "best_f1"} <= set(validations[0]["metrics"])
@@ -76,7 +75,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
         trial.python = fork
         trial.config["entrypoint"] = f"python3 {tmp_path}/elsewhere.py"
         second = trial.run(master, checkpoint=half.uuid, steps=8)
-        finished(second, master)
     again, saved = trial.weights(master.checkpoints[-1]), trial.storage / half.uuid
     assert master.checkpoints[-1].metadata["steps_completed"] == 12
     assert all(torch.equal(again[name], value) for name, value in whole.items())
@@ -97,7 +95,6 @@ def test_a_warm_start_takes_the_weights_alone(ran: Ran, branch: Trial) -> None:
     with branch.master() as master:
         # Determined gives it the checkpoint of trial 11, and step 0
         done = branch.run(master, checkpoint=source.uuid, DET_TRIAL_ID="12")
-        finished(done, master)
     assert done.stderr.count("another trial's weights; optimizer and schedule begin anew") == 1
     before, *_, after = master.reports("validation")
     assert (before["steps"], after["steps"]) == (0, 60)
@@ -129,7 +126,6 @@ def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial: 
         master.pending_faults, master.on_training = [500], announce
         service.rebalance = '{"noticeTime": "2026-01-01T00:00:00Z"}'
         done = trial.run(master, AWS_EC2_METADATA_SERVICE_ENDPOINT=service.url)
-        finished(done, master)
     assert master.pending == 1 and master.acknowledged == 1 and master.pending_faults == []
     early, last = steps_of(master.checkpoints)
     assert early % 5 == 0 and early < last < 5000

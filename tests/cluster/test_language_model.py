@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.cluster.conftest import LAUNCHED, finished, steps_of
+from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.conftest import TINY_LM
 from tests.lm.test_trial import tensors
 
@@ -18,7 +18,6 @@ def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
     trial.config["resources"] = {"slots_per_trial": 2}
     with trial.master(slots=(2,), metric="loss") as master:
         done = trial.run(master)
-        finished(done, master)
     assert f"checkpoint at step 12: {master.checkpoints[-1].uuid}\n" in done.stderr
     validations = master.reports("validation")
     assert [report["steps"] for report in validations] == [6, 12]
@@ -36,7 +35,7 @@ def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
     assert json.loads((whole / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 
     with trial.master(slots=(2,), metric="loss", preempt_at=("validating", 1)) as again:
-        finished(trial.run(again, checkpoint=begun.uuid, steps=4), again)
+        trial.run(again, checkpoint=begun.uuid, steps=4)
     assert steps_of(again.checkpoints) == [6] and again.acknowledged == 1
     mine = tensors(trial.storage / again.checkpoints[0].uuid)
     its = tensors(trial.storage / sixth.uuid)

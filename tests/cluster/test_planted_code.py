@@ -22,7 +22,7 @@ def test_code_in_a_stored_checkpoint_is_refused(name, steps, number, finished, t
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
     given = {"DET_TRIAL_ID": number, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     with trial.master() as master:
-        done = trial.run(master, checkpoint=UUID, steps=steps, **given)
+        done = trial.run(master, UUID, steps, fails=True, **given)
     said = {line for line in done.stderr.splitlines() if "train.py: error: " in line}
     assert done.returncode == 2 and len(said) == 1, done.stderr
     assert "not the tensors and numbers it should hold" in said.pop()

@@ -7,7 +7,7 @@ import determined
 import pytest
 
 from detalbert.training.search import UntilDropped
-from tests.cluster.conftest import LAUNCHED, finished, steps_of
+from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.cluster.container import Trial
 from tests.fakes.master import TOKEN, FakeMaster
 
@@ -21,7 +21,6 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
     trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)
     with trial.master(slots=(2,), dropped_at=6) as master:
         done = trial.run(master)
-        finished(done, master)
     assert [report["steps"] for report in master.reports("training")] == [5, 6, 8]
     assert [report["steps"] for report in master.reports("validation")] == [6]
     assert steps_of(master.checkpoints)[-1] == 8

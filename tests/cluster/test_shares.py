@@ -15,7 +15,7 @@ from detalbert.engine.batches import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.shares import Asked, _Job
 from detalbert.training.checkpoints import write_manifest
-from tests.cluster.conftest import finished, steps_of
+from tests.cluster.conftest import steps_of
 from tests.cluster.container import Trial
 from tests.cluster.test_configs import load
 
@@ -44,13 +44,12 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_p
     trial.config = {**load("predict.yaml"), "checkpoint_storage": storage, "hyperparameters": {}}
     trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
-        finished(trial.run(master), master)
+        trial.run(master)
     (cut,), (steps,) = master.checkpoints, steps_of(master.checkpoints)
     assert master.acknowledged == 1
     assert 0 < len(list((trial.storage / cut.uuid).glob("part-*.json"))) == steps < PARTS
     with trial.master(slots=(2,)) as master:
         done = trial.run(master, checkpoint=cut.uuid, steps=steps)
-        finished(done, master)
     assert f"{steps} of {PARTS} parts are answered already" in done.stdout
     assert steps_of(master.checkpoints) == [PARTS, PARTS + 1] and master.acknowledged == 0
     newest = master.checkpoints[-1]

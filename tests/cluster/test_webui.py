@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.cluster.conftest import LAUNCHED, Ran, finished, steps_of
+from tests.cluster.conftest import LAUNCHED, Ran, steps_of
 from tests.cluster.container import Trial
 from tests.fakes.master import FakeMaster
 
@@ -60,7 +60,6 @@ def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran: Ran, bran
     """Stopped at the first validation, so after step 21; the metadata is set once, at the start."""
     with branch.master(preempt_at=("training", 3)) as master:
         done = branch.run(master)
-        finished(done, master)
         stopped = master.checkpoints[-1]
         steps = stopped.metadata["steps_completed"]
         assert 20 < steps < 30 and master.acknowledged == 1  # a busy machine takes some more
@@ -73,7 +72,6 @@ def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran: Ran, bran
         master.preempt.clear()
         before = len(master.metrics)
         done = branch.run(master, checkpoint=stopped.uuid, steps=steps)
-        finished(done, master)
     assert len(master.kept) == 1
     lines = ours(done.stderr)
     assert set(levels(lines)) == {"INFO"} and "INFO: loading data and model" in lines
@@ -103,7 +101,7 @@ def test_a_continued_experiment_says_its_new_values(ran: Ran, branch: Trial) -> 
     with branch.master() as master:
         master.metadata = {**ran.master.metadata, "notes": "of somebody else"}
         last = ran.master.checkpoints[-1]
-        finished(branch.run(master, checkpoint=last.uuid, steps=60), master)
+        branch.run(master, checkpoint=last.uuid, steps=60)
     assert [kept["resolved"]["steps"] for kept in (*ran.master.kept, *master.kept)] == [60, 64]
     assert master.metadata["notes"] == "of somebody else"
 
@@ -118,7 +116,6 @@ def test_a_master_that_is_slow_and_keeps_no_metadata(trial, monkeypatch):
     with trial.master() as master:
         master.slow = 1.0
         done = trial.run(master)
-        finished(done, master)
     (validation,) = master.reports("validation")
     assert validation["steps"] == 3
     assert validation["metrics"].keys() == VALIDATION | {"best_exact", "batches"}
@@ -136,8 +133,8 @@ def test_a_mistake_is_an_error_that_the_policies_know(trial, launched, shared):
     else:
         trial.config["data"]["train"] = "/nowhere/train.json"
     with trial.master(slots=(2,)) as master:
-        done = trial.run(master)
-    assert done.returncode not in (0, None) and master.metrics == master.checkpoints == []
+        done = trial.run(master, fails=True)
+    assert master.metrics == master.checkpoints == []
     lines = done.stderr.splitlines()
     said = [line for line in lines if "train.py: error: " in line]
     assert said and set(levels(said)) == {"ERROR"}

@@ -109,11 +109,7 @@ def test_a_terminal_of_80_columns_is_enough(capsys, monkeypatch, command, words)
         assert max(map(len, lines)) <= 60 and "(2 columns more: --wide)" in lines
 
 
-def test_wrong_input_is_one_line(capsys, tmp_path):
-    said = refused(capsys, "cost", "--run", benchmark(tmp_path / "no.json", None))
-    assert "results.ours.windows_per_second.median: no number there" in said
-    wide = benchmark(tmp_path / "wide.json", 2.0, slots=60)
-    assert "60 slots do not fill" in refused(capsys, "cost", "--run", f"{wide}@p3.16xlarge")
+def test_a_wrong_price_file_leaves_no_page(capsys, tmp_path):
     prices, page = yaml.safe_load(PRICE_FILE.read_text()), tmp_path / "page.html"
     prices["instances"]["p3.16xlarge"]["on_demand"] = -24.48
     (tmp_path / "prices.yaml").write_text(yaml.safe_dump(prices))

@@ -12,16 +12,11 @@ from tests.reports.conftest import refused
 from tests.reports.test_cost import TODAY, benchmark, rows
 
 
-@pytest.fixture(scope="module")
-def run_folder(finished):
-    """What the real entry point leaves behind."""
-    return finished / "out"
-
-
-def test_a_real_local_run_is_priced(capsys, run_folder):
+def test_a_real_local_run_is_priced(capsys, finished):
     """Validation and start-up are in it: the file's training seconds are a part of the hours."""
-    metrics = json.loads((run_folder / "metrics.json").read_text())
-    (row,) = rows(capsys, "cost", "--run", f"{run_folder}@p3.2xlarge:spot")
+    folder = finished / "out"  # what the real entry point leaves behind
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (row,) = rows(capsys, "cost", "--run", f"{folder}@p3.2xlarge:spot")
     speed = metrics["throughput"]
     seconds = speed["training_seconds"] + sum(speed["checkpoint_seconds"])
     assert seconds < row["worked h"] * 3600 < seconds + 120
@@ -29,18 +24,17 @@ def test_a_real_local_run_is_priced(capsys, run_folder):
     assert row["on demand"] == pytest.approx(row["worked h"] * 3.06)
     assert row["windows/s"] == pytest.approx(speed["examples_per_second"])
     assert (row["EM"], row["F1"]) == (metrics["best"]["exact"], metrics["best"]["f1"])
-    (free,) = rows(capsys, "cost", "--run", str(run_folder))
+    (free,) = rows(capsys, "cost", "--run", str(folder))
     assert free["cost"] is None and free["worked h"] == row["worked h"]
-    both = rows(capsys, "cost", "--published", "--run", str(run_folder))
+    both = rows(capsys, "cost", "--published", "--run", str(folder))
     assert both[3]["run"].endswith(" *") and both[3]["faster"] is None  # 1475x and 100 % before
 
 
 def local_run(folder: pathlib.Path) -> pathlib.Path:
     """Two starts, of 130 and 235 s; 120 steps of 8 windows."""
     spans = ("24T10:00:00", "24T10:02:10"), ("24T23:58:00", "25T00:01:55")
-    starts = [
-        {"start": f"2026-11-{a}.000+00:00", "end": f"2026-11-{b}.000+00:00"} for a, b in spans
-    ]
+    times = [[f"2026-11-{moment}.000+00:00" for moment in span] for span in spans]
+    starts = [{"start": start, "end": end} for start, end in times]
     throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480}
     throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1, 2], "starts": starts}
     content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": throughput}

@@ -22,9 +22,13 @@ FEW = "--runs 300 --today 2026-10-01 --hourly 0.05 --wait-seconds 120".split()
 FEW += "--pool p3.2xlarge p3.16xlarge --slots 1 8 64".split()
 
 
-def planned(capsys, *arguments: str) -> dict:
-    assert main(["plan", *FEW, *arguments, "--json"]) == 0
+def plan(capsys, *arguments: str) -> dict:
+    assert main(["plan", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def planned(capsys, *arguments: str) -> dict:
+    return plan(capsys, *FEW, *arguments)
 
 
 def all_options(report: dict) -> list:
@@ -47,8 +51,7 @@ def test_every_pool_and_slot_count_that_fit_are_planned(capsys):
 
 
 def test_today_s_families_are_planned_by_default(capsys):
-    assert main(["plan", "--runs", "10", "--slots", "8", "--today", "2026-10-01", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = plan(capsys, *"--runs 10 --slots 8 --today 2026-10-01".split())
     families = {r["hardware"].split(" x ")[1].split(".")[0] for r in all_options(report)}
     assert {"p4d", "p4de", "p5", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e"} <= families
     assert not {"p3", "p3dn"} & families
@@ -93,9 +96,8 @@ def test_faster_gpus_are_marked_as_modelled():
 
 def test_tokens_are_planned_like_the_windows_that_hold_them(capsys):
     windows = planned(capsys, "--windows", "100000", "--throughput", "8=10@p3.16xlarge")
-    tokens = planned(
-        capsys, "--tokens", "38400000", "--throughput", "8=3840@p3.16xlarge", "--batch", "18432"
-    )
+    work = "--tokens 38400000 --throughput 8=3840@p3.16xlarge --batch 18432"
+    tokens = planned(capsys, *work.split())
     assert tokens["title"] == "What 38,400,000 tokens would take and cost"
     pick = ("hardware", "hours", "cost", "cost high", "minutes")
     eight = [[r[k] for k in pick] for r in all_options(windows) if r["slots"] == 8]
@@ -111,8 +113,7 @@ def test_a_trace_is_planned(capsys, tmp_path):
     rows = "".join(f"{hour},64\n{hour + 0.5},0\n" for hour in range(0, 100, 2))
     trace.write_text("hours,machines\n" + rows + "100,0\n")
     arguments = [text for text in FEW if text not in ("--hourly", "0.05", "--wait-seconds", "120")]
-    assert main(["plan", *arguments, "--trace", str(trace), "--json"]) == 0
-    rows = all_options(json.loads(capsys.readouterr().out))
+    rows = all_options(plan(capsys, *arguments, "--trace", str(trace)))
     spot = next(r for r in rows if r["hardware"] == "8 x p3.16xlarge" and r["market"] == "spot")
     assert spot["waiting h"] > 1 and spot["hours"] > 0.8 + spot["waiting h"]
     trace.write_text("hours,machines\n0,8\n2,7\n2.5,8\n10,0\n")
@@ -134,9 +135,8 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config):
 
 
 def test_an_option_that_never_finishes_is_told_and_not_chosen(capsys):
-    hopeless = ["--hourly", "60", "--restart-seconds", "900", "--pool", "p3.16xlarge"]
-    assert main(["plan", *hopeless, "--slots", "64", "--runs", "10", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    hopeless = "--hourly 60 --restart-seconds 900 --pool p3.16xlarge --slots 64 --runs 10"
+    report = plan(capsys, *hopeless.split())
     spot, fixed = sorted(all_options(report), key=lambda row: row["market"], reverse=True)
     assert spot["cost"] is None and "on demand" in report["yaml"] and fixed["front"] == "*"
 
@@ -156,14 +156,13 @@ def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
 def test_a_language_model_s_plan_is_the_planner_s(capsys) -> None:
     """`--config` of a language model: its speeds, at the fastest layout of each machine."""
     lm = str(ROOT / "configs" / "lm_1b.yaml")
-    command = ["plan", "--tokens", "26e9", "--config", lm, "--json", "--runs", "10"]
-    assert main([*command, "--slots", "8", "16"]) == 0
-    rows = all_options(json.loads(capsys.readouterr().out))
+    asked = ["--tokens", "26e9", "--config", lm, "--runs", "10"]
+    rows = all_options(plan(capsys, *asked, "--slots", "8", "16"))
     fixed = {(r["hardware"], r["slots"]): r for r in rows if r["market"] == "on demand"}
     one = fixed["1 x p4d.24xlarge", 8]
     assert one["tokens/s"] == pytest.approx(8 * 19_271, rel=0.01)  # published
     assert one["cost"] == pytest.approx(1_040, rel=0.02)
     # Two machines are taken to be twice as fast: their network is hidden behind the products.
     assert fixed["2 x p4d.24xlarge", 16]["tokens/s"] == pytest.approx(2 * one["tokens/s"], rel=0.03)
-    assert main([*command, "--slots", "1", "--pool", "g4dn.xlarge"]) == 2  # 22 GB of states
+    assert main(["plan", *asked, "--slots", "1", "--pool", "g4dn.xlarge"]) == 2  # 22 GB of states
     assert "no instance has machines for these slots" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from cluster import live_prices, records
 from reports.__main__ import main
-from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
+from tests.fakes.records import DEFAULT, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
 from tests.reports.conftest import refused
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
@@ -22,9 +22,13 @@ def report(capsys, master: Any, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+def bill(capsys, *arguments: str, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> dict:
+    with FakeRecords(cluster, hide) as master:
+        return report(capsys, master, *arguments)
+
+
 def test_a_trial_restarted_twice_and_one_still_running(capsys):
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7", "8")
+    found = bill(capsys, "cost", "--experiment", "7", "8")
     ended, running = found["tables"][0]["rows"]
     assert ended["slots"] == 16 and ended["hardware"] == "2 x p3.16xlarge"
     assert (ended["stops"], ended["kinds"]) == (2, "1 failed, 1 reclaimed")
@@ -47,8 +51,7 @@ def test_a_trial_restarted_twice_and_one_still_running(capsys):
 
 
 def test_what_the_money_was_for(capsys):
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
+    found = bill(capsys, "cost", "--experiment", "7")
     (row,), (parts,) = (table["rows"] for table in found["tables"][:2])
     pair = 2 * SPOT_HOUR / 60  # a minute of both machines
     expected = {
@@ -77,10 +80,9 @@ def test_what_the_money_was_for(capsys):
     ],
 )
 def test_without_the_allocation_records(capsys, hidden, minutes, said):
-    with FakeRecords(hide=hidden) as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
-        priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]  # a pool that is not on EC2
-        told = report(capsys, master, "cost", "--experiment", "7", *priced)
+    found = bill(capsys, "cost", "--experiment", "7", hide=hidden)
+    priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]  # a pool that is not on EC2
+    told = bill(capsys, "cost", "--experiment", "7", *priced, hide=hidden)
     assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * SPOT_HOUR)
     assert told["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * HOUR)
     assert any(said in note for note in found["notes"])
@@ -92,8 +94,7 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
     series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
     monkeypatch.setattr(live_prices, "spot_history", lambda *_: series)
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7", "--live")
+    found = bill(capsys, "cost", "--experiment", "7", "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]
     assert row["cost"] == pytest.approx(hours * SPOT_HOUR) and row["low"] is None
@@ -101,8 +102,7 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
 
 def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
     """8 slots that still run and 16 that ended are no series: they gave 506 % efficiency."""
-    with FakeRecords() as master:
-        found = report(capsys, master, "scaling", "--experiment", "7", "8")
+    found = bill(capsys, "scaling", "--experiment", "7", "8")
     rows = found["tables"][0]["rows"]
     assert sorted(row["N"] for row in rows) == [8, 16]
     assert {row["efficiency"] for row in rows} == {1.0}
@@ -120,8 +120,7 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
     ]
     lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:00")]
     cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
-    with FakeRecords(cluster) as master:
-        (row,) = report(capsys, master, "cost", "--experiment", "9")["tables"][0]["rows"]
+    (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
     assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")
     assert row["run"].endswith("(running)")
     assert row["worked h"] == 1 and row["$/hour"] == pytest.approx(1.5 * SPOT_HOUR)
