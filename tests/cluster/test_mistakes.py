@@ -18,8 +18,8 @@ def test_a_planted_mistake_is_named(case: dict[str, Any], tmp_path: pathlib.Path
     for where, value in case["set"].items():
         put(config, where, value)
     cluster = config if of_master else master(f"{case.get('with', 'master-aws-spot')}.yaml")
-    if "on" in case:
-        put(cluster, "resource_pools[0].provider.instance_type", case["on"])
+    if "type" in case:
+        put(cluster, "resource_pools[0].provider.instance_type", case["type"])
         put(cluster, "resource_pools[0].provider.cpu_slots_allowed", True)
     found = findings(tmp_path, None if of_master else config, cluster)
     if case["says"] is None:
