@@ -1,4 +1,5 @@
-"""`python -m cluster.check`: clean on what ships, its exit status, and what cannot break it."""
+"""`python -m cluster.check`: clean on what ships, its exit status, mistakes that are planted, and
+what cannot break it."""
 
 import json
 import pathlib
@@ -11,8 +12,10 @@ import yaml
 from cluster import check, masterconf
 from cluster.fleet import Start
 from cluster.schema import PLACEHOLDER
+from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import experiment, filled, findings, master, put
 from tests.conftest import ROOT
+from workloads import choose
 
 MASTERS = sorted((ROOT / "cluster").glob("master-*.yaml"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -148,3 +151,54 @@ def test_no_value_anywhere_breaks_the_checker(odd: Any) -> None:
         put(config, path, odd)
         list(masterconf.check_master("master.yaml", config))
         masterconf.cluster_of(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "smaller"),
+    [
+        ("lm_local", "loss", True),
+        ("lm_local", "perplexity", True),
+        ("lm_local", "bits_per_byte", True),
+        ("lm_local", "accuracy", False),
+        ("pretrain_local", "mlm_loss", True),
+        ("single", "loss", True),
+        ("single", "f1", False),
+    ],
+)
+def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
+    """One answer for the check, for a run whose config names no direction, and for its best."""
+    config = experiment(f"{name}.yaml")
+    config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}
+    assert findings(tmp_path, config) == []
+    config["searcher"]["smaller_is_better"] = not smaller
+    (finding,) = findings(tmp_path, config)
+    advice = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
+    assert finding.key == "searcher.smaller_is_better" and finding.problem == advice
+    del config["searcher"]["smaller_is_better"]
+    choose(config).read(config, config["hyperparameters"])
+    metrics = RunMetrics(tmp_path, config["searcher"])
+    metrics.validations = [{"steps": step, metric: float(step)} for step in (1, 2)]
+    assert metrics.best() == metrics.validations[0 if smaller else 1]
+
+
+CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['in']}: {case['set']}"[:60])
+def test_a_planted_mistake_is_named(case: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    of_master = case["in"].startswith("master-")
+    config = (master if of_master else experiment)(f"{case['in']}.yaml")
+    for where, value in case["set"].items():
+        put(config, where, value)
+    cluster = config if of_master else master(f"{case.get('with', 'master-aws-spot')}.yaml")
+    if "type" in case:
+        put(cluster, "resource_pools[0].provider.instance_type", case["type"])
+        put(cluster, "resource_pools[0].provider.cpu_slots_allowed", True)
+    found = findings(tmp_path, None if of_master else config, cluster)
+    if case["says"] is None:
+        assert found == []
+        return
+    named = [finding for finding in found if finding.key == case["key"]]
+    assert len(named) == 1 and case["says"] in named[0].problem, found
+    assert named[0].file.endswith("master.yaml" if of_master else "job.yaml")
+    assert str(named[0]).count("\n") == 0

@@ -18,7 +18,8 @@ from tests.conftest import ROOT
 from tests.fakes import secrets
 from tests.fakes.hub import put
 from tests.fakes.metadata import MetadataServer
-from tests.fakes.runs import wait_for
+from tests.fakes.no_models import plant
+from tests.fakes.runs import newest, wait_for
 
 
 def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
@@ -132,3 +133,26 @@ def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial: 
     lines = (done.stdout + done.stderr).splitlines()
     assert all(sum(told in x for x in lines) == 1 for told in (service.rebalance, notice))
     assert sum("spot notices: not passed on" in line for line in lines) == 1
+
+
+UUID = "aaaaaaaa-1111-2222-3333-444444444444"
+
+
+# Determined gives a warm start, or a fork, the checkpoint of trial 11, and step 0.
+@pytest.mark.parametrize(
+    ("name", "steps", "number"), [("trial_state.pkl", 12, "11"), ("state_dict.pth", 0, "12")]
+)
+def test_code_in_a_stored_checkpoint_is_refused(name, steps, number, finished, trial, tmp_path):
+    """Where torch unpickles anything, too."""
+    kept, touched = trial.storage / UUID, tmp_path / "touched"
+    shutil.copytree(newest(finished / "out"), kept)
+    plant(kept, name, touched)
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    given = {"DET_TRIAL_ID": number, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    with trial.master() as master:
+        done = trial.run(master, UUID, steps, fails=True, **given)
+    said = {line for line in done.stderr.splitlines() if "train.py: error: " in line}
+    assert done.returncode == 2 and len(said) == 1, done.stderr
+    assert "not the tensors and numbers it should hold" in said.pop()
+    assert not touched.exists() and master.checkpoints == [] and "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before

@@ -23,8 +23,7 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
         done = trial.run(master)
     assert [report["steps"] for report in master.reports("training")] == [5, 6, 8]
     assert [report["steps"] for report in master.reports("validation")] == [6]
-    assert steps_of(master.checkpoints)[-1] == 8
-    assert master.calls.count("POST /api/v1/checkpoints") == len(master.checkpoints)
+    assert steps_of(master.checkpoints) == [6, 8]
     assert master.acknowledged == 0
     assert "[rank=0] INFO: step 5/60  " in done.stderr
     assert "Setting OMP_NUM_THREADS" not in done.stderr  # torchrun's banner

@@ -43,8 +43,7 @@ class FakeMaster(FakeServer):
         self.preempt_at, self.dropped_at = preempt_at, dropped_at
         self.asked_since = 0  # for its state, after that step
         self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
-        self.calls: list[str] = []  # "METHOD path" of every request
-        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # the same, query, body
+        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # method, path, query, body
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
         self.slow = 0.0  # seconds that a validation's report takes to arrive
@@ -79,7 +78,6 @@ class FakeMaster(FakeServer):
         if request.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
             return 401, {"message": "no valid task token"}
         call = f"{request.method} {request.path}"
-        self.calls.append(call)
         body = json.loads(request.body or "null")
         self.heard.append((request.method, request.path, request.query, body))
         for method, pattern, handler in _ROUTES:

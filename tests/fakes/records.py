@@ -106,10 +106,6 @@ DEFAULT = Cluster(
 )  # fmt: skip
 
 
-def _page(total: int) -> dict[str, int]:
-    return {"offset": 0, "limit": 0, "startIndex": 0, "endIndex": total, "total": total}
-
-
 def _blank(kind: Any, **facts: Any) -> dict[str, Any]:
     """What the client must find in one of its types: these facts, and nothing in the other keys."""
     asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
@@ -133,12 +129,8 @@ def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
     tasks = list(dict.fromkeys(held.task for held in trial.held)) or [f"{experiment}.task"]
     steps = max((n for _, n, _ in trial.reports), default=0) if trial.steps is None else trial.steps
     best = validation_json(trial.scores, steps, at("12:25")) if trial.scores else None
-    more = {
-        "startTime": at("10:10"),
-        "state": f"STATE_{trial.state}",
-        "totalBatchesProcessed": steps,
-    }
-    more |= {"bestValidation": best, "latestValidation": best, "taskId": tasks[0], "taskIds": tasks}
+    more = {"startTime": at("10:10"), "state": f"STATE_{trial.state}", "taskIds": tasks}
+    more |= {"totalBatchesProcessed": steps, "bestValidation": best, "taskId": tasks[0]}
     return trial_json(number, experiment, **more)
 
 
@@ -161,10 +153,12 @@ def _accelerators(held: list[Held]) -> dict[str, Any]:
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
-    facts = {"taskId": "t", "allocationId": "a", "metadata": {}, "resources": {}}
-    facts |= {"storageId": 1, "state": "STATE_COMPLETED", "training": {}}
-    stored = [{**facts, "uuid": clock, "reportTime": at(clock)} for clock in trial.checkpoints]
-    return {"checkpoints": stored, "pagination": _page(len(stored))}
+    facts: dict[str, Any] = {"state": "STATE_COMPLETED", "training": {}}
+    stored = [
+        _blank(bindings.v1Checkpoint, uuid=clock, reportTime=at(clock), **facts)
+        for clock in trial.checkpoints
+    ]
+    return {"checkpoints": stored, "pagination": {}}
 
 
 def _metrics(number: int, trial: Kept) -> dict[str, Any]:
@@ -177,23 +171,19 @@ def _metrics(number: int, trial: Kept) -> dict[str, Any]:
 
 
 def _raw(cluster: Cluster) -> dict[str, Any]:
-    def entry(kind: str, number: int, name: str, start: str, end: str) -> dict[str, Any]:
-        facts = {"kind": kind, "startTime": at(start), "endTime": at(end), "experimentId": number}
-        return {**facts, "username": name, "userId": 0, "labels": [], "seconds": 1.0, "slots": 8}
-
-    entries = [entry("instance", 0, *life) for life in cluster.instances]
-    entries += [entry(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
-    return {"resourceEntries": entries}
+    ran = [(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
+    ran += [("instance", 0, *life) for life in cluster.instances]
+    keys = "kind", "experimentId", "username", "startTime", "endTime"
+    entries = [(*facts, at(start), at(end)) for *facts, start, end in ran]
+    return {"resourceEntries": [dict(zip(keys, entry, strict=True)) for entry in entries]}
 
 
 def _csv(cluster: Cluster, after: str) -> str:
-    columns = "allocation_id,task_type,username,workspace_name,experiment_id,slots,start_time,"
-    lines = [columns + "end_time,imagepulling_time,slot_hours,resource_pool"]
+    lines = ["allocation_id,task_type,username,experiment_id,slots,start_time,end_time"]
     for number, ran in cluster.ran.items():
         shown = number if ran.kind in ("TRIAL", "DELETED") else 0
         lines += [
-            f"{a.id},{ran.kind},{ran.user},w,{shown},{ran.slots},{at(a.start)},{at(a.end) or ''},"
-            f"0.0,1.0,{a.pool}"
+            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},{at(a.start)},{at(a.end) or ''}"
             for a in ran.held
             if not a.end or str(at(a.end))[:19] > after[:19]
         ]
@@ -212,9 +202,8 @@ def _pool(name: str, spot: bool) -> dict[str, Any]:
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     """What the master says at `path`; None where it has nothing."""
-    trials = {
-        n * 10 + i: (n, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)
-    }
+    each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
+    trials = {n * 10 + i: (n, t) for n, i, t in each}
     if path == "/api/v1/me":
         return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
     tasks: dict[str, list[Held]] = {}
@@ -226,7 +215,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     name, _, what = name.partition("/")
     if kind == "experiments" and (ran := cluster.ran.get(int(name))) and ran.kind == "TRIAL":
         listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
-        page = {"trials": listed, "pagination": _page(len(listed))}
+        page = {"trials": listed, "pagination": {}}
         return page if what else _experiment(int(name), ran)
     if kind == "tasks" and name in tasks:
         return _accelerators(tasks[name]) if what else _task(name, tasks[name])
@@ -237,7 +226,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
         return _checkpoints(trials[int(name)][1])
     if kind == "resource-pools":
         pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
-        return {"resourcePools": pools, "pagination": _page(2)}
+        return {"resourcePools": pools, "pagination": {}}
     return _raw(cluster) if path.endswith("allocation/raw") else None
 
 
@@ -246,12 +235,10 @@ class FakeRecords(FakeServer):
 
     def __init__(self, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> None:
         self.cluster, self.hide = cluster, hide
-        self.calls: list[str] = []
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, Any]:
         path = request.path
-        self.calls.append(path)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)
