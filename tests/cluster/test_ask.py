@@ -26,32 +26,29 @@ class Replay:
     """The recorded answers; `fault` is a status for all but the login."""
 
     def __init__(self, recorded: list[dict[str, Any]]) -> None:
-        self.recorded = recorded
-        self.fault = 0
-        self.config: dict[str, Any] | None = None  # of the master; None: not this user's to read
-        self.pools: list[dict[str, Any]] | None = None  # in place of the recorded ones
+        self.recorded, self.fault = recorded, 0
+
+    def say(self, path: str, response: Any) -> None:
+        """Answer so from now on."""
+        facts = {"method": "GET", "path": f"/api/v1/{path}", "status": 200, "response": response}
+        self.recorded = [facts, *self.recorded]
 
     def __call__(self, request: Request) -> tuple[int, Any]:
+        asked = json.loads(request.body or "{}")
         if request.path == LOGIN:
-            body = json.loads(request.body)
-            known = body["username"] == "ada"
             user = {"active": True, "admin": False, "username": "ada"}
+            known = asked["username"] == "ada"
             return (200, {"token": "t", "user": user}) if known else (403, _error("wrong"))
         if self.fault:
             return self.fault, _error("a fault")
-        if request.path == "/api/v1/master/config":
-            return (200, {"config": self.config}) if self.config else (403, _error("not yours"))
-        if request.path == "/api/v1/resource-pools" and self.pools is not None:
-            return 200, {"resourcePools": self.pools}
         for one in self.recorded:
-            asked = json.loads(request.body or "{}")
             if (request.method, request.path) == (one["method"], one["path"]) and (
                 "config" not in asked
                 or asked["validateOnly"] is True
                 and yaml.safe_load(asked["config"]) == yaml.safe_load(one["request"]["config"])
             ):
                 return one["status"], one["response"]
-        return 500, _error("not recorded")
+        return 403, _error("not recorded, or not this user's to read")
 
 
 def _error(text: str) -> dict[str, Any]:
@@ -118,7 +115,8 @@ def test_pools_and_images_of_the_master(recorded: Any, master: Any, ask: Ask) ->
     _, lines, _ = ask(config)
     assert any(line.startswith("job: image Determined's own; pool wide: 2 of") for line in lines)
     image, pools = {"cpu": "registry/a:1"}, [{"pool_name": "wide"}]
-    master.answer.config = {"task_container_defaults": {"image": image}, "resource_pools": pools}
+    config_of = {"task_container_defaults": {"image": image}, "resource_pools": pools}
+    master.answer.say("master/config", {"config": config_of})
     _, lines, _ = ask(config)
     assert any(line.startswith("job: image registry/a:1; pool wide: 2 of") for line in lines)
 
@@ -130,7 +128,7 @@ def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -
     provided = {**pool["resourcePools"][0], "name": "cloud", "type": "RESOURCE_POOL_TYPE_AWS"}
     provided |= {"slotsPerAgent": 8, "maxAgents": 9, "instanceType": "p3.16xlarge"}
     provided |= {"details": {"aws": {"spotEnabled": True}}}
-    master.answer.pools = [provided]
+    master.answer.say("resource-pools", {"resourcePools": [provided]})
     config = yaml.safe_load(recorded[0]["request"]["config"])
     config["environment"] = {"image": "registry/a:1"}
     config["resources"] = {"slots_per_trial": 64, "resource_pool": "cloud"}
@@ -140,8 +138,9 @@ def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -
     plan = "pool cloud: 8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"
     assert f"job: image registry/a:1; {plan}" in lines
     assert any("EC2's two-minute notice would go unread" in line for line in lines)
-    master.answer.pools = [{**pool["resourcePools"][0], "name": "cloud", "instanceType": "n/a"}]
-    master.answer.pools[0] |= {"type": "RESOURCE_POOL_TYPE_K8S", "slotsPerAgent": 8}
+    nodes = {**pool["resourcePools"][0], "name": "cloud", "instanceType": "n/a"}
+    nodes |= {"type": "RESOURCE_POOL_TYPE_K8S", "slotsPerAgent": 8}
+    master.answer.say("resource-pools", {"resourcePools": [nodes]})
     _, lines, _ = ask(config)
     assert not any("at most" in line for line in lines)
     assert any("pool cloud: 8 of your own machines" in line for line in lines)

@@ -19,7 +19,7 @@ from tests.cluster.conftest import steps_of
 from tests.cluster.container import Trial
 from tests.cluster.test_configs import load
 
-PARTS = 7
+PARTS = 5
 RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
 
 

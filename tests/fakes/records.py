@@ -154,10 +154,8 @@ def _accelerators(held: list[Held]) -> dict[str, Any]:
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
     facts: dict[str, Any] = {"state": "STATE_COMPLETED", "training": {}}
-    stored = [
-        _blank(bindings.v1Checkpoint, uuid=clock, reportTime=at(clock), **facts)
-        for clock in trial.checkpoints
-    ]
+    saved = [{"uuid": clock, "reportTime": at(clock), **facts} for clock in trial.checkpoints]
+    stored = [_blank(bindings.v1Checkpoint, **one) for one in saved]
     return {"checkpoints": stored, "pagination": {}}
 
 
