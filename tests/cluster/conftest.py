@@ -1,17 +1,22 @@
 """The package as it is uploaded, and a trial of it in a container beside a fake master."""
 
 import contextlib
+import copy
+import functools
 import io
 import pathlib
+import pickle
+import shutil
 import subprocess
 import tarfile
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 from determined.common import context, v1file_utils
 
 from tests.cluster.container import Trial, namespace
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Once
 from tests.fakes.master import FakeMaster
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
@@ -44,22 +49,44 @@ def archive() -> bytes:
     return buffer.getvalue()
 
 
-def finished(done: subprocess.CompletedProcess, master: FakeMaster) -> None:
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert master.unknown == []
-
-
 def steps_of(checkpoints: list[Any]) -> list[int]:
     return [checkpoint.metadata["steps_completed"] for checkpoint in checkpoints]
 
 
+@pytest.fixture(scope="session")
+def new_trial(sandbox, archive, cache_dir, python) -> Callable[..., Trial]:
+    return functools.partial(Trial, sandbox, archive, cache_dir, python)
+
+
 @pytest.fixture
-def trial(
-    request: pytest.FixtureRequest,
-    sandbox: list[str],
-    archive: bytes,
-    tmp_path: pathlib.Path,
-    cache_dir: pathlib.Path,
-    python: str,
-) -> Trial:
-    return Trial(sandbox, archive, tmp_path, cache_dir, python, **getattr(request, "param", {}))
+def trial(request, new_trial, tmp_path) -> Trial:
+    return new_trial(tmp_path, **getattr(request, "param", {}))
+
+
+class Ran(NamedTuple):
+    """A trial of 60 steps that nothing disturbed, and what its master heard; to read."""
+
+    trial: Trial
+    master: FakeMaster  # without its server
+    done: subprocess.CompletedProcess
+
+
+@pytest.fixture(scope="session")
+def ran(once: Once, new_trial: Callable[..., Trial]) -> Ran:
+    def fill(folder: pathlib.Path) -> None:
+        periods = {"reporting_period": 10, "checkpoint_period": 20, "validation_period": 20}
+        trial = new_trial(folder, max_steps=60, **periods)
+        trial.config["log_policies"] = [{"name": "a", "pattern": "a text of a policy"}]
+        with trial.master() as master:
+            done = trial.run(master)
+        (folder / "ran.pickle").write_bytes(pickle.dumps((trial, master, done)))
+
+    return Ran(*pickle.loads((once("trial", fill) / "ran.pickle").read_bytes()))
+
+
+@pytest.fixture
+def branch(ran: Ran, tmp_path: pathlib.Path) -> Trial:
+    """Another one with the config and the checkpoints of `ran`."""
+    trial = copy.deepcopy(ran.trial)
+    trial.store_in(shutil.copytree(ran.trial.storage, tmp_path / "storage"))
+    return trial

@@ -4,6 +4,7 @@ It is a mount namespace whose /run and /tmp are its own; its steps are those of 
 `entrypoint.sh`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -43,12 +44,10 @@ exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
 def namespace() -> list[str]:
     """A command prefix that gives a mount namespace, or nothing where none is to be had."""
     for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
-        try:
-            mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
+        mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
             subprocess.run(mount, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return prefix
+            return prefix
     return []
 
 
@@ -65,62 +64,55 @@ class Trial:
         self,
         sandbox: list[str],
         archive: bytes,
-        folder: pathlib.Path,
         cache_dir: pathlib.Path,
         python: str,
+        folder: pathlib.Path,
         entrypoint: str = "python3 train.py",
         base: dict[str, Any] = TINY,
         **hparams: Any,
     ) -> None:
         self.sandbox, self.archive, self.python = sandbox, archive, python
-        self.storage = folder / "storage"
-        self.storage.mkdir(parents=True)
-        storage = {"type": "directory", "container_path": str(self.storage)}
         self.config = configured(base, cache_dir, **hparams)
-        self.config.update(entrypoint=entrypoint, checkpoint_storage=storage)
+        self.config["entrypoint"] = entrypoint
+        self.store_in(folder / "storage")
+
+    def store_in(self, folder: pathlib.Path) -> None:
+        self.storage = folder
+        folder.mkdir(exist_ok=True)
+        self.config["checkpoint_storage"] = {"type": "directory", "container_path": str(folder)}
 
     def master(self, **options: Any) -> FakeMaster:
         return FakeMaster(self.archive, **options)
 
     def run(
-        self, master: FakeMaster, checkpoint: str | None = None, steps: int = 0, **env: str
+        self,
+        master: FakeMaster,
+        checkpoint: str | None = None,
+        steps: int = 0,
+        fails: bool = False,
+        **env: str,
     ) -> subprocess.CompletedProcess:
-        """One allocation of one container, from its entry point to its end."""
+        """One allocation of one container, from its entry point to its end; whether it `fails`."""
         task = self._task(master, steps)
         if checkpoint:
             task["DET_LATEST_CHECKPOINT"] = checkpoint
-        return subprocess.run(
-            [*self.sandbox, "bash", "-c", CONTAINER],
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            env={**os.environ, **task, **env},
-        )
+        command, env = [*self.sandbox, "bash", "-c", CONTAINER], {**os.environ, **task, **env}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=env)
+        assert bool(done.returncode) == fails, done.stdout[-2000:] + done.stderr[-4000:]
+        assert fails or master.unknown == []
+        return done
 
     def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
         """The environment that the master gives a container, and ports that are free here."""
-        given = {
-            "MASTER": master.url,
-            "CLUSTER_ID": "cluster",
-            "AGENT_ID": "agent",
-            "CONTAINER_ID": "container",
-            "TASK_ID": "1.task",
-            "TASK_TYPE": "TRIAL",
-            "ALLOCATION_ID": f"1.{uuid.uuid4()}.1",
-            "SESSION_TOKEN": TOKEN,
-            "USER": "determined",
-            "RESOURCES_ID": "0",
-            "RESOURCES_TYPE": "docker-container",
-            "SLOT_IDS": json.dumps(list(range(master.slots[0]))),
-            "EXPERIMENT_ID": "7",
-            "TRIAL_ID": "11",
-            "TRIAL_RUN_ID": "1",
-            "TRIAL_SEED": "1234",
-            "STEPS_COMPLETED": str(steps),
-            "HPARAMS": json.dumps(self.config["hyperparameters"]),
-            "EXPERIMENT_CONFIG": json.dumps(self.config),
-            "PYTHON_EXECUTABLE": self.python,
-        }
+        names = "CLUSTER_ID=c AGENT_ID=a CONTAINER_ID=c TASK_ID=1.task TASK_TYPE=TRIAL"
+        names += " USER=determined RESOURCES_ID=0 RESOURCES_TYPE=docker-container"
+        names += " EXPERIMENT_ID=7 TRIAL_ID=11 TRIAL_RUN_ID=1 TRIAL_SEED=1234"
+        given = dict(name.split("=") for name in names.split())
+        given |= {"MASTER": master.url, "SESSION_TOKEN": TOKEN, "PYTHON_EXECUTABLE": self.python}
+        given |= {"ALLOCATION_ID": f"1.{uuid.uuid4()}.1", "STEPS_COMPLETED": str(steps)}
+        given["SLOT_IDS"] = json.dumps(list(range(master.slots[0])))
+        given["HPARAMS"] = json.dumps(self.config["hyperparameters"])
+        given["EXPERIMENT_CONFIG"] = json.dumps(self.config)
         return {
             **{f"DET_{name}": value for name, value in given.items()},
             **{name: str(free_port()) for name in PORTS},

@@ -13,8 +13,6 @@ from cluster import check
 from cluster.schema import PLACEHOLDER, Finding
 from tests.conftest import ROOT
 
-POOL = "resource_pools[0].provider"
-V100_SPOT = "aws-spot-p3-16xlarge"
 IMAGE = "registry/albert:1"
 
 # What stands for a placeholder that has one of these words in it.

@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,32 +26,29 @@ class Replay:
     """The recorded answers; `fault` is a status for all but the login."""
 
     def __init__(self, recorded: list[dict[str, Any]]) -> None:
-        self.recorded = recorded
-        self.fault = 0
-        self.config: dict[str, Any] | None = None  # of the master; None: not this user's to read
-        self.pools: list[dict[str, Any]] | None = None  # in place of the recorded ones
+        self.recorded, self.fault = recorded, 0
+
+    def say(self, path: str, response: Any) -> None:
+        """Answer so from now on."""
+        facts = {"method": "GET", "path": f"/api/v1/{path}", "status": 200, "response": response}
+        self.recorded = [facts, *self.recorded]
 
     def __call__(self, request: Request) -> tuple[int, Any]:
+        asked = json.loads(request.body or "{}")
         if request.path == LOGIN:
-            body = json.loads(request.body)
-            known = body["username"] == "ada"
             user = {"active": True, "admin": False, "username": "ada"}
+            known = asked["username"] == "ada"
             return (200, {"token": "t", "user": user}) if known else (403, _error("wrong"))
         if self.fault:
             return self.fault, _error("a fault")
-        if request.path == "/api/v1/master/config":
-            return (200, {"config": self.config}) if self.config else (403, _error("not yours"))
-        if request.path == "/api/v1/resource-pools" and self.pools is not None:
-            return 200, {"resourcePools": self.pools}
         for one in self.recorded:
-            asked = json.loads(request.body or "{}")
             if (request.method, request.path) == (one["method"], one["path"]) and (
                 "config" not in asked
                 or asked["validateOnly"] is True
                 and yaml.safe_load(asked["config"]) == yaml.safe_load(one["request"]["config"])
             ):
                 return one["status"], one["response"]
-        return 500, _error("not recorded")
+        return 403, _error("not recorded, or not this user's to read")
 
 
 def _error(text: str) -> dict[str, Any]:
@@ -59,9 +56,7 @@ def _error(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def master(
-    recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> Iterator[AnswerServer]:
+def master(recorded, monkeypatch, tmp_path) -> Iterator[AnswerServer]:
     for name in ("DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_MASTER_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -72,123 +67,114 @@ def master(
         yield server
 
 
-def ask(
-    config: str | dict[str, Any], tmp_path: pathlib.Path, capsys: Any, *more: str
-) -> tuple[int, list[str], str]:
-    path = tmp_path / "job.yaml"
-    path.write_text(config if isinstance(config, str) else json.dumps(config))
-    arguments = [str(path), "--ask", "--context", str(tmp_path / "empty"), *more]
-    (tmp_path / "empty").mkdir(exist_ok=True)
-    status = check.main(arguments)
-    out, err = capsys.readouterr()
-    return status, out.replace(str(path), "job").splitlines(), err
+Ask = Callable[[str | dict[str, Any]], tuple[int, list[str], str]]
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "words"),
-    [
-        (0, 0, None),
-        (1, 2, '<config>.resources: additionalProperties "slots" not allowed'),
-        (2, 2, "slots requested exceeds cluster capacity"),
-        (3, 2, "resource pool aws does not exist"),
-    ],
-)
-def test_the_masters_verdict(
-    number: int, status: int, words: Any, recorded: Any, master: Any, tmp_path: Any, capsys: Any
-) -> None:
-    found, lines, _ = ask(recorded[number]["request"]["config"], tmp_path, capsys)
-    assert found == status, lines
-    refusals = [line for line in lines if line.startswith("job: master: refuses it: ")]
-    assert len(refusals) == bool(words) and (not words or words in refusals[0])
-    if number == 3:  # a pool that is not there: the one line, and what is not checked
-        assert len(lines) == 2
+@pytest.fixture
+def ask(master: AnswerServer, tmp_path: pathlib.Path, capsys: Any) -> Ask:
+    """`ask(config)`: the exit status, the lines and the errors of `check --ask`."""
+
+    def run(config: str | dict[str, Any]) -> tuple[int, list[str], str]:
+        path = tmp_path / "job.yaml"
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        status = check.main([str(path), "--ask", "--context", str(tmp_path / "empty")])
+        out, err = capsys.readouterr()
+        return status, out.replace(str(path), "job").splitlines(), err
+
+    return run
+
+
+def test_the_masters_verdict(recorded: Any, master: AnswerServer, ask: Ask) -> None:
+    for number, words in enumerate(
+        [
+            None,
+            '<config>.resources: additionalProperties "slots" not allowed',
+            "slots requested exceeds cluster capacity",
+            "resource pool aws does not exist",
+        ]
+    ):
+        status, lines, _ = ask(recorded[number]["request"]["config"])
+        assert status == (2 if words else 0), lines
+        refusals = [line for line in lines if line.startswith("job: master: refuses it: ")]
+        assert len(refusals) == bool(words) and (not words or words in refusals[0])
+    assert len(lines) == 2  # a pool that is not there: the one line, and what is not checked
     posts = [request for request in master.asked if request.method == "POST"]
     assert {post.path for post in posts} == {LOGIN, "/api/v1/experiments"}
     for post in posts:
         assert post.path == LOGIN or json.loads(post.body)["validateOnly"] is True
 
 
-def test_pools_and_images_of_the_master(
-    recorded: Any, master: Any, tmp_path: pathlib.Path, capsys: Any
-) -> None:
+def test_pools_and_images_of_the_master(recorded: Any, master: Any, ask: Ask) -> None:
     config = yaml.safe_load(recorded[0]["request"]["config"])
     config["resources"] = {"slots_per_trial": 3, "resource_pool": "wide"}
-    _, lines, _ = ask(config, tmp_path, capsys)
+    _, lines, _ = ask(config)
     assert any("3 slots on agents of 2: no agents would start" in line for line in lines)
     assert not any("environment.image" in line for line in lines)  # not this user's to read
     config["resources"]["slots_per_trial"] = 4
-    _, lines, _ = ask(config, tmp_path, capsys)
+    _, lines, _ = ask(config)
     assert any(line.startswith("job: image Determined's own; pool wide: 2 of") for line in lines)
     image, pools = {"cpu": "registry/a:1"}, [{"pool_name": "wide"}]
-    master.answer.config = {"task_container_defaults": {"image": image}, "resource_pools": pools}
-    _, lines, _ = ask(config, tmp_path, capsys)
+    config_of = {"task_container_defaults": {"image": image}, "resource_pools": pools}
+    master.answer.say("master/config", {"config": config_of})
+    _, lines, _ = ask(config)
     assert any(line.startswith("job: image registry/a:1; pool wide: 2 of") for line in lines)
 
 
-def test_machines_that_the_master_starts(
-    recorded: Any, master: Any, tmp_path: pathlib.Path, capsys: Any
-) -> None:
-    """A pool of a provider, spot or not, as the API shows it."""
+def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -> None:
+    """A pool of a provider, spot or not, as the API shows it; then one of Kubernetes: its
+    `maxAgents` is 0 in 0.38.1, `slotsPerAgent` is what a pod may have."""
     pool = next(one for one in recorded if one["path"].endswith("pools"))["response"]
     provided = {**pool["resourcePools"][0], "name": "cloud", "type": "RESOURCE_POOL_TYPE_AWS"}
     provided |= {"slotsPerAgent": 8, "maxAgents": 9, "instanceType": "p3.16xlarge"}
     provided |= {"details": {"aws": {"spotEnabled": True}}}
-    master.answer.pools = [provided]
+    master.answer.say("resource-pools", {"resourcePools": [provided]})
     config = yaml.safe_load(recorded[0]["request"]["config"])
     config["environment"] = {"image": "registry/a:1"}
     config["resources"] = {"slots_per_trial": 64, "resource_pool": "cloud"}
     config["hyperparameters"]["global_batch_size"] = 64
     config["hyperparameters"] |= {"spot_notice": False, "model": "albert-xxlarge-v2"}
-    _, lines, _ = ask(config, tmp_path, capsys)
+    _, lines, _ = ask(config)
     plan = "pool cloud: 8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"
     assert f"job: image registry/a:1; {plan}" in lines
     assert any("EC2's two-minute notice would go unread" in line for line in lines)
-
-
-def test_a_pool_of_kubernetes_has_no_most(
-    recorded: Any, master: Any, tmp_path: pathlib.Path, capsys: Any
-) -> None:
-    """Its `maxAgents` is 0 in 0.38.1, `slotsPerAgent` is what a pod may have."""
-    pool = next(one for one in recorded if one["path"].endswith("pools"))["response"]
-    master.answer.pools = [{**pool["resourcePools"][0], "name": "nodes", "instanceType": "n/a"}]
-    master.answer.pools[0] |= {"type": "RESOURCE_POOL_TYPE_K8S", "slotsPerAgent": 8}
-    config = yaml.safe_load(recorded[0]["request"]["config"])
-    config["resources"] = {"slots_per_trial": 16, "resource_pool": "nodes"}
-    _, lines, _ = ask(config, tmp_path, capsys)
+    nodes = {**pool["resourcePools"][0], "name": "cloud", "instanceType": "n/a"}
+    nodes |= {"type": "RESOURCE_POOL_TYPE_K8S", "slotsPerAgent": 8}
+    master.answer.say("resource-pools", {"resourcePools": [nodes]})
+    _, lines, _ = ask(config)
     assert not any("at most" in line for line in lines)
-    assert any("pool nodes: 2 of your own machines" in line for line in lines)
+    assert any("pool cloud: 8 of your own machines" in line for line in lines)
 
 
-@pytest.mark.parametrize("fault", ["password", "no login", "token", "away", "not ready", "no URL"])
-def test_a_master_that_cannot_be_asked(
-    fault: str, recorded: Any, master: Any, tmp_path: Any, capsys: Any, monkeypatch: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"USER": "eve"}, "does not know this user and password"),
+        ({"PASS": None}, "log in with `det user login`"),
+        ({"MASTER": "http://a:b"}, "no master answers at http://a:b"),
+        (401, "wants a login"),
+        (503, "is not ready"),
+        ("away", "; set DET_MASTER"),
+    ],
+)
+def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, monkeypatch):
     """One line, exit status 3, whatever the config."""
-    words = "wants a login"
-    if fault == "password":
-        monkeypatch.setenv("DET_USER", "eve")
-        words = "does not know this user and password"
-    elif fault == "no login":
-        monkeypatch.delenv("DET_PASS")
-        words = "log in with `det user login`"
-    elif fault == "token":
-        master.answer.fault = 401
-    elif fault == "away":
+    if isinstance(change, dict):
+        for name, value in change.items():
+            monkeypatch.delenv(f"DET_{name}")
+            if value:
+                monkeypatch.setenv(f"DET_{name}", value)
+    elif change == "away":
         master.leave()
-        words = f"no master answers at {master.url}; set DET_MASTER"
-    elif fault == "not ready":
-        master.answer.fault = 503
-        words = "is not ready"
     else:
-        monkeypatch.setenv("DET_MASTER", "http://a:b")
-        words = "no master answers at http://a:b"
-    status, lines, err = ask(recorded[1]["request"]["config"], tmp_path, capsys)
+        master.answer.fault = change
+    status, lines, err = ask(recorded[1]["request"]["config"])
     assert (status, lines) == (3, [])
     assert err.count("\n") == 1 and words in err
     assert err.startswith("cluster.check: unavailable: ")
 
 
-def test_ask_and_a_master_file_exclude_each_other(tmp_path: pathlib.Path, capsys: Any) -> None:
+def test_ask_and_a_master_file_exclude_each_other(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         check.main(["a.yaml", "--ask", "--master", "b.yaml"])
     assert "leave --master out" in capsys.readouterr().err

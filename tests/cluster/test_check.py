@@ -1,4 +1,5 @@
-"""`python -m cluster.check`: clean on what ships, its exit status, and what cannot break it."""
+"""`python -m cluster.check`: clean on what ships, its exit status, mistakes that are planted, and
+what cannot break it."""
 
 import json
 import pathlib
@@ -11,30 +12,13 @@ import yaml
 from cluster import check, masterconf
 from cluster.fleet import Start
 from cluster.schema import PLACEHOLDER
+from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import experiment, filled, findings, master, put
 from tests.conftest import ROOT
+from workloads import choose
 
 MASTERS = sorted((ROOT / "cluster").glob("master-*.yaml"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-
-
-def pool_of(path: pathlib.Path) -> str | None:
-    return yaml.safe_load(path.read_text()).get("resources", {}).get("resource_pool")
-
-
-def test_what_ships_is_clean(capsys: Any, tmp_path: pathlib.Path) -> None:
-    """Each config with the master that has its pool, and those that name none with the first."""
-    left = set(CONFIGS)
-    for name in ("spot", "modern", "efa"):
-        cluster = master(f"master-{name if name == 'efa' else f'aws-{name}'}.yaml")
-        pools = {None, *(pool["pool_name"] for pool in cluster["resource_pools"])}
-        mine = sorted(path for path in left if pool_of(path) in pools)
-        left -= set(mine)
-        (tmp_path / "master.yaml").write_text(yaml.safe_dump(cluster))
-        arguments = [*map(str, mine), "--master", str(tmp_path / "master.yaml")]
-        assert check.main([*arguments, "--context", str(ROOT)]) == 0, capsys.readouterr().out
-        assert f"nothing to fix in {len(mine) + 1} file" in capsys.readouterr().out
-    assert not left
 
 
 @pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
@@ -57,18 +41,21 @@ def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pat
     assert problems == []
 
 
-@pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
-def test_master_is_refused_until_filled_in(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    left = list(check.check_all([], path, ROOT))
-    text = re.sub(r"#.*", "", path.read_text())
-    assert left and len(left) == len(PLACEHOLDER.findall(text))
-    assert all("is not filled in" in finding.problem for finding in left)
-    assert findings(tmp_path, cluster=filled(path)) == []
-    # A master config given in an experiment's place is known for what it is.
-    assert list(check.check_all([path], None, ROOT)) == left
+def test_every_pool_that_a_config_names_is_there() -> None:
+    there = {pool["pool_name"] for path in MASTERS for pool in filled(path)["resource_pools"]}
+    wanted = [yaml.safe_load(path.read_text())["resources"] for path in CONFIGS]
+    assert {one["resource_pool"] for one in wanted if "resource_pool" in one} <= there
 
 
-def test_template_is_refused_until_filled_in() -> None:
+def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
+    for path in MASTERS:
+        left = list(check.check_all([], path, ROOT))
+        text = re.sub(r"#.*", "", path.read_text())
+        assert left and len(left) == len(PLACEHOLDER.findall(text))
+        assert all("is not filled in" in finding.problem for finding in left)
+        assert findings(tmp_path, cluster=filled(path)) == []
+        # A master config given in an experiment's place is known for what it is.
+        assert list(check.check_all([path], None, ROOT)) == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
     keys = {finding.key for finding in check.placeholders("t", "", template)}
     assert "bind_mounts[0].host_path" in keys
@@ -103,23 +90,15 @@ def test_exit_status_and_json(capsys: Any, tmp_path: pathlib.Path) -> None:
     assert left_out.startswith("not checked: whether images, ")
     assert check.main([*arguments, "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
-    (finding,) = said["findings"]
+    problem = "unknown key; did you mean 'labels'?"
+    assert said["findings"] == [{"file": str(path), "key": "lables", "problem": problem}]
     assert said["warnings"] == said["plans"] == [] and len(said["not_checked"]) > 2
-    assert finding == {
-        "file": str(path),
-        "key": "lables",
-        "problem": "unknown key; did you mean 'labels'?",
-    }
-    assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
-    assert "cannot read it" in capsys.readouterr().out
-
-
-def test_a_warning_is_no_finding(capsys: Any, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "job.yaml"
     path.write_text((ROOT / "configs" / "smoke.yaml").read_text() + "records_per_epoch: 5\n")
-    assert check.main([str(path), "--context", str(tmp_path)]) == 0
+    assert check.main(arguments) == 0
     out = capsys.readouterr().out
     assert f"{path}: records_per_epoch: warning: deprecated" in out and "nothing to fix" in out
+    assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
+    assert "cannot read it" in capsys.readouterr().out
 
 
 def test_template_and_master_fill_in(capsys: Any, tmp_path: pathlib.Path) -> None:
@@ -153,7 +132,11 @@ def paths(node: Any, prefix: str = "") -> list[str]:
     return [path for key, value in inner for path in (key, *paths(value, key))]
 
 
-@pytest.mark.parametrize("odd", [[], {}, "odd", -1, 2.5, True, [1], {"type": "log"}, [{}]], ids=str)
+ODD: list[Any] = [[], {}, "odd", -1, {"type": "log"}, [{}]]
+MORE = [pytest.param(value, marks=pytest.mark.soak) for value in (2.5, True, [1])]
+
+
+@pytest.mark.parametrize("odd", [*ODD, *MORE], ids=str)
 def test_no_value_anywhere_breaks_the_checker(odd: Any) -> None:
     """Whatever stands at a key, the answer is findings and not a traceback."""
     pools = masterconf.cluster_of(master())
@@ -168,3 +151,54 @@ def test_no_value_anywhere_breaks_the_checker(odd: Any) -> None:
         put(config, path, odd)
         list(masterconf.check_master("master.yaml", config))
         masterconf.cluster_of(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "smaller"),
+    [
+        ("lm_local", "loss", True),
+        ("lm_local", "perplexity", True),
+        ("lm_local", "bits_per_byte", True),
+        ("lm_local", "accuracy", False),
+        ("pretrain_local", "mlm_loss", True),
+        ("single", "loss", True),
+        ("single", "f1", False),
+    ],
+)
+def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
+    """One answer for the check, for a run whose config names no direction, and for its best."""
+    config = experiment(f"{name}.yaml")
+    config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}
+    assert findings(tmp_path, config) == []
+    config["searcher"]["smaller_is_better"] = not smaller
+    (finding,) = findings(tmp_path, config)
+    advice = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
+    assert finding.key == "searcher.smaller_is_better" and finding.problem == advice
+    del config["searcher"]["smaller_is_better"]
+    choose(config).read(config, config["hyperparameters"])
+    metrics = RunMetrics(tmp_path, config["searcher"])
+    metrics.validations = [{"steps": step, metric: float(step)} for step in (1, 2)]
+    assert metrics.best() == metrics.validations[0 if smaller else 1]
+
+
+CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['in']}: {case['set']}"[:60])
+def test_a_planted_mistake_is_named(case: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    of_master = case["in"].startswith("master-")
+    config = (master if of_master else experiment)(f"{case['in']}.yaml")
+    for where, value in case["set"].items():
+        put(config, where, value)
+    cluster = config if of_master else master(f"{case.get('with', 'master-aws-spot')}.yaml")
+    if "type" in case:
+        put(cluster, "resource_pools[0].provider.instance_type", case["type"])
+        put(cluster, "resource_pools[0].provider.cpu_slots_allowed", True)
+    found = findings(tmp_path, None if of_master else config, cluster)
+    if case["says"] is None:
+        assert found == []
+        return
+    named = [finding for finding in found if finding.key == case["key"]]
+    assert len(named) == 1 and case["says"] in named[0].problem, found
+    assert named[0].file.endswith("master.yaml" if of_master else "job.yaml")
+    assert str(named[0]).count("\n") == 0

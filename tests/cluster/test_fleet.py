@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from cluster import machines, masterconf
+from cluster import machines
 from cluster.fleet import Start, check_fleet, image_of
 from cluster.machines import FAMILIES
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge, merge_storage
 from cluster.prices import load_prices
-from tests.cluster.planted import V100_SPOT, master
 
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
 
@@ -36,118 +35,69 @@ def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults:
     assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
 
 
-def test_the_older_form_of_an_action_and_machines_of_ones_own() -> None:
+def test_machines_of_ones_own_and_more_than_needed() -> None:
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
     own = pool(8, instance="", gpu=None, own=True)
     (warning,) = said({"log_policies": older}, own)
     assert warning.warning and "add one, or set" in warning.problem
-
-
-def test_a_pool_that_is_too_small_grows_by_what_it_has() -> None:
-    (provided,) = said({}, pool(7))
-    assert "at most 56; lower it or raise max_instances" in provided.problem
-    (own,) = said({}, pool(7, own=True, instance="", gpu=None, slots=56))
-    assert "at most 56; lower it or add machines" in own.problem
-
-
-def test_far_more_machines_than_needed() -> None:
+    (finding,) = said({}, own._replace(max_agents=7, slots=56))
+    assert "at most 56; lower it or add machines" in finding.problem
     (warning,) = said({}, pool(64))
     assert warning.warning and "up to 15 machines for 8" in warning.problem
-    assert said({}, pool(9)) == []
     one = {"resources": {"slots_per_trial": 8}}
-    assert list(check_fleet("f", one, Cluster({"p": pool(64)}, "p"))) == []
+    assert said({}, pool(9)) == said(one, pool(64)) == []
 
 
 def test_start_and_price() -> None:
-    prices = load_prices()
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
     assert Start.of(wide, pool(64))[1:] == (8, 15)
-    assert (
-        Start.of(wide, pool(9))
-        .describe(prices)
-        .endswith("8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour")
-    )
     assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
-    said = Start.of({}, pool(spot=False)).describe(prices)
-    assert said.endswith("(on demand) at the start, $24.48 an hour")
-    assert (
-        Start.of({}, pool(instance="x9.large"))
-        .describe(prices)
-        .endswith("no price in cluster/prices.yaml")
-    )
-    assert Start(pool(), None, None).describe(prices) == "pool p: your own machines"
-    own = pool(slots_per_agent=None, instance="")
-    assert Start.of(wide, own).describe(prices) == "pool p: your own machines"
-
-
-def test_image() -> None:
-    cpu = pool(slots_per_agent=0, gpu=None)
-    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
-    assert (image_of(both, pool()), image_of(both, cpu)) == ("g", "c")
-    assert image_of({"environment": {"image": "all"}}, pool()) == "all"
-    assert image_of({"environment": {"image": {"gpu": "old"}}}, pool()) == "old"
-    assert image_of({}, pool()) == "image:1"
-    assert image_of({"environment": {"image": {"cpu": "c"}}}, pool(image=None)) is None
-    (finding,) = said({}, pool(image=None))
-    assert finding.key == "environment.image" and "torch 2.3" in finding.problem
-    assert said({}, pool(image=None), images_known=False) == []
-
-
-def test_image_of_the_masters_defaults() -> None:
-    pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
-    config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
-    found = cluster_of({**config, "launch_error": False})
-    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
-    assert not found.launch_error and found.default == "default"
+    for config, its, words in (
+        (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
+        ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
+        ({}, pool(instance="x9.large"), "no price in cluster/prices.yaml"),
+        (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
+    ):
+        assert Start.of(config, its).describe(load_prices()).endswith(words)
 
 
 def test_templates() -> None:
+    paths = [("a", "x"), ("b", "x"), ("b", "y")]
+    mounts = [{"host_path": f"/{host}", "container_path": name} for host, name in paths]
     config = {
         "name": "n",
         "environment": {"environment_variables": ["A=1"]},
-        "bind_mounts": [{"host_path": "/a", "container_path": "x"}],
+        "bind_mounts": mounts[:1],
         "checkpoint_storage": {"save_trial_best": 2},
         "hyperparameters": {"lr": {"type": "const", "val": 1}},
     }
     template = {
         "name": "other",
         "environment": {"image": "i", "environment_variables": ["B=1"]},
-        "bind_mounts": [
-            {"host_path": "/b", "container_path": "x"},
-            {"host_path": "/b", "container_path": "y"},
-        ],
+        "bind_mounts": mounts[1:],
         "log_policies": [{"name": "p"}],
         "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 1},
         "hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2}, "more": 1},
     }
-    merged = merge(config, template)
-    assert merged["name"] == "n"
-    assert merged["environment"] == {"image": "i", "environment_variables": ["B=1", "A=1"]}
-    assert [mount["host_path"] for mount in merged["bind_mounts"]] == ["/a", "/b"]
-    assert merged["log_policies"] == [{"name": "p"}]
-    assert merged["checkpoint_storage"] == {"type": "s3", "bucket": "b", "save_trial_best": 2}
-    assert merged["hyperparameters"] == {"lr": {"type": "const", "val": 1}, "more": 1}
+    assert merge(config, template) == {
+        "name": "n",
+        "environment": {"image": "i", "environment_variables": ["B=1", "A=1"]},
+        "bind_mounts": [mounts[0], mounts[2]],
+        "log_policies": [{"name": "p"}],
+        "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 2},
+        "hyperparameters": {"lr": {"type": "const", "val": 1}, "more": 1},
+    }
     other = merge_storage({"checkpoint_storage": {"type": "gcs"}}, template["checkpoint_storage"])
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
-    assert merge_storage({}, None) == {}
 
 
-def test_slot_map_and_pools() -> None:
-    slots = machines.DETERMINED_SLOTS
-    assert (slots["p3.16xlarge"], slots["p4d.24xlarge"], slots["m5.large"]) == (8, 8, 0)
-    assert not {"p5.48xlarge", "g6e.48xlarge", "g6e.xlarge"} & set(slots)
-    assert not set(slots) & set(machines.EC2_GPUS)
-    pools = masterconf.pools(master())
-    spot = pools[V100_SPOT]
-    most = master()["resource_pools"][0]["provider"]["max_instances"]
-    assert (spot.slots_per_agent, spot.max_agents, spot.spot) == (8, most, True)
-    assert (spot.gpu.gigabytes, spot.gpu.has_bf16) == (16, False)
-    assert (pools["aws-p3-16xlarge"].spot, pools["aux-cpu"].slots_per_agent) == (False, 0)
-    kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
-    gcp = {"type": "gcp", "instance_type": {**kind, "preemptible": True}, "max_instances": 3}
-    pool = masterconf.pools({"resource_pools": [{"pool_name": "p", "provider": gcp}]})["p"]
-    assert (pool.slots_per_agent, pool.max_agents, pool.spot, pool.gpu.name) == (8, 3, True, "L4")
-    assert pool.instance == "g2-standard-96 with 8 L4"
-    modern = masterconf.pools(master("master-aws-modern.yaml"))
-    assert modern["aws-p5-48xlarge"].slots_per_agent == 8
+def test_the_image_of_a_pool_and_slots() -> None:
+    pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
+    config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
+    found = cluster_of({**config, "launch_error": False})
+    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
+    assert not found.launch_error and found.default == "default"
+    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
+    assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
+    assert not set(machines.DETERMINED_SLOTS) & set(machines.EC2_GPUS)

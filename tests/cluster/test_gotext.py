@@ -1,7 +1,6 @@
 """What Go's libraries read of a text: patterns, durations, schedules, URLs, YAML."""
 
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -19,14 +18,11 @@ error\Z \8 \ a++b a** a{2}{3} a{1001} a{3,2} (a{500}){500} (?P<n-m>a) \x{110000}
 """
 
 
-@pytest.mark.parametrize("pattern", [p for p in COMPILES if p not in ("b)+", "(?:a")])
-def test_pattern_that_go_compiles(pattern: str) -> None:
-    assert gotext.pattern_problem(pattern) is None
-
-
-@pytest.mark.parametrize("pattern", [*FAILS.split(), "(" * 1001])
-def test_pattern_that_go_does_not_compile(pattern: str) -> None:
-    assert gotext.pattern_problem(pattern)
+def test_patterns() -> None:
+    for pattern in COMPILES:
+        assert pattern in ("b)+", "(?:a") or gotext.pattern_problem(pattern) is None, pattern
+    for pattern in (*FAILS.split(), "(" * 1001):
+        assert gotext.pattern_problem(pattern), pattern
 
 
 def test_durations() -> None:
@@ -36,10 +32,6 @@ def test_durations() -> None:
         assert gotext.duration(text) == value * 10**9, text
     for text in ("", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s", "9999999h"):
         assert gotext.duration(text) is None, text
-    assert gotext.period_problem("20m") is None
-    assert "not more than 0" in gotext.period_problem("0s")
-    assert "not more than 0" in gotext.period_problem("-5m")
-    assert "no duration" in gotext.period_problem("1d")
 
 
 def test_schedules() -> None:
@@ -51,7 +43,7 @@ def test_schedules() -> None:
         assert gotext.schedule_problem(text), text
 
 
-def test_urls_and_paths() -> None:
+def test_urls() -> None:
     for text in ("http://10.0.0.5:8080", "https://local-ipv4:8443", "http://10.0.0.5", ""):
         assert gotext.master_url_problem(text) is None, text
     for text in ("10.0.0.5:8080", "ftp://a", "http://a/", "http://a:8080/det", "http://a:b"):
@@ -59,11 +51,6 @@ def test_urls_and_paths() -> None:
     assert gotext.userinfo_problem("Aa0-._~!$&'()*+,;=:@") is None
     for char in '/#%?{}[]<>"\\^`| é':
         assert gotext.userinfo_problem(f"pass{char}word"), char
-    assert not gotext.outside("a/b/../c", "/mnt") and gotext.outside("a/../../c", "/mnt")
-    assert not gotext.outside("/mnt/a", "/mnt") and gotext.outside("/mnt/../a", "/mnt")
-    assert gotext.outside("/mntx", "/mnt") and not gotext.outside("/x", "/")
-    assert gotext.prefix_problem("a/../b") and gotext.prefix_problem("..")
-    assert gotext.prefix_problem("a/.../b") is None
 
 
 # As a real 0.38.1 master takes them under a key that wants text.
@@ -75,38 +62,31 @@ PLAIN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "value"), PLAIN.items())
-def test_plain_values(text: str, value: Any, tmp_path: pathlib.Path) -> None:
+def test_plain_values(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
-    loaded = goyaml.load(path)
-    assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
-    assert type(loaded["key"]) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: 1\nb: {c: 1, c: 2}\n", "line 2: 'c' is there twice"),
-        ("a: .inf\n", "no number in JSON"),
-        ("a:\n\tb: 1\n", "not YAML (line 2)"),
-        ("a: *b\n", "not YAML (line 1)"),
-        ("a: !!python/object/apply:int [2]\n", "not YAML (line 1)"),
-        ("- a\n", "not a config"),
-        ("", "not a config"),
-    ],
-)
-def test_files_that_are_no_config(text: str, words: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError) as caught:
-        goyaml.load(path)
-    assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)
-
-
-def test_merge_keys_and_anchors(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
+    for text, value in PLAIN.items():
+        path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
+        loaded = goyaml.load(path)
+        assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
+        assert type(loaded["key"]) is type(value), text
     path.write_text("a: &a {x: 1, z: 2}\nb:\n  <<: *a\n  x: 3\n")
     assert goyaml.load(path)["b"] == {"x": 3, "z": 2}
-    with pytest.raises(UserError, match="cannot read it"):
-        goyaml.load(tmp_path / "none.yaml")
+
+
+def test_files_that_are_no_config(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.yaml"
+    for text, words in {
+        None: "cannot read it",
+        "a: 1\nb: {c: 1, c: 2}\n": "line 2: 'c' is there twice",
+        "a: .inf\n": "no number in JSON",
+        "a:\n\tb: 1\n": "not YAML (line 2)",
+        "a: *b\n": "not YAML (line 1)",
+        "a: !!python/object/apply:int [2]\n": "not YAML (line 1)",
+        "- a\n": "not a config",
+        "": "not a config",
+    }.items():
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(UserError) as caught:
+            goyaml.load(path)
+        assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)

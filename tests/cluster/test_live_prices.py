@@ -1,40 +1,35 @@
-"""`--live` against AWS's own protocols on loopback: prices, and every way to get none.
-
-moto serves the EC2 spot price history; it has no price list, so a small server answers
-`GetProducts` in AWS's JSON protocol, and the error bodies of both services.
-"""
+"""`--live` against AWS's own protocols on loopback, by boto3: prices, and every way to get none."""
 
 import datetime
+import functools
 import json
-from collections.abc import Iterator
 
 import pytest
+from botocore import loaders
+from botocore.retries import standard
 
 from cluster.live_prices import refresh, spot_history
 from cluster.prices import load_prices
 from detalbert.errors import UserError
 from reports.__main__ import main
 from tests.fakes.http import AnswerServer
-from tests.fakes.s3 import moto_server
 
 TODAY = datetime.date(2026, 10, 1)
+CLOSED = "http://127.0.0.1:9"
+one_loader = functools.cache(loaders.create_loader)  # reads a service's description once
 
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch, tmp_path):
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    for name in ("PROFILE", "SESSION_TOKEN", "ENDPOINT_URL"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "testing")
+    for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    with moto_server() as url:
-        yield url
+    monkeypatch.setattr(loaders, "create_loader", one_loader)
+    monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
 def product(price: str) -> str:
@@ -47,6 +42,21 @@ def product(price: str) -> str:
 def price_list(*prices: str) -> AnswerServer:
     body = {"FormatVersion": "aws_v1", "PriceList": [product(price) for price in prices]}
     return AnswerServer(lambda _: (200, body))
+
+
+HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
+<DescribeSpotPriceHistoryResponse><requestId>1</requestId><spotPriceHistorySet>{}
+</spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
+
+
+def moment(instance: str, zone: str, hour: int, price: float) -> str:
+    facts = {"instanceType": instance, "availabilityZone": f"us-east-1{zone}", "spotPrice": price}
+    facts |= {"timestamp": f"2026-09-01T{hour:02}:00:00.000Z", "productDescription": "Linux/UNIX"}
+    return f"<item>{''.join(f'<{key}>{fact}</{key}>' for key, fact in facts.items())}</item>"
+
+
+def history(*moments: str) -> AnswerServer:
+    return AnswerServer(lambda _: (200, HISTORY.format("".join(moments)).encode()))
 
 
 def ec2_error(status: int, code: str) -> AnswerServer:
@@ -62,101 +72,73 @@ def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: 
     return refresh(load_prices(), list(names or ["p3.16xlarge"]), region, TODAY, must)
 
 
-def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch, moto):
-    with price_list("25.5000000000") as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "us-west-2", "p5.48xlarge")
+def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
+    zones = {"a": 9, "b": 7, "c": 8.5}.items()
+    told = [moment("p5.48xlarge", zone, 1, price) for zone, price in zones]
+    with history(*told) as ec2, price_list("25.5000000000") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-west-2", "p5.48xlarge")
     price = known["p5.48xlarge"]
-    assert notes == [] and price.spot == 0.00001 and price.on_demand == 25.5  # moto's, ours
+    assert notes == [] and price.spot_range() == (7, 8.5, 9) and price.on_demand == 25.5
     assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
     (asked,) = pricing.asked
     assert asked.headers.get("X-Amz-Target") == "AWSPriceListService.GetProducts"
     wanted = {entry["Field"]: entry["Value"] for entry in json.loads(asked.body)["Filters"]}
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
     assert known["g5.xlarge"].spot_origin == "file"  # not asked for
-
-
-def test_a_region_without_the_type(monkeypatch, moto):
-    with price_list() as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "eu-south-1", "p5.48xlarge")
+    with history() as ec2, price_list() as pricing:  # a region without the type
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "eu-south-1", "p5.48xlarge")
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
 
 
 @pytest.mark.parametrize(
-    "status, code, said",
+    "status, code, asked, said",
     [
-        (401, "AuthFailure", "refused the credentials; check AWS_PROFILE or the keys"),
-        (403, "UnauthorizedOperation", "may not ask; allow the two actions"),
-        (400, "InvalidParameterValue", "AWS answered an error"),
+        (401, "AuthFailure", 1, "AWS refused the credentials; check AWS_PROFILE or the keys"),
+        (403, "UnauthorizedOperation", 1, "may not ask; allow the two actions"),
+        (400, "InvalidParameterValue", 1, "AWS answered an error"),
+        (503, "RequestLimitExceeded", 3, "AWS throttled the request"),
     ],
 )
-def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, said):
+def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked, said):
     with ec2_error(status, code) as ec2, price_list("25.5") as pricing:
         known, notes = ask(monkeypatch, ec2.url, pricing.url)
-    price = known["p3.16xlarge"]
-    assert len(ec2.asked) == 1 and len(notes) == 1 and f"{said} ({code})" in notes[0]
-    assert notes[0].startswith("--live: spot price history: ")
-    assert notes[0].endswith("the file's prices stand")
-    assert (price.spot, price.spot_origin) == (pytest.approx(7.344), "file")
-    assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
-    with ec2_error(status, code) as ec2, price_list("25.5") as pricing:  # plain --live ends there
-        with pytest.raises(UserError) as caught:
+        assert len(ec2.asked) == asked and len(notes) == 1
+        assert said in notes[0] and f" ({code}); " in notes[0]
+        assert notes[0].startswith("--live: spot price history: ")
+        assert notes[0].endswith("the file's prices stand")
+        price = known["p3.16xlarge"]
+        assert (price.spot, price.spot_origin) == (pytest.approx(7.344), "file")
+        assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
+        pricing.asked.clear()
+        with pytest.raises(UserError) as caught:  # plain --live ends there
             ask(monkeypatch, ec2.url, pricing.url, must=True)
         assert said in str(caught.value) and not pricing.asked
 
 
-def test_wrong_credentials_at_the_price_list(monkeypatch, moto):
+def test_wrong_credentials_at_the_price_list(monkeypatch):
     body = {"__type": "UnrecognizedClientException", "message": "The security token is invalid."}
-    with AnswerServer(lambda _: (400, body)) as pricing:
-        known, notes = ask(monkeypatch, moto, pricing.url, "us-east-1", "p5.48xlarge", "g5.xlarge")
+    with history() as ec2, AnswerServer(lambda _: (400, body)) as pricing:
+        two = "p5.48xlarge", "g5.xlarge"
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", *two)
     assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
     assert any("AWS refused the credentials" in n for n in notes)
     assert known["p5.48xlarge"].on_demand_origin == "file"
 
 
-def test_throttling_is_tried_again_and_then_said(monkeypatch, moto):
-    with ec2_error(503, "RequestLimitExceeded") as ec2, price_list("25.5") as pricing:
-        known, notes = ask(monkeypatch, ec2.url, pricing.url)
-    assert len(ec2.asked) == 3 and "AWS throttled the request" in notes[0]
-    assert known["p3.16xlarge"].spot_origin == "file"
-
-
-def test_no_network_and_no_credentials(monkeypatch):
-    closed = "http://127.0.0.1:9"
-    known, notes = ask(monkeypatch, closed, closed)
+def test_no_network_and_no_credentials(monkeypatch, capsys):
+    known, notes = ask(monkeypatch, CLOSED, CLOSED)
     assert known == load_prices() and len(notes) == 2
     assert all("AWS cannot be reached" in note for note in notes)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    known, notes = ask(monkeypatch, closed, closed)
-    assert known == load_prices() and all("no AWS credentials found" in note for note in notes)
-
-
-def test_a_report_ends_with_live_and_goes_on_with_live_try(monkeypatch, capsys):
-    for name in ("EC2", "PRICING"):
-        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{name}", "http://127.0.0.1:9")
-    plan = ["plan", "--pool", "p4d.24xlarge", "--slots", "8", "--runs", "10", "--json"]
-    assert main([*plan, "--live"]) == 2
+    plan = ["plan", "--pool", "p4d.24xlarge", "--slots", "8", "--runs", "10", "--json", "--live"]
+    assert main(plan) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "AWS cannot be reached" in err
-
-
-HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
-<DescribeSpotPriceHistoryResponse><requestId>1</requestId><spotPriceHistorySet>{}
-</spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
-
-
-def moment(instance: str, zone: str, hour: int, price: float) -> str:
-    return (
-        f"<item><instanceType>{instance}</instanceType><availabilityZone>us-east-1{zone}"
-        f"</availabilityZone><productDescription>Linux/UNIX</productDescription><spotPrice>{price}"
-        f"</spotPrice><timestamp>2026-09-01T{hour:02}:00:00.000Z</timestamp></item>"
-    )
-
-
-def history(*moments: str) -> AnswerServer:
-    return AnswerServer(lambda _: (200, HISTORY.format("".join(moments)).encode()))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    known, notes = ask(monkeypatch, CLOSED, CLOSED)
+    assert known == load_prices() and all("no AWS credentials found" in note for note in notes)
 
 
 def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
@@ -172,16 +154,3 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     assert list(series) == [8.0, 9.0, 9.0, 7.5]
     assert found["g5.xlarge"].empty
     assert "StartTime=2026-09-01" in asked and "EndTime=2026-09-02" in asked
-    with ec2_error(401, "AuthFailure") as ec2, pytest.raises(UserError, match="AWS refused"):
-        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
-        spot_history(["p4d.24xlarge"], "us-east-1", since, until)
-
-
-def test_the_range_of_today_is_that_of_the_zones(monkeypatch):
-    told = [
-        moment("p4d.24xlarge", zone, 1, price)
-        for zone, price in zip("abc", (9, 7, 8.5), strict=True)
-    ]
-    with history(*told) as ec2, price_list("22.5") as pricing:
-        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", "p4d.24xlarge")
-    assert known["p4d.24xlarge"].spot_range() == (7, 8.5, 9) and notes == []

@@ -90,20 +90,14 @@ def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
     # 65,536 tokens a data rank; 40 layers, 4 sums of 5,120 numbers of 2 bytes at 300 GB/s
     waits = 65_536 * 40 * 4 * 5120 * 2 / 300e9
     assert halves.compute - whole.compute == pytest.approx(waits)
-
-
-def test_a_copy_across_machines_gathers_for_every_forward() -> None:
-    """One machine sends nothing; copies inside machines add up gradients once a step."""
-    split = traffic.split_bytes
-    assert split(13.2e9, Layout(1, 8, 1), 8, 8, 4, True) == 0
-    once, four = (split(13.2e9, Layout(1, 64, 1), 8, 64, n, True) for n in (1, 4))
-    assert (once, four) == pytest.approx((92.4e9, 4 * 92.4e9))
-    for forwards in (1, 4):
-        sent = split(13.2e9, Layout(8, 8, 1), 8, 64, forwards, True)
-        assert sent == pytest.approx(8 * 13.2e9 * 7 / 8)
-    assert split(1e9, Layout(2, 32, 1), 8, 64, 1, True) == pytest.approx(
-        8e9 * 3 / 4 + 8e9 / 4 * 1 / 2
-    )
+    # One machine sends nothing; copies inside machines add up gradients once a step.
+    for layout, slots, forwards, sent in (
+        (Layout(1, 8, 1), 8, 4, 0),
+        (Layout(8, 8, 1), 64, 4, 8 * 13.2e9 * 7 / 8),
+        (Layout(2, 32, 1), 64, 1, 13.2 * (8e9 * 3 / 4 + 8e9 / 4 * 1 / 2)),
+    ):
+        given = 13.2e9, layout, 8, slots, forwards, True
+        assert traffic.split_bytes(*given) == pytest.approx(sent)
     assert traffic.replicated_bytes(1e9, 2, "bf16") == 2e9
 
 
@@ -124,27 +118,25 @@ def test_published_speeds_come_back(row: Any) -> None:
     assert twice.tokens == pytest.approx(row.tokens / 2)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "albert"])
 def test_flops_are_what_torch_counts(family: str) -> None:
-    """Token after token with a cache: each reads itself and those before it."""
-    library = AutoModelForCausalLM.from_config(tiny(family), attn_implementation="eager").eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        cache = None
-        for _ in range(9):
-            cache = library(torch.tensor([[7]]), past_key_values=cache).past_key_values
-    counted = 3 * counter.get_total_flops() / 9
-    assert speeds.causal_token(library.config, 9) == pytest.approx(counted, rel=1e-3)
-
-
-def test_flops_of_pretraining_are_what_torch_counts() -> None:
+    """Token after token with a cache: each reads itself and those before it. Pretraining: 15 %
+    are hidden."""
     sizes = {"hidden_size": 64, "embedding_size": 16, "intermediate_size": 128}
-    config = AutoConfig.for_model("albert", vocab_size=500, num_attention_heads=4, **sizes)
-    library = AlbertForPreTraining._from_config(config, attn_implementation="eager").eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        hidden = library.albert(torch.full((1, 400), 7)).last_hidden_state
-        library.predictions(hidden[:, :60])  # 15 % are hidden
-    counted = 3 * counter.get_total_flops() / 400
-    assert speeds.encoder_token(config, 400, 0.15) == pytest.approx(counted, rel=1e-3)
+        if family == "albert":
+            config = AutoConfig.for_model(family, vocab_size=500, num_attention_heads=4, **sizes)
+            model = AlbertForPreTraining._from_config(config, attn_implementation="eager").eval()
+            hidden = model.albert(torch.full((1, 400), 7)).last_hidden_state
+            model.predictions(hidden[:, :60])
+            said = 400 * speeds.encoder_token(config, 400, 0.15)
+        else:
+            model, cache = AutoModelForCausalLM.from_config(tiny(family)).eval(), None
+            model.set_attn_implementation("eager")
+            for _ in range(9):
+                cache = model(torch.tensor([[7]]), past_key_values=cache).past_key_values
+            said = 9 * speeds.causal_token(model.config, 9)
+    assert said == pytest.approx(3 * counter.get_total_flops(), rel=1e-3)
 
 
 def test_the_published_fine_tuning_comes_back() -> None:
@@ -185,22 +177,13 @@ def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
         assert list(planner.faults(found)) == [] and row["GiB"] < 40
 
 
-def test_the_command(capsys: Any, tmp_path: pathlib.Path) -> None:
-    assert memory.main([str(ROOT / "configs" / "lm_13b.yaml"), "--suggest"]) == 0
-    said = capsys.readouterr().out
-    for words in ("3.1 GiB  modelled", "published", "400 Gbit/s by EFA (this one)", "it fits"):
-        assert words in said
-    changed = tmp_path / "job.yaml"
-    changed.write_text((ROOT / "configs" / "lm_13b.yaml").read_text().replace(": full", ": none"))
-    assert memory.main([str(changed), "--json"]) == 2
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["faults"]) == 1 and "do not fit 40 GB" in found["faults"][0]
-    assert {line["source"] for line in found["lines"]} <= {"published", "measured", "modelled"}
-
-
 @pytest.mark.parametrize("name", ["lm_1b", "lm_13b"])
 def test_a_config_opens_with_what_the_planner_says(name: str, capsys: Any) -> None:
     path = ROOT / "configs" / f"{name}.yaml"
+    assert memory.main([str(path), "--suggest"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("modelled", "published", "it fits"))
+    assert name == "lm_1b" or "400 Gbit/s by EFA (this one)" in shown
     assert memory.main([str(path), "--json"]) == 0
     said = {line["what"]: line["figure"] for line in json.loads(capsys.readouterr().out)["lines"]}
     head = path.read_text().partition("\nname:")[0].replace("\n# ", " ")
@@ -209,26 +192,16 @@ def test_a_config_opens_with_what_the_planner_says(name: str, capsys: Any) -> No
         assert figure in head
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "words"),
-    [
+def test_what_cannot_be_planned_is_one_line(capsys: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "job.yaml"
+    for name, old, new, words in (
         ("lm_13b", "efa-p4d-24xlarge", "no-such", "no pool 'no-such'; give --master, or one of"),
         ("single", "albert-xxlarge-v2", "roberta-large", "its sizes are not known"),
         ("lm_13b", "shard: 64", "shard: 63", "hyperparameters.layout: replicate 1 x shard 63"),
         ("lm_13b", "max_steps", "max_step", "did you mean 'max_steps'"),
-        (
-            "lm_125m",
-            "slots_per_trial: 1",
-            "resource_pool: aux-cpu",
-            "GPU of 'aux-cpu' is not known",
-        ),
-    ],
-)
-def test_what_cannot_be_planned_is_one_line(
-    name: str, old: str, new: str, words: str, capsys: Any, tmp_path: pathlib.Path
-) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text((ROOT / "configs" / f"{name}.yaml").read_text().replace(old, new))
-    assert memory.main([str(path)]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
+        ("lm_125m", "slots_per_trial: 1", "resource_pool: aux-cpu", "of 'aux-cpu' is not known"),
+    ):
+        path.write_text((ROOT / "configs" / f"{name}.yaml").read_text().replace(old, new))
+        assert memory.main([str(path)]) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1

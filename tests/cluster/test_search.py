@@ -1,38 +1,50 @@
 """A search drops trials; each asks the master for its own state, and ends."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import determined
 import pytest
 
-from tests.cluster.conftest import LAUNCHED, finished, steps_of
+from detalbert.training.search import UntilDropped
+from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.cluster.container import Trial
+from tests.fakes.master import TOKEN, FakeMaster
 
-SEARCHED = {"max_steps": 60, "checkpoint_period": 5000}
-SEARCHED |= {"validation_period": 6, "reporting_period": 10}
-
-
-TRIALS = [(SEARCHED, 1), ({**SEARCHED, "entrypoint": LAUNCHED}, 2)]
+SEARCHED = {"max_steps": 60, "checkpoint_period": 5000, "entrypoint": LAUNCHED}
+SEARCHED |= {"validation_period": 6, "reporting_period": 5}
 
 
-@pytest.mark.parametrize(("trial", "slots"), TRIALS, indirect=["trial"])
-def test_a_trial_that_its_search_drops_ends_with_a_checkpoint(trial: Trial, slots: int) -> None:
-    """It asks one step after the validation, and two."""
+@pytest.mark.parametrize("trial", [SEARCHED], indirect=True)
+def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial: Trial) -> None:
+    """Launched by Determined's launcher. It asks one step after the validation, and two."""
     trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)
-    with trial.master(slots=(slots,), dropped_at=6) as master:
+    with trial.master(slots=(2,), dropped_at=6) as master:
         done = trial.run(master)
-        finished(done, master)
+    assert [report["steps"] for report in master.reports("training")] == [5, 6, 8]
     assert [report["steps"] for report in master.reports("validation")] == [6]
-    assert steps_of(master.checkpoints)[-1] == 8
+    assert steps_of(master.checkpoints) == [6, 8]
     assert master.acknowledged == 0
+    assert "[rank=0] INFO: step 5/60  " in done.stderr
+    assert "Setting OMP_NUM_THREADS" not in done.stderr  # torchrun's banner
     said = [x for x in (done.stdout + done.stderr).splitlines() if "the search ends this" in x]
     assert len(said) == 1 and "after step 8 (STATE_STOPPING_COMPLETED)" in said[0]
 
 
-@pytest.mark.parametrize("trial", [SEARCHED], indirect=True)
-def test_a_search_whose_master_does_not_answer_goes_on(trial: Trial) -> None:
-    trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)
-    with trial.master(dropped_at=6) as master:
-        master.trial_faults = [500, "cut"] * 50
-        done = trial.run(master)
-        finished(done, master)
-    assert steps_of(master.checkpoints)[-1] == 60
-    assert len(master.trial_faults) < 90
-    assert (done.stdout + done.stderr).count("does not say this trial's state") == 1
+def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
+    alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
+    stops: list[bool] = []
+    context: Any = SimpleNamespace(distributed=alone, set_stop_requested=stops.append)
+    periods: Any = SimpleNamespace(validation_period=6, reporting_period=10)
+    until = UntilDropped((), periods, context)
+    with FakeMaster(dropped_at=6) as master:
+        info = SimpleNamespace(master_url=master.url, trial=SimpleNamespace(trial_id=11))
+        monkeypatch.setattr(determined, "get_cluster_info", lambda: info)
+        for name, value in {"SESSION_TOKEN": TOKEN, "USER": "determined"}.items():
+            monkeypatch.setenv(f"DET_{name}", value)
+        master.metrics = [{"group": "validation", "steps": 6, "metrics": {"f1": 1.0}}]
+        master.trial_faults = [500, "cut"]
+        assert [step in until for step in (7, 8, 9, 10)] == [False] * 4
+        assert master.trial_faults == [] and stops == []
+        assert 14 in until and stops == [True]
+    assert caplog.text.count("does not say this trial's state") == 1

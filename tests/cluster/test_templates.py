@@ -3,13 +3,13 @@
 import importlib.util
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster import masterconf
+from tests.cluster.planted import filled
 from tests.conftest import ROOT
 
 CLUSTER = ROOT / "cluster"
@@ -23,38 +23,14 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def pools() -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Name, GPUs of a machine, and provider, of every GPU pool that ships."""
-    for path in MASTERS:
-        for pool in load(path)["resource_pools"]:
-            provider = pool.get("provider", {})
-            kind = provider.get("instance_type")
-            if isinstance(kind, dict):
-                slots = kind["gpu_num"]
-            else:
-                slots = EC2_GPUS.get(kind) or DETERMINED_SLOTS.get(kind)
-            if slots:
-                yield f"{path.name}: {pool['pool_name']}", slots, provider
-
-
 def test_every_pool_has_one_machine_to_spare_and_no_more() -> None:
     """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
     widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
-    seen = {name: (provider["max_instances"], slots) for name, slots, provider in pools()}
-    assert len(seen) >= 10
-    for name, (machines, slots) in seen.items():
-        assert machines == widest // slots + 1, name
-
-
-def test_what_is_no_trial_runs_in_determineds_own_image() -> None:
-    for path in MASTERS:
-        assert "image" not in load(path).get("task_container_defaults", {})
-
-
-def test_the_template_of_det_deploy_fits_its_parameter() -> None:
-    assert len(TEMPLATE.encode()) < PARAMETER_BYTES
-    assert "<<" not in TEMPLATE  # nothing to fill in
-    assert "EOF" not in TEMPLATE.split()  # ends the file on the master
+    found = [pool for path in MASTERS for pool in masterconf.pools(filled(path)).values()]
+    provided = [pool for pool in found if pool.slots_per_agent and not pool.own]
+    assert len(provided) >= 10
+    for pool in provided:
+        assert pool.max_agents == widest // pool.slots_per_agent + 1, pool
 
 
 def stacks() -> list[pathlib.Path]:
@@ -88,22 +64,20 @@ def context_keys(text: str) -> set[str]:
 
 def test_the_template_of_det_deploy_has_the_spot_masters_pools() -> None:
     """Rendered by hand with Determined's own determined-gotmpl, on each of its stacks."""
+    assert len(TEMPLATE.encode()) < PARAMETER_BYTES
+    assert "<<" not in TEMPLATE  # nothing to fill in
+    assert "EOF" not in TEMPLATE.split()  # ends the file on the master
     for pool in load(CLUSTER / "master-aws-spot.yaml")["resource_pools"]:
         assert pool["pool_name"] in TEMPLATE
         assert f"max_instances: {pool['provider']['max_instances']}\n" in TEMPLATE
 
 
-def test_spot_nodes_of_kubernetes_are_chosen_alike() -> None:
+def test_nothing_is_said_twice_or_otherwise() -> None:
     values = load(CLUSTER / "kubernetes-values.yaml")
     spot = values["resourcePools"][0]["task_container_defaults"]["gpu_pod_spec"]
-    template = load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"]
-    assert template == spot
+    assert load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"] == spot
     assert values["maxSlotsPerPod"] == 8
-
-
-@pytest.mark.parametrize(
-    "path", sorted(CLUSTER.glob("template-*.yaml")), ids=lambda path: path.name
-)
-def test_no_template_names_what_every_config_names(path: pathlib.Path) -> None:
-    """A config's own words win, so the template's would be without effect."""
-    assert "image" not in load(path)["environment"]
+    for path in MASTERS:  # what is no trial runs in Determined's own image
+        assert "image" not in load(path).get("task_container_defaults", {}), path
+    for path in CLUSTER.glob("template-*.yaml"):  # a config's own words win
+        assert "image" not in load(path)["environment"], path

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 
-import pytest
 import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
@@ -22,9 +21,7 @@ PAGE = (ROOT / "cluster" / "ways.md").read_text()
 SAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
 
 
-def test_every_command_is_one_that_det_knows(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_is_one_that_det_knows(tmp_path, monkeypatch):
     """By the parser of `det` itself."""
     lines = re.findall(r"^(?:\$ )?(det .*)$|`(det [^`]*[0-9][^`]*)`", PAGE, re.MULTILINE)
     commands = [(line or inline).partition(" > ")[0] for line, inline in lines]
@@ -54,5 +51,4 @@ def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it() -> None:
     assert hook.mode is bindings.v1WebhookMode.SPECIFIC
     assert [finding.key for finding in placeholders("webhook.json", "", wanted)] == ["url"]
     hooks = [sample["integrations"]["webhooks"] for sample in SAMPLES if "integrations" in sample]
-    names = [hook["webhook_name"] for hook in hooks]
-    assert names == [[hook.name]]
+    assert [hook["webhook_name"] for hook in hooks] == [[wanted["name"]]]

@@ -142,3 +142,18 @@ def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
     facts |= {"state": bindings.experimentv1State.COMPLETED, "searcherType": "single"}
     facts |= {"startTime": NOW, "username": "ada"}
     return bindings.v1Experiment(id=number, **{**facts, **more})
+
+
+def assert_recorded(fake: Any, real: Any, where: str) -> None:
+    """The fake's answer has no key that the real master's has not, and no value of another type."""
+    free = "config hparams summaryMetrics resources metadata metrics avgMetrics training".split()
+    if isinstance(fake, dict) and isinstance(real, dict):
+        assert fake.keys() <= real.keys(), (where, fake.keys() - real.keys())
+        for key in fake.keys() - set(free):
+            assert_recorded(fake[key], real[key], f"{where}.{key}")
+    elif isinstance(fake, list) and isinstance(real, list):
+        if fake and real:
+            assert_recorded(fake[0], real[0], f"{where}[0]")
+    elif fake is not None and real is not None:
+        number = isinstance(fake, (int, float)) and isinstance(real, (int, float))
+        assert number or isinstance(fake, type(real)), (where, fake, real)

@@ -10,7 +10,7 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import NOW, Cut, FakeServer, Request, trial_json, validation_json
+from tests.fakes.http import Cut, FakeServer, Request, trial_json, validation_json
 
 TOKEN = "task-token"
 NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
@@ -19,10 +19,9 @@ Handler = Callable[..., Answer]
 
 
 class FakeMaster(FakeServer):
-    """Serves one trial and remembers what it reported.
+    """Serves one trial with this `context` (a gzipped tar archive) and remembers what it reported.
 
     Args:
-        context: the experiment's files as a gzipped tar archive, as the master keeps them.
         slots: of each container of the allocation, all of them on loopback.
         preempt_at: (state, n): preempt when the trial enters this state for the n-th time, or
             reports "progress" that often, and let it go on only after it was told.
@@ -40,15 +39,11 @@ class FakeMaster(FakeServer):
         dropped_at: int | None = None,
         metric: str = "f1",
     ) -> None:
-        self.context = context
-        self.metric = metric
-        self.slots = slots
-        self.preempt_at = preempt_at
-        self.dropped_at = dropped_at
+        self.context, self.metric, self.slots = context, metric, slots
+        self.preempt_at, self.dropped_at = preempt_at, dropped_at
         self.asked_since = 0  # for its state, after that step
         self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
-        self.calls: list[str] = []  # "METHOD path" of every request
-        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # the same, query, body
+        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # method, path, query, body
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
         self.slow = 0.0  # seconds that a validation's report takes to arrive
@@ -66,6 +61,11 @@ class FakeMaster(FakeServer):
         self.told = threading.Event()
         super().__init__()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: what it has heard."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if isinstance(value, (list, dict, int))}
+
     def close(self) -> None:
         self.preempt.set()
         super().close()
@@ -78,7 +78,6 @@ class FakeMaster(FakeServer):
         if request.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
             return 401, {"message": "no valid task token"}
         call = f"{request.method} {request.path}"
-        self.calls.append(call)
         body = json.loads(request.body or "null")
         self.heard.append((request.method, request.path, request.query, body))
         for method, pattern, handler in _ROUTES:
@@ -110,30 +109,15 @@ class FakeMaster(FakeServer):
         return 200, {"storageId": 1}
 
     def send_trial(self, trial: str, **_: Any) -> Answer:
-        done = [report["steps"] for report in self.reports("validation")]
-        state = "STATE_RUNNING"
-        if self.dropped_at is not None and self.dropped_at in done:
+        seen, state = self.reports("validation"), "STATE_RUNNING"
+        if self.dropped_at in [report["steps"] for report in seen]:
             if self.trial_faults:
                 return self._fail(self.trial_faults.pop(0))
             self.asked_since += 1
             state = "STATE_STOPPING_COMPLETED" if self.asked_since > 1 else state
-        return 200, {"trial": self._record(int(trial), state)}
-
-    def _record(self, trial: int, state: str) -> dict[str, Any]:
-        done = self.reports("validation")
-        last = done[-1:]
-        best = max(done, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
-        saved = self.checkpoints[-1:]
-        checkpoint: dict[str, Any] = {}
-        for kept in saved:
-            facts = {"uuid": kept.uuid, "endTime": NOW, "state": "STATE_COMPLETED"}
-            total = kept.metadata["steps_completed"]
-            checkpoint = {**facts, "resources": kept.resources, "totalBatches": total}
-        more = {"state": state, "bestValidation": _validation(best)}
-        more |= {"latestValidation": _validation(last[0] if last else None)}
-        more |= {"totalBatchesProcessed": last[0]["steps"] if last else 0}
-        more |= {"bestCheckpoint": checkpoint or None, "checkpointCount": len(self.checkpoints)}
-        return trial_json(trial, 7, **more)
+        best = max(seen, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
+        best = best and validation_json(best["metrics"], best["steps"])
+        return 200, {"trial": trial_json(int(trial), 7, state=state, bestValidation=best)}
 
     def take_state(self, trial: str, body: Any, **_: Any) -> Answer:
         self.states.append(body["state"])
@@ -146,7 +130,7 @@ class FakeMaster(FakeServer):
         if self.preempt_at == (what, times):
             self.preempt.set()
             self.told.wait(60)
-            time.sleep(3)  # for the trial's watcher thread to read what it was told
+            time.sleep(1)  # for the trial's watcher thread to read what it was told
 
     def take_metrics(self, trial: str, body: Any, **_: Any) -> Answer:
         report = bindings.v1ReportTrialMetricsRequest.from_json(body)
@@ -208,10 +192,6 @@ class FakeMaster(FakeServer):
         return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
 
 
-def _validation(report: dict[str, Any] | None) -> dict[str, Any] | None:
-    return report and validation_json(report["metrics"], report["steps"])
-
-
 _API, _ID = "/api/v1", "([^/]+)"
 _ALLOCATION, _TRIAL = f"{_API}/allocations/{_ID}", f"{_API}/trials/{_ID}"
 _ROUTES: list[tuple[str, str, Handler]] = [
@@ -226,11 +206,7 @@ _ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_TRIAL}/metrics", FakeMaster.take_metrics),
     ("POST", f"{_TRIAL}/progress", FakeMaster.take_progress),
     ("POST", f"{_API}/checkpoints", FakeMaster.take_checkpoint),
-    (
-        "GET",
-        f"{_API}/experiments/{_ID}/searcher/best_searcher_validation_metric",
-        FakeMaster.best_validation,
-    ),
+    ("GET", f"{_API}/experiments/{_ID}/searcher/.*", FakeMaster.best_validation),
     ("GET", f"{_ALLOCATION}/signals/preemption", FakeMaster.wait_for_preemption),
     ("POST", f"{_ALLOCATION}/signals/ack_preemption", FakeMaster.acknowledge),
     ("POST", f"{_ALLOCATION}/signals/pending_preemption", FakeMaster.announce_preemption),

@@ -1,6 +1,6 @@
 """A Determined master on loopback that recorded experiments: what `reports` asks of it.
 
-It answers in the shapes of a real 0.38.1 (a test holds them against a recording): a task's
+It answers with what Determined's client must find, and as a real 0.38.1 does: a task's
 allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
 agents and instances stand among them as "username", and one CSV has every task's allocations.
 
@@ -9,7 +9,10 @@ and ended well. Its first allocation failed 30 min after a checkpoint; of the se
 lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d, since 12:00.
 """
 
+import inspect
 from typing import Any, NamedTuple
+
+from determined.common.api import bindings
 
 from tests.fakes.http import FakeServer, Request, trial_json, validation_json
 
@@ -103,8 +106,12 @@ DEFAULT = Cluster(
 )  # fmt: skip
 
 
-def _page(total: int) -> dict[str, int]:
-    return {"offset": 0, "limit": 0, "startIndex": 0, "endIndex": total, "total": total}
+def _blank(kind: Any, **facts: Any) -> dict[str, Any]:
+    """What the client must find in one of its types: these facts, and nothing in the other keys."""
+    asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    needed = {p.name: p.annotation for p in asked if p.default is p.empty}
+    simple = {name: type() for name, type in needed.items() if type in (str, int, float, bool)}
+    return {**dict.fromkeys(needed), **simple, **facts}
 
 
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
@@ -112,31 +119,18 @@ def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     config = {"hyperparameters": hparams, "data": ran.data}
     config |= {"resources": {"slots_per_trial": ran.slots}}
     running = any(trial.state == "RUNNING" for trial in ran.trials)
-    facts = dict.fromkeys("description displayName searcherMetric notes originalConfig".split(), "")
-    facts |= dict.fromkeys(["hyperparameters", "forkedFrom"])
-    facts |= dict.fromkeys(["archived", "parentArchived", "unmanaged"], False)
-    facts |= dict.fromkeys(["projectId", "workspaceId", "projectOwnerId", "userId"], 1)
-    facts |= {
-        "id": number, "labels": ran.labels, "startTime": at("10:00"), "username": ran.user,
-        "endTime": None if running else at("12:40"), "trialIds": [], "numTrials": len(ran.trials),
-        "state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "name": "albert-squad",
-        "resourcePool": ran.held[0].pool if ran.held else SPOT, "searcherType": '"single"',
-        "jobId": "job", "progress": 1, "projectName": "p", "workspaceName": "w", "config": config,
-        "checkpointSize": "0", "checkpointCount": 0, "modelDefinitionSize": 0,
-    }  # fmt: skip
-    return {"experiment": facts, "jobSummary": None, "config": config}
+    facts = {"id": number, "name": "albert-squad", "labels": ran.labels, "username": ran.user}
+    facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}
+    facts |= {"resourcePool": ran.held[0].pool if ran.held else SPOT, "config": config}
+    return {"experiment": _blank(bindings.v1Experiment, **facts)}
 
 
 def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
     tasks = list(dict.fromkeys(held.task for held in trial.held)) or [f"{experiment}.task"]
     steps = max((n for _, n, _ in trial.reports), default=0) if trial.steps is None else trial.steps
     best = validation_json(trial.scores, steps, at("12:25")) if trial.scores else None
-    more = {
-        "startTime": at("10:10"),
-        "state": f"STATE_{trial.state}",
-        "totalBatchesProcessed": steps,
-    }
-    more |= {"bestValidation": best, "latestValidation": best, "taskId": tasks[0], "taskIds": tasks}
+    more = {"startTime": at("10:10"), "state": f"STATE_{trial.state}", "taskIds": tasks}
+    more |= {"totalBatchesProcessed": steps, "bestValidation": best, "taskId": tasks[0]}
     return trial_json(number, experiment, **more)
 
 
@@ -145,26 +139,24 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
     for a in reversed(held):
         facts = {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING"}
         facts |= {"startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id}
-        allocations.append({**facts, "isReady": True, "slots": 0})
+        allocations.append(_blank(bindings.v1Allocation, **facts))
     facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
-    return {"task": {**facts, "startTime": at("10:10"), "endTime": None}}
+    return {"task": _blank(bindings.v1Task, startTime=at("10:10"), **facts)}
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
-    facts = {"containerId": "c", "taskId": "", "acceleratorType": "cuda", "acceleratorUuids": []}
-    data = [
-        {**facts, "allocationId": a.id, "nodeName": machine, "resourcePool": a.pool}
-        for a in held
-        for machine in a.machines
-    ]
-    return {"acceleratorData": data}
+    facts: dict[str, Any] = {"containerId": "c", "taskId": "", "acceleratorUuids": []}
+    facts |= {"acceleratorType": "cuda"}
+    pairs = [(a, machine) for a in held for machine in a.machines]
+    held_on = [{"allocationId": a.id, "nodeName": m, "resourcePool": a.pool} for a, m in pairs]
+    return {"acceleratorData": [facts | on for on in held_on]}
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
-    facts = {"taskId": "t", "allocationId": "a", "metadata": {}, "resources": {}}
-    facts |= {"storageId": 1, "state": "STATE_COMPLETED", "training": {}}
-    stored = [{**facts, "uuid": clock, "reportTime": at(clock)} for clock in trial.checkpoints]
-    return {"checkpoints": stored, "pagination": _page(len(stored))}
+    facts: dict[str, Any] = {"state": "STATE_COMPLETED", "training": {}}
+    saved = [{"uuid": clock, "reportTime": at(clock), **facts} for clock in trial.checkpoints]
+    stored = [_blank(bindings.v1Checkpoint, **one) for one in saved]
+    return {"checkpoints": stored, "pagination": {}}
 
 
 def _metrics(number: int, trial: Kept) -> dict[str, Any]:
@@ -177,23 +169,19 @@ def _metrics(number: int, trial: Kept) -> dict[str, Any]:
 
 
 def _raw(cluster: Cluster) -> dict[str, Any]:
-    def entry(kind: str, number: int, name: str, start: str, end: str) -> dict[str, Any]:
-        facts = {"kind": kind, "startTime": at(start), "endTime": at(end), "experimentId": number}
-        return {**facts, "username": name, "userId": 0, "labels": [], "seconds": 1.0, "slots": 8}
-
-    entries = [entry("instance", 0, *life) for life in cluster.instances]
-    entries += [entry(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
-    return {"resourceEntries": entries}
+    ran = [(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
+    ran += [("instance", 0, *life) for life in cluster.instances]
+    keys = "kind", "experimentId", "username", "startTime", "endTime"
+    entries = [(*facts, at(start), at(end)) for *facts, start, end in ran]
+    return {"resourceEntries": [dict(zip(keys, entry, strict=True)) for entry in entries]}
 
 
 def _csv(cluster: Cluster, after: str) -> str:
-    columns = "allocation_id,task_type,username,workspace_name,experiment_id,slots,start_time,"
-    lines = [columns + "end_time,imagepulling_time,slot_hours,resource_pool"]
+    lines = ["allocation_id,task_type,username,experiment_id,slots,start_time,end_time"]
     for number, ran in cluster.ran.items():
         shown = number if ran.kind in ("TRIAL", "DELETED") else 0
         lines += [
-            f"{a.id},{ran.kind},{ran.user},w,{shown},{ran.slots},{at(a.start)},{at(a.end) or ''},"
-            f"0.0,1.0,{a.pool}"
+            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},{at(a.start)},{at(a.end) or ''}"
             for a in ran.held
             if not a.end or str(at(a.end))[:19] > after[:19]
         ]
@@ -201,31 +189,19 @@ def _csv(cluster: Cluster, after: str) -> str:
 
 
 def _pool(name: str, spot: bool) -> dict[str, Any]:
-    texts = "description location imageId masterUrl masterCertName startupScript accelerator"
-    texts += " containerStartupScript agentDockerNetwork agentDockerRuntime agentDockerImage"
-    numbers = "numAgents slotsAvailable slotsUsed auxContainerCapacity auxContainersRunning"
-    numbers += " minAgents maxAgents slotsPerAgent auxContainerCapacityPerAgent"
-    words = "iamInstanceProfileArn imageId instanceName region securityGroupId sshKeyName tagKey"
-    aws = {**dict.fromkeys(f"{words} tagValue".split(), ""), "publicIp": True, "maxInstances": 5}
-    aws |= {"rootVolumeSize": 200, "spotEnabled": spot, "instanceType": "p3.16xlarge"}
-    return {
-        **dict.fromkeys(f"{texts} agentFluentImage clusterName".split(), ""),
-        **dict.fromkeys(numbers.split(), 0),
-        "name": name, "type": "RESOURCE_POOL_TYPE_AWS", "slotType": "TYPE_CUDA",
-        "instanceType": "p3.16xlarge", "preemptible": spot, "resourceManagerMetadata": {},
-        "schedulerType": "SCHEDULER_TYPE_PRIORITY", "defaultComputePool": False,
-        "schedulerFittingPolicy": "FITTING_POLICY_BEST", "defaultAuxPool": False,
-        "maxIdleAgentPeriod": 600, "maxAgentStartingPeriod": 1200,
-        "stats": {"queuedCount": 0, "scheduledCount": 0},
-        "details": {"aws": aws, "gcp": None, "priorityScheduler": None},
-    }  # fmt: skip
+    aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
+    details = {"aws": _blank(bindings.v1ResourcePoolAwsDetail, **aws)}
+    facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
+    facts |= {"slotType": "TYPE_CUDA"}
+    facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
+    facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
+    return _blank(bindings.v1ResourcePool, maxIdleAgentPeriod=600, **facts)
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     """What the master says at `path`; None where it has nothing."""
-    trials = {
-        n * 10 + i: (n, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)
-    }
+    each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
+    trials = {n * 10 + i: (n, t) for n, i, t in each}
     if path == "/api/v1/me":
         return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
     tasks: dict[str, list[Held]] = {}
@@ -237,7 +213,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     name, _, what = name.partition("/")
     if kind == "experiments" and (ran := cluster.ran.get(int(name))) and ran.kind == "TRIAL":
         listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
-        page = {"trials": listed, "pagination": _page(len(listed))}
+        page = {"trials": listed, "pagination": {}}
         return page if what else _experiment(int(name), ran)
     if kind == "tasks" and name in tasks:
         return _accelerators(tasks[name]) if what else _task(name, tasks[name])
@@ -248,7 +224,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
         return _checkpoints(trials[int(name)][1])
     if kind == "resource-pools":
         pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
-        return {"resourcePools": pools, "pagination": _page(2)}
+        return {"resourcePools": pools, "pagination": {}}
     return _raw(cluster) if path.endswith("allocation/raw") else None
 
 
@@ -257,12 +233,10 @@ class FakeRecords(FakeServer):
 
     def __init__(self, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> None:
         self.cluster, self.hide = cluster, hide
-        self.calls: list[str] = []
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, Any]:
         path = request.path
-        self.calls.append(path)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)

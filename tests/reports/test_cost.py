@@ -1,7 +1,6 @@
-"""`cost` and `scaling`: published figures, local runs, benchmarks, wrong input."""
+"""`cost` and `scaling`: published figures, local runs, benchmarks; what is not compared."""
 
 import dataclasses
-import datetime
 import io
 import json
 import pathlib
@@ -19,11 +18,10 @@ from cluster import published
 from cluster.prices import PRICE_FILE, load_prices
 from reports import runs
 from reports.__main__ import main
-from reports.cost import cost_report
 from reports.report import Table
 from reports.run import Run
 from reports.scaling import efficiency
-from tests.conftest import ROOT
+from tests.conftest import ROOT, max_examples
 from tests.reports.conftest import refused
 
 TODAY = ["--today", "2026-10-01"]
@@ -32,14 +30,6 @@ TODAY = ["--today", "2026-10-01"]
 def rows(capsys, *arguments: str) -> list:
     assert main([*arguments, *TODAY, "--json"]) == 0
     return json.loads(capsys.readouterr().out)["tables"][0]["rows"]
-
-
-def price_file(tmp_path: pathlib.Path, instance: str, **changes: float) -> str:
-    content = yaml.safe_load(PRICE_FILE.read_text())
-    content["instances"][instance].update(changes)
-    path = tmp_path / "prices.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return str(path)
 
 
 def test_the_published_table_comes_out_of_price_and_time(capsys):
@@ -54,21 +44,13 @@ def test_the_published_table_comes_out_of_price_and_time(capsys):
     assert main(["cost", "--published", *TODAY]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("112.21", "47.00", "45.84x", "58%"))
+    table = rows(capsys, "cost", "--published", "--baseline", "published, 64 GPUs")
+    assert table[2]["faster"] == 1 and table[0]["cheaper"] == pytest.approx(1 - 112.2102 / 47.0016)
     assert (one["low"], many["low"]) == (None, pytest.approx(0.8 * 8 * 2.67))
     assert many["on demand"] == pytest.approx(0.8 * 8 * 24.48)
 
 
-def test_a_changed_price_changes_the_table(capsys, tmp_path):
-    path = price_file(tmp_path, "p3.2xlarge", on_demand=6.12)
-    assert rows(capsys, "cost", "--published", "--prices", path)[0]["cost"] == pytest.approx(
-        2 * 112.2102
-    )
-    path = price_file(tmp_path, "p3.16xlarge", spot_discount=0.85)
-    many = rows(capsys, "cost", "--published", "--prices", path)[2]
-    assert many["cost"] == pytest.approx(47.0016 / 2)
-    assert many["cheaper"] == pytest.approx(1 - 23.5008 / 112.2102)
-
-
+@max_examples(20)
 @given(st.floats(0.01, 1000), st.floats(1.001, 10))
 def test_cost_rises_with_the_price(price, factor):
     known = load_prices()
@@ -106,59 +88,33 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("command", ["cost", "scaling"])
-def test_a_terminal_of_80_columns_is_enough(capsys, monkeypatch, command):
-    """And what is left out there is said; --wide and a pipe have whole lines."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    assert main([command, "--published", *TODAY]) == 0
-    shown = re.sub(r"\x1b\[\d+m", "", sys.stdout.getvalue())
-    lines = [line for line in shown.splitlines() if not line.startswith("note: ")]
+@pytest.mark.parametrize("command, words", [("cost", "47.00"), ("scaling", "41.8%")])
+def test_a_terminal_of_80_columns_is_enough(capsys, monkeypatch, command, words):
+    """And what is left out there, or on a narrower one, is said; with --wide nothing is."""
+
+    def shown(columns: str, *more: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        assert main([command, "--published", *more, *TODAY]) == 0
+        text = re.sub(r"\x1b\[\d+m", "", sys.stdout.getvalue())
+        return [line for line in text.splitlines() if not line.startswith("note: ")]
+
+    lines = shown("80")
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    assert "\u2026" not in text and "columns more" not in text
-    assert "47.00" in text if command == "cost" else "41.8%" in text
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    assert main([command, "--published", "--wide", *TODAY]) == 0
-    wide = sys.stdout.getvalue().splitlines()
-    assert command == "scaling" or any("published, 64 GPUs  8 x p3.16" in line for line in wide)
+    assert words in text and "\u2026" not in text and "columns more" not in text
+    if command == "cost":
+        assert any("published, 64 GPUs  8 x p3.16" in line for line in shown("80", "--wide"))
+        lines = shown("60")
+        assert max(map(len, lines)) <= 60 and "(2 columns more: --wide)" in lines
 
 
-def test_a_narrower_terminal_has_fewer_columns_and_says_so(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    assert main(["cost", "--published", *TODAY]) == 0
-    lines = [line for line in sys.stdout.getvalue().splitlines() if not line.startswith("note: ")]
-    assert max(map(len, lines)) <= 60 and "(2 columns more: --wide)" in lines
-
-
-def test_a_baseline_is_chosen_by_name(capsys):
-    table = rows(capsys, "cost", "--published", "--baseline", "published, 64 GPUs")
-    assert table[2]["faster"] == 1 and table[0]["cheaper"] == pytest.approx(1 - 112.2102 / 47.0016)
-
-
-def test_wrong_input_is_one_line(capsys, tmp_path):
-    said = refused(capsys, "cost", "--run", benchmark(tmp_path / "no.json", None))
-    assert "results.ours.windows_per_second.median: no number there" in said
-    (tmp_path / "metrics.json").write_text('{"best": {"f1": 1.0}}')
-    assert "throughput.examples_per_second: no number" in refused(
-        capsys, "cost", "--run", str(tmp_path)
-    )
-    assert "must be greater than 0" in refused(
-        capsys, "cost", "--run", benchmark(tmp_path / "neg.json", -2.0)
-    )
-    wide = benchmark(tmp_path / "wide.json", 2.0, slots=60)
-    assert "60 slots do not fill" in refused(capsys, "cost", "--run", f"{wide}@p3.16xlarge")
-    assert "did you mean" in refused(capsys, "cost", "--run", f"{wide}@p3.16xlarg")
-    assert "cannot read it" in refused(capsys, "cost", "--run", str(tmp_path / "none.json"))
-    assert "nothing to report" in refused(capsys, "cost")
-    assert "not the name of a run" in refused(capsys, "cost", "--published", "--baseline", "x")
-    negative = price_file(tmp_path, "p3.16xlarge", on_demand=-24.48)
-    page = tmp_path / "page.html"
-    assert "must be greater than 0" in refused(
-        capsys, "cost", "--published", "--prices", negative, "--html", str(page)
-    )
-    assert not page.exists()
+def test_a_wrong_price_file_leaves_no_page(capsys, tmp_path):
+    prices, page = yaml.safe_load(PRICE_FILE.read_text()), tmp_path / "page.html"
+    prices["instances"]["p3.16xlarge"]["on_demand"] = -24.48
+    (tmp_path / "prices.yaml").write_text(yaml.safe_dump(prices))
+    asked = ["cost", "--published", "--prices", str(tmp_path / "prices.yaml"), "--html", str(page)]
+    assert "must be greater than 0" in refused(capsys, *asked) and not page.exists()
 
 
 def test_markdown_has_a_row_per_run(capsys):
@@ -180,17 +136,15 @@ def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
     assert "pip install -r reports/requirements.txt" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["cost", "scaling", "plan"])
-def test_no_command_imports_torch(command, real_python):
+def test_no_command_imports_torch(real_python):
     """They run where the requirements of reports/ are installed and those of training are not."""
-    flags = ["--runs", "10", "--pool", "p3.2xlarge"] if command == "plan" else ["--published"]
     code = (
-        "import sys; from reports.__main__ import main; status = main(sys.argv[1:]);"
-        "sys.exit(status or {'torch', 'transformers'} & set(sys.modules) or 0)"
+        "import sys; from reports.__main__ import main;"
+        "plan = 'plan --runs 10 --pool p3.2xlarge'; facts = ' --published';"
+        "sys.exit(any([main(words.split()) for words in ('cost' + facts, 'scaling' + facts, plan)])"
+        " or {'torch', 'transformers'} & set(sys.modules) or 0)"
     )
-    done = subprocess.run(
-        [real_python, "-c", code, command, *flags], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([real_python, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -201,9 +155,8 @@ def test_printed_efficiencies_are_those_of_the_printed_throughputs():
         last = table[table["series"] == row["series"]].iloc[-1]
         assert last["efficiency"] == pytest.approx(row["efficiency"], abs=0.006)
     found = table.loc[table["series"].str.contains("no loader"), "efficiency"].tolist()
-    assert found == pytest.approx(
-        [1, 0.84043, 0.62559, 0.41724], abs=1e-3
-    )  # printed: 41.7 %, computed 41.8 %
+    computed = [1, 0.84043, 0.62559, 0.41724]  # printed: 41.7 %, computed 41.8 %
+    assert found == pytest.approx(computed, abs=1e-3)
 
 
 POINT = st.tuples(st.integers(1, 4096), st.floats(0.1, 1e6))
@@ -230,8 +183,83 @@ def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):
     assert "two throughputs for 1" in refused(capsys, "scaling", *arguments, *twice)
 
 
-def test_a_run_without_an_instance_cannot_be_priced_by_guess():
-    made = {"name": "x", "hardware": "this machine", "pool": "local", "windows": 7200.0}
-    run = Run(slots=1, throughput=2.0, hours=1.0, **made)
-    report = cost_report([run], None, [], [], datetime.date(2026, 10, 1))
-    assert report.plots == [] and report.tables[0].shown()["cost"][0] == "-"
+def test_a_real_local_run_is_priced(capsys, finished):
+    """Validation and start-up are in it: the file's training seconds are a part of the hours."""
+    folder = finished / "out"  # what the real entry point leaves behind
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (row,) = rows(capsys, "cost", "--run", f"{folder}@p3.2xlarge:spot")
+    speed = metrics["throughput"]
+    seconds = speed["training_seconds"] + sum(speed["checkpoint_seconds"])
+    assert seconds < row["worked h"] * 3600 < seconds + 120
+    assert row["cost"] == pytest.approx(row["worked h"] * 0.918)
+    assert row["on demand"] == pytest.approx(row["worked h"] * 3.06)
+    assert row["windows/s"] == pytest.approx(speed["examples_per_second"])
+    assert (row["EM"], row["F1"]) == (metrics["best"]["exact"], metrics["best"]["f1"])
+    (free,) = rows(capsys, "cost", "--run", str(folder))
+    assert free["cost"] is None and free["worked h"] == row["worked h"]
+    both = rows(capsys, "cost", "--published", "--run", str(folder))
+    assert both[3]["run"].endswith(" *") and both[3]["faster"] is None  # 1475x and 100 % before
+
+
+def local_run(folder: pathlib.Path) -> pathlib.Path:
+    """Two starts, of 130 and 235 s; 120 steps of 8 windows."""
+    spans = ("24T10:00:00", "24T10:02:10"), ("24T23:58:00", "25T00:01:55")
+    times = [[f"2026-11-{moment}.000+00:00" for moment in span] for span in spans]
+    starts = [{"start": start, "end": end} for start, end in times]
+    throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480}
+    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1, 2], "starts": starts}
+    content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": throughput}
+    (folder / "metrics.json").write_text(json.dumps(content))
+    config = {"hyperparameters": {"global_batch_size": 8, "model": "x/albert-base-v2"}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def test_all_starts_of_a_local_run_count(capsys, tmp_path):
+    text = f"{local_run(tmp_path)}@g5.xlarge"
+    (row,) = rows(capsys, "cost", "--run", text)
+    assert row["worked h"] * 3600 == pytest.approx(130 + 235)
+    assert row["elapsed h"] * 3600 == pytest.approx(14 * 3600 + 115)
+    assert (row["stops"], row["kinds"]) == (1, "1 restarted")
+    assert row["cost"] == pytest.approx(365 / 3600 * 1.006)
+    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 0.96)
+    (row,) = rows(capsys, "cost", "--run", text, "--tokens")
+    assert row["tokens/s"] == 1600 and row["$/1M tokens"] == pytest.approx(row["cost"] / 0.192)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    del metrics["throughput"]["starts"]  # as runs were recorded before
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (row,) = rows(capsys, "cost", "--run", text)
+    assert row["worked h"] * 3600 == pytest.approx(63) and row["stops"] is None
+
+
+PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}
+
+
+@pytest.mark.parametrize(
+    "changes, instance, said",
+    [
+        ({}, "p5en.48xlarge", ""),
+        ({"settings": {"shape": "small"}}, "p5en.48xlarge", "another model"),
+        ({"device": {"name": "AMD EPYC"}}, "p5en.48xlarge", "measured on AMD EPYC"),
+        ({}, "p5.48xlarge", "measured on NVIDIA H200, not p5.48xlarge"),
+        ({"settings": PRETRAINING}, "p5en.48xlarge", "another data"),
+    ],
+)
+def test_a_benchmark_is_compared_with_what_is_like_it(capsys, tmp_path, changes, instance, said):
+    path = benchmark(tmp_path / "bench.json", 50.0, **{"slots": 8, **changes})
+    run = ["--run", f"{path}@{instance}"]
+    assert main(["cost", "--published", *run, *TODAY, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    row = found["tables"][0]["rows"][3]
+    assert (row["faster"] is None) == (row["cheaper"] is None) == bool(said)
+    assert row["run"].endswith(" *") == bool(said)
+    assert any(said in note for note in found["notes"] if note.startswith(path)) or not said
+    if not said:  # projected to the work
+        (row,) = rows(capsys, "cost", *run, "--windows", "90000")
+        assert row["worked h"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
+
+
+@pytest.mark.parametrize("stage", ["lm", "finetune", "predict", "serve"])
+def test_a_benchmark_that_is_no_training_is_refused(capsys, stage):
+    file = ROOT / "benchmarks" / "results" / f"{stage}.json"
+    assert "is no training" in refused(capsys, "cost", "--run", f"{file}@p5en.48xlarge")

@@ -2,15 +2,17 @@
 
 import datetime
 import json
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from cluster import live_prices, records
-from reports import bills
 from reports.__main__ import main
-from tests.fakes.records import SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran
+from tests.fakes.http import AnswerServer, Request, assert_recorded
+from tests.fakes.records import DEFAULT, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran, answer
+from tests.reports.conftest import refused
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
@@ -22,9 +24,13 @@ def report(capsys, master: Any, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+def bill(capsys, *arguments: str, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> dict:
+    with FakeRecords(cluster, hide) as master:
+        return report(capsys, master, *arguments)
+
+
 def test_a_trial_restarted_twice_and_one_still_running(capsys):
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7", "8")
+    found = bill(capsys, "cost", "--experiment", "7", "8")
     ended, running = found["tables"][0]["rows"]
     assert ended["slots"] == 16 and ended["hardware"] == "2 x p3.16xlarge"
     assert (ended["stops"], ended["kinds"]) == (2, "1 failed, 1 reclaimed")
@@ -47,8 +53,7 @@ def test_a_trial_restarted_twice_and_one_still_running(capsys):
 
 
 def test_what_the_money_was_for(capsys):
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
+    found = bill(capsys, "cost", "--experiment", "7")
     (row,), (parts,) = (table["rows"] for table in found["tables"][:2])
     pair = 2 * SPOT_HOUR / 60  # a minute of both machines
     expected = {
@@ -69,27 +74,20 @@ def test_what_the_money_was_for(capsys):
     assert row["interruptions"] == pytest.approx(40 * pair + between)
 
 
-def test_without_the_allocation_records_machines_are_paid_while_held(capsys):
-    with FakeRecords(hide=("allocation/raw", "-csv")) as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
-    (row,) = found["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(2 * 121 / 60 * SPOT_HOUR)
-    assert any("does not show this user" in note for note in found["notes"])
-
-
-def test_without_the_csv_that_is_said(capsys):
-    with FakeRecords(hide=("-csv",)) as master:
-        found = report(capsys, master, "cost", "--experiment", "7")
-    (row,) = found["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(316 / 60 * SPOT_HOUR)
-    assert any("who else held the machines is not seen" in note for note in found["notes"])
-
-
-def test_a_pool_that_is_not_on_ec2_is_priced_as_told(capsys):
-    with FakeRecords() as master:
-        priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]
-        found = report(capsys, master, "cost", "--experiment", "7", *priced)
-    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(316 / 60 * HOUR)
+@pytest.mark.parametrize(
+    "hidden, minutes, said",
+    [
+        (("allocation/raw", "-csv"), 2 * 121, "does not show this user"),  # paid while held
+        (("-csv",), 316, "who else held the machines is not seen"),
+    ],
+)
+def test_without_the_allocation_records(capsys, hidden, minutes, said):
+    found = bill(capsys, "cost", "--experiment", "7", hide=hidden)
+    priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]  # a pool that is not on EC2
+    told = bill(capsys, "cost", "--experiment", "7", *priced, hide=hidden)
+    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * SPOT_HOUR)
+    assert told["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * HOUR)
+    assert any(said in note for note in found["notes"])
 
 
 def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
@@ -98,8 +96,7 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
     series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
     monkeypatch.setattr(live_prices, "spot_history", lambda *_: series)
-    with FakeRecords() as master:
-        found = report(capsys, master, "cost", "--experiment", "7", "--live")
+    found = bill(capsys, "cost", "--experiment", "7", "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]
     assert row["cost"] == pytest.approx(hours * SPOT_HOUR) and row["low"] is None
@@ -107,8 +104,7 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
 
 def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
     """8 slots that still run and 16 that ended are no series: they gave 506 % efficiency."""
-    with FakeRecords() as master:
-        found = report(capsys, master, "scaling", "--experiment", "7", "8")
+    found = bill(capsys, "scaling", "--experiment", "7", "8")
     rows = found["tables"][0]["rows"]
     assert sorted(row["N"] for row in rows) == [8, 16]
     assert {row["efficiency"] for row in rows} == {1.0}
@@ -118,14 +114,17 @@ def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
 def test_a_search_is_the_sum_of_its_trials(capsys):
     """Two trials at once, then one alone: slots at most, rate and windows as they were."""
     trials = [
-        Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)])
-        for n, end, speed in ((0, "12:30", 50.0), (1, "13:00", 100.0))
+        Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)], state)
+        for n, end, speed, state in (
+            (0, "12:30", 50.0, "STOPPING_COMPLETED"),  # as one whose search dropped it
+            (1, "13:00", 100.0, "COMPLETED"),
+        )
     ]
     lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:00")]
     cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
-    with FakeRecords(cluster) as master:
-        (row,) = report(capsys, master, "cost", "--experiment", "9")["tables"][0]["rows"]
+    (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
     assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")
+    assert row["run"].endswith("(running)")
     assert row["worked h"] == 1 and row["$/hour"] == pytest.approx(1.5 * SPOT_HOUR)
     each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
     assert row["windows/s"] == pytest.approx(1.5 * each)
@@ -133,57 +132,108 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
 
 
 @pytest.mark.parametrize(
-    "token, experiment, said",
-    [(TOKEN, "9", "--experiment 9: the master has none"), ("stale", "7", "wants a login")],
+    "token, words, said",
+    [
+        (TOKEN, "9", "--experiment 9: the master has none"),
+        ("stale", "7", "wants a login"),
+        (TOKEN, "7 --user bob", "wants a login"),  # not with the token of the environment
+        (TOKEN, "7 --master http://127.0.0.1:9", "no master answers at http://127.0.0.1:9"),
+    ],
 )
-def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, experiment, said):
+def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, words, said):
     monkeypatch.setenv("DET_USER_TOKEN", token)
     with FakeRecords() as master:
-        assert main(["cost", "--experiment", experiment, "--master", master.url]) == 2
-    err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+        asked = ["cost", "--master", master.url, "--experiment", *words.split()]
+        assert said in refused(capsys, *asked)
 
 
-def test_another_user_does_not_come_with_the_token_of_the_environment(capsys):
-    with FakeRecords() as master:
-        assert main(["cost", "--experiment", "7", "--user", "bob", "--master", master.url]) == 2
-    assert "wants a login" in capsys.readouterr().err
-
-
-def test_no_master(capsys, monkeypatch):
-    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # between its five tries
-    assert main(["cost", "--experiment", "7", "--master", "http://127.0.0.1:9"]) == 2
-    assert "no master answers at http://127.0.0.1:9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_every_form_of_time_the_master_writes():
+    for text in (
         "2026-11-20T10:00:00.5Z",
         "2026-11-20T10:00:00.500000000+00:00",
         "2026-11-20T12:00:00.5+02:00",
         "2026-11-20T10:00:00.5",  # the database's own
         "2026-11-20 10:00:00.5 +0000 UTC",  # Go's
+    ):
+        utc = datetime.timezone.utc
+        assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
+
+
+def recorded(shared: Path) -> dict[str, Any]:
+    return json.loads((shared / "golden" / "determined-api.json").read_text())
+
+
+def replay(exchanges: list[dict[str, Any]], **changed: Any) -> AnswerServer:
+    """A master that gives recorded answers; `changed`: what others give, by the path's end."""
+    found = {x["path"].partition("?")[0]: x["response"] for x in exchanges if x["method"] == "GET"}
+
+    def respond(request: Request) -> tuple[int, Any]:
+        for end, given in changed.items():
+            if request.path.endswith(end.replace("__", "/")):
+                return 200, given
+        if request.path == "/api/v1/me":
+            return 200, {}
+        if request.path.endswith("allocations-csv"):
+            return 200, b"allocation_id,slots,start_time,end_time\n"
+        return (200, found[request.path]) if request.path in found else (404, {})
+
+    return AnswerServer(respond)
+
+
+@pytest.mark.parametrize(
+    "path, index",
+    [
+        ("experiments/7", 106),
+        ("experiments/7/trials", 107),
+        ("tasks/7.task", 108),
+        ("tasks/7.task/acceleratorData", 109),
+        ("trials/70/checkpoints", 110),
+        ("trials/metrics/training_metrics", 111),
+        ("resource-pools", 112),
+        ("resources/allocation/raw", 113),
     ],
 )
-def test_every_form_of_time_the_master_writes(text):
-    utc = datetime.timezone.utc
-    assert records.parse_time(text) == datetime.datetime(2026, 11, 20, 10, 0, 0, 500000, utc)
+def test_the_fake_answers_as_was_recorded(shared, path, index):
+    fake = answer(DEFAULT, f"/api/v1/{path}", {"trialIds": "70"})
+    assert_recorded(fake, recorded(shared)["exchanges"][index]["response"], path)
 
 
-def test_stops_are_told_apart_by_what_the_records_have():
-    """A machine that ended, a checkpoint just before, another task, or none of these."""
+def test_the_recorded_paused_run(capsys, shared):
+    """It was paused once for 9 s; 61 s of work and 70 s in all; nothing was lost."""
+    with replay(recorded(shared)["exchanges"][106:114]) as master:
+        until = ["--until", "2026-11-22T01:00:00Z", "--price-pool", "default=g5.xlarge"]
+        found = report(capsys, master, "cost", "--experiment", "20", *until)
+    (row,) = found["tables"][0]["rows"]
+    assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
+    assert row["worked h"] * 3600 == pytest.approx(32.866 + 28.416, abs=0.01)
+    assert row["elapsed h"] * 3600 == pytest.approx(69.966, abs=0.01)
+    assert row["windows/s"] == pytest.approx(93.2, abs=0.5)
+    assert (row["EM"], row["F1"], row["slots"]) == (50, pytest.approx(52.876, abs=1e-3), 1)
+    assert row["cost"] == pytest.approx(61.282 / 3600 * 1.006, abs=1e-5)
+    (parts,) = found["tables"][1]["rows"]
+    started = (23.177 - 4.396 - 2.13) / 61.28
+    assert parts["start-up"] / row["cost"] == pytest.approx(started, abs=0.01)
+    assert parts["restart"] > 0 and parts["lost"] == 0
 
-    start = pd.Timestamp("2026-11-20T00:00:00Z")
-    times = [("a.0", 0, 10), ("a.1", 11, 20), ("b.2", 21, 30), ("b.3", 31, 40), ("b.4", 41, 50)]
-    held = []
-    for name, *minutes in times:
-        span = [start + pd.Timedelta(minute, "min") for minute in minutes]
-        held.append(records.Allocation(name, *span, "p", (f"i-{name}",), 8, 1))
-    saved = tuple(held[n].end - pd.Timedelta("5s") for n in (0, 2))
-    found = records.Trial(1, "STATE_ERROR", tuple(held), saved, 1, (), {})
-    gone = found.allocations[2].end + pd.Timedelta("90s")
-    life = records.Entry("instance", 0, "i-b.2", found.allocations[0].start, gone)
-    known = records.Records((), {}, gone + pd.Timedelta("1h"), (life,))
-    kinds = [kind for kind, _ in bills.stops(found, known)]
-    assert kinds == ["paused", "continued", "reclaimed", "failed", "failed"]
+
+def test_the_recorded_run_continued(capsys, shared):
+    """`trial.taskIds` names a second task then, and its allocations count as well."""
+    exchanges = recorded(shared)["exchanges"]
+    trial = exchanges[121]["response"]["trial"]
+    asked = exchanges[117]["request"]["acceleratorData"]
+    first = exchanges[108]["response"]["task"]
+    again = {**first["allocations"][0], "allocationId": asked["allocationId"]}
+    again |= {"startTime": "2026-11-22T01:15:00", "endTime": "2026-11-22T01:15:20"}
+    page = {"trials": [trial], "pagination": exchanges[107]["response"]["pagination"]}
+    changed = {
+        "__trials": page,
+        "-1": {"task": {**first, "allocations": [again]}},
+        "-1__acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
+    }
+    with replay(exchanges[106:114], **changed) as master:
+        until = ["--until", "2026-11-22T02:00:00Z"]
+        found = report(capsys, master, "cost", "--experiment", "20", *until)
+    (row,) = found["tables"][0]["rows"]
+    assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
+    assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)
+    assert row["worked h"] * 3600 == pytest.approx(61.282 + 20, abs=0.01)
