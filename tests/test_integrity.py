@@ -8,15 +8,11 @@ import pytest
 from detalbert import integrity
 from detalbert.integrity import checksum, find_damaged, find_fault, is_sealed, seal, write_facts
 
-NAMES = ("a", "b")
-
 
 @pytest.fixture
 def sums(tmp_path: Path) -> dict[Path, str]:
-    (tmp_path / "files").mkdir()
-    for name in NAMES:
-        (tmp_path / "files" / name).write_text(name * 9)
-    return {path: checksum(path) for path in sorted((tmp_path / "files").iterdir())}
+    files = [tmp_path / "a", tmp_path / "b"]
+    return {path: path.write_text(path.name * 9) and checksum(path) for path in files}
 
 
 def reads(sums: dict[Path, str], *places: Path) -> list[str]:
