@@ -91,6 +91,7 @@ def test_a_branch_that_moves_changes_no_run(
     moved = shutil.copytree(tiny, tmp_path / "moved") / "config.json"
     moved.write_text(json.dumps({**json.loads(moved.read_text()), "hidden_dropout_prob": 0.5}))
     words = settings(model="org/tiny@main", model_config=None, max_steps=6, validation_period=6)
+    words += ["--set", "checkpoint_storage.save_trial_latest=2"]
     for folder, at in ((tiny, 3), (moved.parent, 9)):
         monkeypatch.setattr(hub, "commits", {})  # as in a process of its own
         put(tmp_path / "hub", "org/tiny", "main", folder)
