@@ -5,6 +5,7 @@ import os
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -61,22 +62,20 @@ def test_an_affinity_takes_cores_away(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= processes.count_cores() <= len(mine)
 
 
-@pytest.mark.parametrize(
-    "usable, mine, busy, idle",
-    [
-        (2, {0, 1}, [100.0, 0.0], 1.0),  # one busy neighbour on two cores
-        (2, {0, 1}, [100.0, 100.0], 0.0),
-        (4, set(range(64)), [100.0] * 50 + [0.0] * 14, 4.0),  # a quota of 4 on a large machine
-        (1, {1}, [0.0, 75.0], 0.25),  # idle cores of others are of no use
-    ],
-)
-def test_idle_cores(
-    usable: int, mine: set[int], busy: list[float], idle: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "count_cores", lambda: usable)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds, percpu: busy)
-    assert processes.idle_cores() == idle
+IDLE = [
+    (2, {0, 1}, [100.0, 0.0], 1.0),  # one busy neighbour on two cores
+    (2, {0, 1}, [100.0, 100.0], 0.0),
+    (4, set(range(64)), [100.0] * 50 + [0.0] * 14, 4.0),  # a quota of 4 on a large machine
+    (1, {1}, [0.0, 75.0], 0.25),  # idle cores of others are of no use
+]
+
+
+def test_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for usable, mine, busy, idle in IDLE:
+        monkeypatch.setattr(processes, "count_cores", Mock(return_value=usable))
+        monkeypatch.setattr(os, "sched_getaffinity", Mock(return_value=mine))
+        monkeypatch.setattr(psutil, "cpu_percent", Mock(return_value=busy))
+        assert processes.idle_cores() == idle
 
 
 @pytest.mark.parametrize("victim, ranks", [("train.py", 1), ("a rank", 2), ("torchrun", 2)])

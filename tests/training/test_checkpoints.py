@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from determined import core
 
 from detalbert.errors import UserError
 from detalbert.integrity import checksum
 from detalbert.training.checkpoints import (
-    LocalCheckpoints,
     find_fault,
     list_checkpoints,
     newest_complete,
     read_manifest,
     write_manifest,
 )
-from detalbert.training.metrics import RunMetrics
 from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
 from tests.fakes.runs import newest, run, steps_of
@@ -111,15 +108,3 @@ def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -
     assert run(finished / "tiny.yaml", tmp_path / "out", *more) == 0
     best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
     assert steps_of(tmp_path / "out") == sorted({best, 12})
-
-
-def test_a_cut_while_writing_leaves_the_one_before(copied: Path) -> None:
-    metrics = RunMetrics(copied, {"metric": "f1", "smaller_is_better": False})
-    store = LocalCheckpoints(core.DummyDistributedContext(), metrics, {}, {})
-    before = steps_of(copied)
-    writing = store.store_path({"steps_completed": 99})
-    with pytest.raises(KeyboardInterrupt), writing as (path, _):
-        (path / "state_dict.pth").write_bytes(b"half")
-        raise KeyboardInterrupt
-    assert steps_of(copied) == before
-    assert not list((copied / "checkpoints").glob(".step-*"))

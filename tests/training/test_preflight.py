@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +54,15 @@ def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) ->
         preflight.check_gpus(["GPU-a", "GPU-b"])
 
 
-@pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An nvidia-smi that prints these lines."""
-
-    def install(*lines: str, status: int = 0) -> None:
-        quoted = "".join(f"echo '{line}'\n" for line in lines)
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{quoted}exit {status}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    return install
-
-
-def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any, fork: None) -> None:
-    nvidia_smi("GPU-a, 15000, 16160", "GPU-b, 2000, 16160", "GPU-c, [N/A], [N/A]")
+def test_a_gpu_that_is_full_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    script = tmp_path / "nvidia-smi"
+    script.write_text(
+        "#!/bin/sh\necho GPU-a, 15000, 16160; echo GPU-b, 2000, 16160; echo 'GPU-c, [N/A], [N/A]'"
+    )
+    script.chmod(0o755)
     hparams = HParams(max_tokens_per_forward=1024)
     memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
     preflight.check_gpu_memory(["GPU-a", "GPU-c"], memory, hparams, 223_000_000)
@@ -80,31 +73,27 @@ def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any, fork: None) -> None:
         preflight.check_gpu_memory(["GPU-b"], small, hparams, 12_000_000)
     auto = HParams(max_tokens_per_forward="auto")  # one window of 384 is the least
     preflight.check_gpu_memory(["GPU-b"], small, auto, 12_000_000)
-    nvidia_smi("Failed to initialize NVML", status=9)  # nothing is judged
+    script.write_text("#!/bin/sh\necho GPU-a, 0, 0; exit 9")  # nothing is judged
     assert preflight.gpu_memory() == []
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerServer]:
-    """An HTTP server that has the official training file and nothing else."""
-    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as server:
-        monkeypatch.setattr(sources, "OFFICIAL_URL", server.url)
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield server
 
 
 def data(**values: Any) -> DataConfig:
     return DataConfig(**{"train": "generated", "validation": "generated", **values})
 
 
-def test_an_official_file_is_asked_for_not_fetched(site: Any, tmp_path: Path) -> None:
+def test_an_official_file_is_asked_for_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     names = {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
     config = data(**names, cache_dir=str(tmp_path))
-    preflight.check_source(config, "train")
-    assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
-    with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
-        preflight.check_source(config, "validation")
+    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as site:
+        monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
+        preflight.check_source(config, "train")
+        assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
+        with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
+            preflight.check_source(config, "validation")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "dev-v2.0.json").write_text("{}")  # as if downloaded before
     preflight.check_source(config, "validation")

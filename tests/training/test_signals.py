@@ -114,35 +114,26 @@ def test_at_twenty_random_moments(
     runs.go_on(train)
 
 
-@pytest.mark.parametrize(
-    ("sent", "torchrun", "exitcode"),
-    [
-        ([TERM, TERM, INT, TERM], False, 0),
-        ([INT, TERM, TERM], False, 0),
-        ([INT, INT], False, -INT),
-        ([TERM, INT, INT], False, -INT),
-        ([INT, INT, TERM, INT], True, 0),
-    ],
-)
+SENT = [("TERM TERM INT TERM", 0), ("INT TERM TERM", 0), ("INT INT", -INT), ("TERM INT INT", -INT)]
+
+
+@pytest.mark.parametrize("sent, status", [*SENT, ("INT INT TERM INT below torchrun", 0)])
 def test_what_a_repeated_signal_does(
-    sent: list[signal.Signals],
-    torchrun: bool,
-    exitcode: int,
-    monkeypatch: pytest.MonkeyPatch,
-    fork: None,
+    sent: str, status: int, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    if not torchrun:
-        monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if "torchrun" in sent:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
 
     def take() -> None:
         stop = StopRequest(core.DummyDistributedContext())
         stop.take_signals()
-        for number in sent:
-            os.kill(os.getpid(), number)
-        sys.exit(stop.reason != sent[0].name)
+        names = [f"SIG{word}" for word in sent.split() if word.isupper()]
+        for name in names:
+            os.kill(os.getpid(), signal.Signals[name])
+        sys.exit(stop.reason != names[0])
 
     process = multiprocessing.get_context("fork").Process(target=take)
     process.start()
     process.join(60)
-    assert process.exitcode == exitcode
+    assert process.exitcode == status
