@@ -22,7 +22,7 @@ class Started:
     """
 
     def __init__(self, command: list[Any], log: Path, **env: str) -> None:
-        self.log, self.before = log.resolve(), _shared_memory()
+        self.log, self.before = log.resolve(), set(os.listdir("/dev/shm"))
         with log.open("w") as file:
             streams: dict[str, Any] = {"stdout": file, "stderr": file, "env": os.environ | env}
             words = [str(word) for word in command]
@@ -62,12 +62,12 @@ class Started:
         return False
 
     def _left(self) -> list[str]:
-        files = _shared_memory() - self.before
+        files = set(os.listdir("/dev/shm")) - self.before
         if files:
             files -= self._mapped_by_others()  # tests that run beside this one
             # A process that makes a semaphore unlinks it at once: what is listed in between is gone
             # by now, and was another test's or the run's own.
-            files &= _shared_memory()
+            files &= set(os.listdir("/dev/shm"))
         return [str(process) for process in self.processes()] + sorted(files)
 
     def _mapped_by_others(self) -> set[str]:
@@ -78,7 +78,3 @@ class Started:
                     lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
                     found |= {line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
         return found
-
-
-def _shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))

@@ -3,27 +3,24 @@
 import json
 import shutil
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 import torch_optimizer
 
-import model_def
 from data import SquadData, load_tokenizer
 from detalbert.engine.models import build_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
-from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
+from detalbert.settings.hparams import DataConfig, HParams
 from detalbert.squad.answers import merge_answers
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
 from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
-from tests.conftest import NO_DROPOUT, ROOT
-from tests.engine.trials import first_batch, one_step, trial_of
-from tests.fakes.runs import change
+from tests.conftest import ROOT
+from tests.engine.trials import first_batch, trial_of
 
 
 def test_segments_reach_albert(tiny_config: Path) -> None:
@@ -75,6 +72,14 @@ def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
     assert not torch.equal(gradients(3, 0), gradients(3, 0, seed=2))
 
 
+def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config: Path) -> None:
+    with trial_of(tiny_config, seed=3) as trial:
+        trial.slots, trial.rank = 2, 1
+        order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
+        numbers = [row["windows"].tolist() for row in first_batch(trial)]
+        assert sorted(sum(numbers, [])) == sorted(order.share(0, 1).tolist())
+
+
 def validated(trial: SquadTrial) -> list[tuple[list, list]]:
     """What every row of the validation makes of itself, as from a slot of its own."""
     trial.model.eval()
@@ -119,14 +124,6 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         assert other.cross_slot_reduce(parts) == {} and other.latest is None
 
 
-def test_without_a_given_config_determineds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Mock(side_effect=KeyError("asked"))
-    monkeypatch.setattr(model_def, "read_context", read)
-    with pytest.raises(KeyError, match="asked"):
-        SquadTrial("context")
-    read.assert_called_once_with("context", parse_hparams, SquadData.load)
-
-
 SHIPPED = "embedded/albert-tiny"
 
 
@@ -142,11 +139,10 @@ def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
 
 def test_models_that_do_not_do(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(DataConfig("g", "g", tokenizer=SHIPPED), HParams(model="x"))
-    for missing in ("config.json", "model.safetensors"):
-        folder = shutil.copytree(ROOT / SHIPPED, tmp_path / missing)
-        (folder / missing).unlink()
-        with pytest.raises(UserError, match="hyperparameters.model: .* does not load"):
-            build_model(HParams(model=str(folder), seed=0), tokenizer)
+    folder = shutil.copytree(ROOT / SHIPPED, tmp_path / "model")
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="hyperparameters.model: .* does not load"):
+        build_model(HParams(model=str(folder), seed=0), tokenizer)
     mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2}
     mpnet |= {"num_hidden_layers": 1, "intermediate_size": 32}
     with pytest.raises(UserError, match="cannot run packed rows"):

@@ -95,19 +95,6 @@ def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
     assert load(tmp_path / "out" / "metrics.json")["total"] == len(questions) // 2
 
 
-def test_a_higher_threshold_answers_more(model: Trained, local_run: LocalRun) -> None:
-    examples = list(read_questions(local_run.questions))[:40]
-    odds = next(answering.answer(model, examples, 0.0)).null_odds
-    counts = []
-    for threshold in (float("-inf"), sorted(odds.values())[20], float("inf")):
-        answers = next(answering.answer(model, examples, threshold))
-        answered = {id_ for id_, text in answers.predictions.items() if text}
-        assert answers.null_odds == odds
-        assert answered == {id_ for id_, x in odds.items() if x <= threshold}
-        counts.append(len(answered))
-    assert counts[0] == 0 < counts[1] < counts[2] == 40
-
-
 def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Path) -> None:
     checkpoint = shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint")
     (checkpoint / "scores.json").unlink()
