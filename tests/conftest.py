@@ -252,7 +252,7 @@ def model(local_run: LocalRun) -> Trained:
 
 
 def launcher(processes: int, python: str = sys.executable) -> list[str]:
-    """The words before the trainer's: Python, with torchrun for more than one process."""
+    """The words before the trainer's: Python, with torchrun for several processes."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     return [python, *(torchrun if processes > 1 else [])]
 

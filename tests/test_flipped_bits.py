@@ -25,28 +25,22 @@ KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
 class Disk:
     """A run that ended, and the same cut after its second checkpoint of three, to be damaged."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, finished: Path) -> None:
         self.folder, (workload, self.patterns) = folder, KINDS[kind]
         self.work = folder / "work"  # its paths are in the config, and in nothing that is compared
         config = configured(workload, self.work / "cache", max_steps=12)
         config["checkpoint_storage"] = {"save_trial_latest": 3}
         self.work.mkdir(parents=True)
         if kind == "its model":
-            self._make_model(config)
+            model = str(self.work / "model")
+            assert predict.main(["--model", str(finished / "out"), "--export", model]) == 0
+            config["hyperparameters"] |= {"model_config": None, "model": model}
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         assert self.run() == 0
         shutil.copytree(self.work / "out", folder / "uncut")
         # A model is read at a first start alone.
         shutil.rmtree(self.work / "out" if kind == "its model" else newest(self.work / "out"))
         self.work.rename(folder / "cut")
-
-    def _make_model(self, config: dict[str, Any]) -> None:
-        (self.folder / "config.yaml").write_text(yaml.safe_dump(config))
-        assert self.run() == 0
-        words = ["--model", self.work / "out", "--export", self.work / "model"]
-        assert predict.main([str(word) for word in words]) == 0
-        shutil.rmtree(self.work / "out")
-        config["hyperparameters"] |= {"model_config": None, "model": str(self.work / "model")}
 
     def run(self) -> int:
         return run(self.folder / "config.yaml", self.work / "out")
@@ -64,10 +58,8 @@ class Disk:
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 42), marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits(
-    kind: str, seeds: range, tmp_path: Path, cache_dir: Path, capsys: Any
-) -> None:
-    disk = Disk(tmp_path, kind)
+def test_flipped_bits(kind: str, seeds: range, tmp_path: Path, finished: Path, capsys: Any) -> None:
+    disk = Disk(tmp_path, kind, finished)
     for number, pattern in enumerate(disk.patterns * len(seeds)):
         capsys.readouterr()
         status = disk.damaged(pattern, random.Random(seeds[0] + number))

@@ -27,9 +27,8 @@ def broken(page: Path) -> list[str]:
     for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
-        if not re.match(r"\w+:", link) and (
-            not target.exists() or anchor and anchor not in anchors(target)
-        ):
+        there = target.exists() and (not anchor or anchor in anchors(target))
+        if not there and not re.match(r"\w+:", link):
             found.append(f"{page}: {link}")
     return found
 

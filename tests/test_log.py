@@ -12,19 +12,14 @@ from detalbert.log import start_logging
 from tests.conftest import Script
 
 
-@pytest.fixture
-def unchanged() -> Any:
-    """What it changes in this process is put back."""
-    hook, formatted = sys.excepthook, warnings.formatwarning
-    yield
-    sys.excepthook, warnings.formatwarning = hook, formatted
-    logging.captureWarnings(False)
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_every_line_has_a_level_and_comes_once(capsys: Any) -> None:
+def test_every_line_has_a_level_and_comes_once(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it changes them
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     for _ in range(3):
         start_logging()
+    logging.captureWarnings(False)
     logging.getLogger("detalbert.engine.progress").info("two\nlines")
     logging.getLogger("detalbert.training.spot").warning("EC2 announces: it")
     logging.getLogger("somebody.else").info("hidden")

@@ -45,8 +45,8 @@ def words(args: argparse.Namespace) -> list[Any]:
     """The command of a run, but for its folder."""
     data = ["--set", "data.max_validation_examples=200"]
     if args.bert:
-        data += [*settings(model=None, model_config=BERT)]
         data += ["--set", "data.tokenizer=embedded/albert-tiny"]
+        data += settings(model=None, model_config=BERT)
     data += ["--set", "checkpoint_storage.save_trial_latest=9", "--config"]
     steps = settings(max_steps=STEPS, checkpoint_period=STEPS // 2)
     return [*launcher(args.processes), "train.py", *steps, *data, f"configs/{args.config}.yaml"]

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from determined import core
@@ -27,8 +28,10 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 class Runs:
     """A run of so many processes with two loader processes each, into out/ of a folder."""
 
-    def __init__(self, folder: Path, config: Path, processes: int, python: str) -> None:
-        self.output, self.log, self.processes = folder / "out", folder / "log", processes
+    def __init__(self, python: str, processes: int, config: Path, **steps: Any) -> None:
+        change(config, num_workers=2, **steps)
+        self.output, self.log = config.with_name("out"), config.with_name("log")
+        self.processes = processes
         self.words = ["--config", config, "--output-dir", self.output]
         self.command = [*launcher(processes, python), "-m", "tests.fakes.marked", *self.words]
 
@@ -70,23 +73,18 @@ CUTS = {
 
 @pytest.mark.parametrize("processes", CUTS)
 def test_a_signal_to_all_processes_ends_in_a_checkpoint(
-    processes: int,
-    service: MetadataServer,
-    tiny_config: Path,
-    tmp_path: Path,
-    train: Train,
-    python: str,
+    processes: int, service: MetadataServer, tiny_config: Path, train: Train, python: str
 ) -> None:
     """Afterwards EC2 recommends to leave one machine: all ranks save once more, and go on."""
-    steps = {"max_steps": 14, "validation_period": 8, "checkpoint_period": 4, "spot_notice": True}
-    config = change(tiny_config, num_workers=2, max_tokens_per_forward=256, **steps)
-    runs = Runs(tmp_path, config, processes, python)
+    steps = {"max_steps": 14, "validation_period": 8, "checkpoint_period": 4}
+    more = {"max_tokens_per_forward": 256, "spot_notice": True}
+    runs = Runs(python, processes, tiny_config, **steps, **more)
     for place, number, ended in CUTS[processes]:
         assert runs.cut(place, number) == f"stopped {ended}"
     service.rebalance = ADVICE
     runs.words[:0] = "--set", "checkpoint_storage.save_trial_latest=9"
     said = runs.go_on(train)
-    early = set(steps_of(tmp_path / "uncut")) - {4, 8, 12, 14}
+    early = set(steps_of(tiny_config.with_name("uncut"))) - {4, 8, 12, 14}
     assert len(early) == 1 and early < {3, 6, 9, 10}  # a report
     assert said.count("EC2 recommends") == 1 and "EC2 announces" not in said
 
@@ -95,16 +93,11 @@ def test_a_signal_to_all_processes_ends_in_a_checkpoint(
 @pytest.mark.parametrize("number", [TERM, INT])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_at_twenty_random_moments(
-    processes: int,
-    number: signal.Signals,
-    tiny_config: Path,
-    tmp_path: Path,
-    train: Train,
-    real_python: str,
+    processes: int, number: signal.Signals, tiny_config: Path, train: Train, real_python: str
 ) -> None:
     steps = {"max_steps": 1500, "validation_period": 40, "checkpoint_period": 15}
-    config = change(tiny_config, num_workers=2, reporting_period=1, **steps)
-    runs, dice, ended = Runs(tmp_path, config, processes, real_python), random.Random(processes), []
+    runs = Runs(real_python, processes, tiny_config, reporting_period=1, **steps)
+    dice, ended = random.Random(processes), []
     for _ in range(20):
         place, delay = dice.choice([("start", 6), ("validation", 2), ("checkpoint", 2)])
         ended.append(runs.cut(place, number, dice.uniform(0, delay)))

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import determined
 import pytest
@@ -19,12 +20,13 @@ from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import run, steps_of, wait_for
 from tests.training.conftest import ADVICE, NOTICE
 
+Patch = pytest.MonkeyPatch
 # The log policy that excludes the machine of a notice; that of an advice is healthy.
 POLICY = re.compile(".*EC2 announces: .*")
 
 
 @pytest.fixture
-def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
+def master(monkeypatch: Patch) -> Iterator[FakeMaster]:
     """A master whose task this process is."""
     with FakeMaster() as master:
         info = types.SimpleNamespace(master_url=master.url, allocation_id="1.a.1")
@@ -37,7 +39,8 @@ def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
 class Watch:
     """A watcher that a test starts; what it told and said."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, service: MetadataServer, caplog: pytest.LogCaptureFixture) -> None:
+        self.service = service
         self.told: list[str] = []
         self.advised: list[int] = []
         self._caplog = caplog
@@ -54,9 +57,9 @@ class Watch:
         records = [record for record in self._caplog.records if record.name == spot.__name__]
         return [record.getMessage() for record in records]
 
-    def end(self, service: MetadataServer, notice: str = NOTICE) -> None:
+    def end(self, notice: str = NOTICE) -> None:
         """Announce; wait until the notice is told and the thread has ended."""
-        service.notice = notice
+        self.service.notice = notice
         wait_for(lambda: self.told)
         self.watcher.join(60)
         assert not self.watcher.is_alive()
@@ -64,25 +67,25 @@ class Watch:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Watch]:
+def watch(service: MetadataServer, monkeypatch: Patch, caplog: Any) -> Iterator[Watch]:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
     monkeypatch.setattr(spot, "SLOW_PERIOD", 0.05)
     caplog.set_level(logging.INFO, "detalbert")
-    watch = Watch(caplog)
+    watch = Watch(service, caplog)
     yield watch
     watch.watcher.stopped.set()
 
 
-def test_an_advice_and_a_notice_are_told_once(service: MetadataServer, watch: Watch) -> None:
+def test_an_advice_and_a_notice_are_told_once(watch: Watch) -> None:
     watch.start()
-    wait_for(lambda: len(service.asked) > 6)
+    wait_for(lambda: len(watch.service.asked) > 6)
     assert watch.told == watch.advised == []
-    service.rebalance = ADVICE
+    watch.service.rebalance = ADVICE
     wait_for(lambda: watch.advised)
-    asked = len(service.asked)
-    wait_for(lambda: len(service.asked) > asked + 4)
+    asked = len(watch.service.asked)
+    wait_for(lambda: len(watch.service.asked) > asked + 4)
     assert (watch.told, watch.advised) == ([], [1]) and not POLICY.match("".join(watch.said))
-    watch.end(service, NOTICE.replace(", ", ",\n  ") + "\n")
+    watch.end(NOTICE.replace(", ", ",\n  ") + "\n")
     assert watch.told == [f"spot/instance-action {NOTICE}"] and watch.advised == [1]
     way, advice, notice = watch.said
     assert way == "spot notices: read with a token (IMDSv2)" and ADVICE in advice
@@ -91,25 +94,23 @@ def test_an_advice_and_a_notice_are_told_once(service: MetadataServer, watch: Wa
 
 @pytest.mark.parametrize("tokens", ["unanswered", "cut", 403, 404, 405])
 def test_where_no_token_is_had_none_is_sent(
-    tokens: str | int, service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    tokens: str | int, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(metadata, "TIMEOUT", 0.5)
-    service.tokens, service.required = tokens, False
+    watch.service.tokens, watch.service.required = tokens, False
     watch.start()
-    watch.end(service)
+    watch.end()
     assert watch.said[0].startswith("spot notices: read without a token (IMDSv1)")
 
 
-def test_tokens_wanted_and_none_given_is_said_with_the_remedy(
-    service: MetadataServer, watch: Watch
-) -> None:
-    service.tokens = 403
+def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> None:
+    watch.service.tokens = 403
     watch.start()
-    wait_for(lambda: len(service.asked) > spot.TRIES + 3)
+    wait_for(lambda: len(watch.service.asked) > spot.TRIES + 3)
     (line,) = watch.said
     assert "wants a token, and none arrives" in line and "hop limit to 2" in line
-    service.tokens = "given"
-    watch.end(service)
+    watch.service.tokens = "given"
+    watch.end()
 
 
 def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None:
@@ -129,55 +130,51 @@ def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None
 
 
 @pytest.mark.usefixtures("master")
-def test_a_service_that_comes_late_is_read(
-    service: MetadataServer, watch: Watch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_service_that_comes_late_is_read(watch: Watch, caplog: Any) -> None:
     """Until then the machine is none of EC2's: one line, no warning, on a cluster too."""
-    service.leave()
+    watch.service.leave()
     watch.start()
     wait_for(lambda: watch.said)
     time.sleep(0.2)
     (line,) = watch.said
-    assert service.url in line and [r.levelname for r in caplog.records] == ["INFO"]
+    assert watch.service.url in line and [r.levelname for r in caplog.records] == ["INFO"]
     assert "(Connection refused), so probably not on EC2. There: Set" in line
-    service.listen()
-    watch.end(service)
+    watch.service.listen()
+    watch.end()
 
 
-def test_an_absent_service_is_asked_less_often(
-    service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_service_is_asked_less_often(watch: Watch, monkeypatch: Patch) -> None:
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)
-    service.fault = 500
+    watch.service.fault = 500
     watch.start()
     wait_for(lambda: watch.said)
     time.sleep(0.2)
-    assert len(service.asked) == spot.TRIES and watch.watcher.is_alive()
+    assert len(watch.service.asked) == spot.TRIES and watch.watcher.is_alive()
 
 
 @pytest.mark.parametrize("fault", [500, "cut", "unanswered", "slow", "refused"])
 def test_no_error_of_the_service_ends_the_watch(
-    fault: Any, service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    fault: Any, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)  # it answered once, so it is asked often
     watch.start()
     wait_for(lambda: watch.said)
     monkeypatch.setattr(metadata, "TIMEOUT", 0.3)
-    asked = len(service.asked)
-    wait_for(lambda: len(service.asked) > asked + 2)  # the look that began with the old one is over
+    asked = len(watch.service.asked)
+    wait_for(lambda: len(watch.service.asked) > asked + 2)  # the old look is over
     if fault == "refused":
-        service.leave()
+        watch.service.leave()
     elif fault == "slow":
-        service.delay = 1.0
+        watch.service.delay = 1.0
     else:
-        service.fault = fault
+        watch.service.fault = fault
     wait_for(lambda: len(watch.said) > 1)
     time.sleep(0.1)
-    service.fault, service.delay = "", 0.0
+    watch.service.fault, watch.service.delay = "", 0.0
     monkeypatch.setattr(metadata, "TIMEOUT", 60)  # after the fault: a look would wait so long
     if fault == "refused":
-        service.listen()
-    watch.end(service)
+        watch.service.listen()
+    watch.end()
     way, *failures, notice = watch.said
     assert len(failures) < 3  # a server that leaves resets a connection, then refuses others
     assert all(line.startswith("spot notices: no answer now (") for line in failures)
@@ -185,11 +182,7 @@ def test_no_error_of_the_service_ends_the_watch(
 
 @pytest.mark.parametrize("fault", [500, 503, "cut", "unanswered", "away"])
 def test_a_notice_outlives_a_master_that_fails(
-    fault: Any,
-    service: MetadataServer,
-    master: FakeMaster,
-    watch: Watch,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: Any, service: MetadataServer, master: FakeMaster, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("detalbert.training.master.TIMEOUT", 1 if fault == "unanswered" else 60)
     service.notice, master.pending_faults = NOTICE, [fault, fault]
@@ -201,31 +194,22 @@ def test_a_notice_outlives_a_master_that_fails(
         assert master.pending == 0
         master.pending_faults = []
         master.listen()
-    watch.end(service)
+    watch.end()
     assert master.pending == 1 and master.preempt.is_set()
     (failure,) = [line for line in watch.said if "not passed on" in line]
     assert "a fault" in failure or fault not in (500, 503)
 
 
-def test_errors_in_here_end_nothing_and_each_kind_is_said_once(
-    service: MetadataServer, watch: Watch
-) -> None:
-    def failing(*errors: Exception) -> Callable[..., None]:
-        left = list(errors)
-        return lambda *_: left and _raise(left.pop(0))
-
-    watch.watcher.on_recommendation = failing(RuntimeError("advised"))
-    service.rebalance = ADVICE
-    watch.start(failing(RuntimeError("1st"), KeyError("2nd"), RuntimeError("3rd")))
+def test_errors_in_here_end_nothing_and_each_kind_is_said_once(watch: Watch) -> None:
+    watch.watcher.on_recommendation = Mock(side_effect=[RuntimeError("advised"), None])
+    watch.service.rebalance = ADVICE
+    errors = RuntimeError("1st"), KeyError("2nd"), RuntimeError("3rd"), None
+    watch.start(Mock(side_effect=errors))
     wait_for(lambda: len(watch.said) > 2)
     assert "advised" in watch.said[1] and ADVICE in watch.said[2]
-    watch.end(service)
+    watch.end()
     said = [line for line in watch.said if "not passed on" in line]
     assert len(said) == 2 and "1st" in said[0] and "2nd" in said[1]
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def test_off_means_nobody_asks(service: MetadataServer) -> None:
