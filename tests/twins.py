@@ -71,9 +71,7 @@ def main() -> int:
                 more = ["--resume", f"{name}/0/checkpoints/step-{STEPS // 2:08d}"]
             command = [*words(args), "--output-dir", out, "--set", f"data.cache_dir={name}/cache"]
             checkout = args.before if args.before and number == 0 else ROOT
-            done = subprocess.run([*command, *more], cwd=checkout, stderr=subprocess.PIPE)
-            if done.returncode:
-                raise SystemExit(done.stderr.decode())
+            subprocess.run([*command, *more], cwd=checkout, check=True)
             seen.add(str(hashes(out)))
             print(f"{number + 1:3d}  {len(seen)} hash(es)", flush=True)
     print(f"{args.count} runs of {STEPS} steps, {args.load} busy processes: {len(seen)} hash(es)")
