@@ -221,7 +221,7 @@ def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
             *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),
-            *settings(max_steps=60, validation_period=30, checkpoint_period=24, num_workers=0),
+            *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
             *("--set", f"data.cache_dir={cache_dir}"),
         )
         assert done.returncode == 0, done.stderr
