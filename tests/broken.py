@@ -7,6 +7,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ from lm import order as windows
 from pretrain import examples, trial
 
 
+def from_the_start(loader: Callable, *args: Any, **options: Any) -> Any:
+    return loader(*args, **{**options, "first_step": 0})
+
+
 def switch_off(part: str) -> None:
     if part == "rng":  # Determined's own restore gives every rank the chief's generator
         determinism.seed_step = lambda *_: None
@@ -31,12 +36,8 @@ def switch_off(part: str) -> None:
         examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
         windows.permute = lambda places, size, rng: own.permutation(size)[places].astype(np.uint64)
     elif part == "position":  # the data starts over
-        loader = model_def.train_loader
-        model_def.train_loader = lambda *a, **k: loader(*a, **{**k, "first_step": 0})
-        other = trial.train_loader
-        trial.train_loader = lambda *a, **k: other(*a, **{**k, "first_step": 0})
-        third = lm.trial.train_loader
-        lm.trial.train_loader = lambda *a, **k: third(*a, **{**k, "first_step": 0})
+        for module in (model_def, trial, lm.trial):
+            module.train_loader = functools.partial(from_the_start, module.train_loader)
     elif part == "gradient":  # of the last rank at the seventh step: infinite
         backward = StepTrial.backward
 

@@ -7,7 +7,7 @@
     python -m tests.chaos --cuts 10 --processes 4 --lm '{shard: 2, tensor: 2}'
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
-loopback), a full disk (the process's file-size limit), a truncated newest checkpoint, and, with two
+loopback), a full disk (a limit on the size of files), a truncated newest checkpoint, and, with two
 processes, one rank killed. Five seconds later no process and no shared memory of the run is left.
 Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timings), predictions.
 """
@@ -18,10 +18,8 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,10 @@ import psutil
 import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from detalbert.training.checkpoints import list_checkpoints
-from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
-from tests.leftovers import Leftovers
+from tests.fakes.runs import steps_of
+from tests.leftovers import Started
 from tests.same_bits import differences
 
 OPENED = ("INFO: periods", "INFO: resumed at")  # a start has read what it needs
@@ -41,138 +39,94 @@ KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated
 
 
 class Soak:
-    """One configuration, trained uncut and cut."""
+    """One configuration, trained uncut and cut; `python` starts it."""
 
     def __init__(
-        self, folder: Path, processes: int, without: str, steps: int, kind: dict[str, Any] = TINY
+        self, folder: Path, kind: dict, steps: int, processes: int, without: str, python: str
     ) -> None:
-        self.folder, self.processes, self.without = folder, processes, without
-        self.metadata = MetadataServer()
-        self.left = Leftovers(str(folder))
-        config = configured(
-            kind,
-            folder / "cache",
-            max_steps=steps,  # 60 questions, 8 a step: 3 epochs are 23 steps
-            num_workers=1,
-            checkpoint_period=4,
-            validation_period=10,
-            reporting_period=1,
-            max_tokens_per_forward=min(256, kind["hyperparameters"]["max_tokens_per_forward"]),
-            spot_notice=True,
-        )
+        self.log, self.processes, self.metadata = folder / "log", processes, MetadataServer()
+        values: dict[str, Any] = {"max_steps": steps, "num_workers": 1, "spot_notice": True}
+        values |= {"checkpoint_period": 4, "validation_period": 10, "reporting_period": 1}
+        most = min(256, kind["hyperparameters"]["max_tokens_per_forward"])
+        config = configured(kind, folder / "cache", **values, max_tokens_per_forward=most)
         config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
         (folder / "soak.yaml").write_text(yaml.safe_dump(config))
+        words = ["-m", "tests.broken", without, "--config", folder / "soak.yaml", "--output-dir"]
+        self.command = [*launcher(processes, python), *words]
 
-    def start(self, output: Path, disk: int | None = None) -> subprocess.Popen:
-        """The trainer, in a session of its own; `disk` limits the size of a file, in bytes."""
-        command = [*launcher(self.processes), "-m", "tests.broken", self.without]
-        command += ["--config", str(self.folder / "soak.yaml"), "--output-dir", str(output)]
-        metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
-
-        def limit() -> None:
-            if disk is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (disk, disk))
-
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=limit,
-            env={**self.left.env, **metadata},
-        )
+    def start(self, output: Path) -> Started:
+        """The trainer, as soon as it trains."""
+        found = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
+        run = Started([*self.command, output], self.log, **found)
+        run.wait_for(*OPENED)
+        return run
 
     def whole(self, output: Path) -> float:
         """To the end, uncut; the seconds of its training."""
-        process = self.start(output)
-        opened, lines = None, []
-        for line in process.stdout:
-            lines.append(line)
-            if line.startswith(OPENED):
-                opened = time.monotonic()
-        if process.wait() != 0 or opened is None:
-            raise SystemExit(f"the run failed ({process.returncode}):\n{''.join(lines)}")
+        run, opened = self.start(output), time.monotonic()
+        if run.main.wait() != 0:
+            raise SystemExit(f"the run failed ({run.main.returncode}):\n{run.said}")
         return time.monotonic() - opened
 
     def cut(self, output: Path, kind: str, delay: float) -> str | None:
         """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
         or None if it ended by itself before."""
-        small = 100_000 if kind == "full disk" else None
-        process = self.start(output, disk=small)
-        lines: list[str] = []
-        opened = threading.Event()
-
-        def read() -> None:
-            for line in process.stdout:
-                lines.append(line)
-                if line.startswith(OPENED):
-                    opened.set()
-            opened.set()
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        opened.wait()
-        if kind != "full disk":
-            time.sleep(delay)
-        ended = process.poll() == 0
-        if process.poll() not in (None, 0) and kind != "full disk":
-            raise SystemExit(f"it failed by itself, exit {process.returncode}:\n{''.join(lines)}")
+        run = self.start(output)
+        time.sleep(delay)
+        ended = run.main.poll() == 0
         if not ended:
-            self._strike(process, kind)
-        process.wait()
+            self._strike(run, kind)
+        left = run.left()
         self.metadata.notice = None
-        left = self.left.after(5)
-        self.left.sweep()
-        reader.join()
         if left:
             raise SystemExit(f"{kind}: five seconds later there is still {left}")
         if kind == "truncated":
             truncate_newest(output / "checkpoints")
         clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
-        if self.processes == 1 and not ended and kind in clean:
-            done = any(line.startswith("INFO: best validation") for line in lines)
-            if process.returncode != clean[kind] and not done:
-                raise SystemExit(f"{kind}: exit {process.returncode}:\n{''.join(lines)}")
-        return None if ended else (lines[-1].strip() if lines else "")
+        done = "\nINFO: best validation" in run.said
+        if self.processes == 1 and not done and run.main.returncode != clean.get(kind, -9):
+            raise SystemExit(f"{kind}: exit {run.main.returncode}:\n{run.said}")
+        return None if ended else run.said.splitlines()[-1].strip()
 
-    def _strike(self, process: subprocess.Popen, kind: str) -> None:
+    def _strike(self, run: Started, kind: str) -> None:
         if kind == "SIGTERM":
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(run.main.pid, signal.SIGTERM)
         elif kind == "spot notice":
             self.metadata.notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+        elif kind == "full disk":
+            for process in run.processes():
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
         elif kind == "killed rank":
-            ranks = psutil.Process(process.pid).children()  # torchrun's
-            if ranks:
-                random.choice(ranks).kill()
-        elif kind != "full disk":
-            process.kill()
+            for rank in psutil.Process(run.main.pid).children()[:1]:  # torchrun's
+                rank.kill()
+        else:
+            run.main.kill()
 
 
 def truncate_newest(checkpoints: Path) -> None:
     """Cut the newest checkpoint's weights in half, where an older one is left to go back to."""
-    found = list_checkpoints(checkpoints)
+    found = sorted(checkpoints.glob("step-*"))
     if len(found) > 1:
-        weights = max(found[-1][1].iterdir(), key=lambda path: path.stat().st_size)
+        weights = max(found[-1].iterdir(), key=lambda path: path.stat().st_size)
         os.truncate(weights, weights.stat().st_size // 2)
 
 
 def soak(
     cuts: int,
-    processes: int,
-    without: str,
-    seed: int,
-    steps: int,
+    processes: int = 1,
+    without: str = "none",
+    seed: int = 0,
+    steps: int = 400,
     kinds: list[str] | None = None,
     config: dict[str, Any] = TINY,
+    python: str = sys.executable,
 ) -> list[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
     with tempfile.TemporaryDirectory() as name:
-        trial = Soak(Path(name), processes, without, steps, config)
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
+        trial = Soak(Path(name), config, steps, processes, without, python)
         seconds = trial.whole(uncut)
         print(f"uncut: {seconds:.0f} s", flush=True)
         for number in range(1, cuts + 1):
@@ -183,8 +137,7 @@ def soak(
             if last is None:
                 print(f"the run ended after {number - 1} cuts, of {cuts}: more --steps")
                 break
-            newest = list_checkpoints(chopped / "checkpoints")[-1:]
-            at = newest[0][0] if newest else 0
+            at = max(steps_of(chopped), default=0)
             print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
         trial.whole(chopped)
         trial.metadata.close()
@@ -211,9 +164,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
     parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
-    arguments = parser.parse_args()
-    given = {key: vars(arguments)[key] for key in "cuts processes without seed steps".split()}
-    found = soak(**given, config=chosen(arguments.pretraining, arguments.lm))
+    given = vars(parser.parse_args())
+    found = soak(**given, config=chosen(given.pop("pretraining"), given.pop("lm")))
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0
 

@@ -37,13 +37,8 @@ def max_examples(count: int) -> hypothesis.settings:
     """Settings of a property test: the same `count` examples each time; ten times as many, drawn
     anew, in the soak. How long one takes says how busy the machine is, not whether it is right."""
     slow = [hypothesis.HealthCheck.too_slow]
-    return hypothesis.settings(
-        max_examples=SOAK * count,
-        derandomize=SOAK == 1,
-        deadline=None,
-        suppress_health_check=slow,
-        database=None,
-    )
+    more = {"derandomize": SOAK == 1, "deadline": None, "database": None}
+    return hypothesis.settings(max_examples=SOAK * count, suppress_health_check=slow, **more)
 
 
 hypothesis.settings.register_profile("tests", max_examples(100))
@@ -222,7 +217,7 @@ class LocalRun(NamedTuple):
 @pytest.fixture(scope="session")
 def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
     def fill(folder: pathlib.Path) -> None:
-        document = world.generate("validation", seed=1, paragraphs=180)
+        document = world.generate("validation", seed=1, paragraphs=110)
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
             *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),
@@ -257,7 +252,7 @@ def model(local_run: LocalRun) -> Trained:
 
 
 def launcher(processes: int, python: str = sys.executable) -> list[str]:
-    """The words before the trainer's: Python, with torchrun for more than one process."""
+    """The words before the trainer's: Python, with torchrun for several processes."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     return [python, *(torchrun if processes > 1 else [])]
 
@@ -285,7 +280,6 @@ def settings(**values: Any) -> list[str]:
 def quiet() -> Iterator[None]:
     """A run in this process has it say its lines; the tests after it do without."""
     yield
-    root = logging.getLogger()
-    for handler in list(root.handlers):
+    for handler in [*logging.root.handlers]:
         if type(handler).__module__ == "detalbert.log":
-            root.removeHandler(handler)
+            logging.root.removeHandler(handler)

@@ -1,71 +1,80 @@
-"""What a run leaves behind on its machine: processes that it started, and shared memory."""
+"""A run in processes of its own, and what it leaves on its machine: processes, shared memory."""
 
 import contextlib
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-MARK = "DETALBERT_TEST_RUN"  # in the environment of a run, and so of all that it starts
-SHARED_MEMORY = Path("/dev/shm")
+from tests.conftest import ROOT
+from tests.fakes.runs import wait_for
 
 
-class Leftovers:
-    """Watches one run.
+class Started:
+    """A command, started in the root of the checkout; what it says is in `log`.
 
-    Args: name: tells its processes from those of other runs; the run is started with `env`.
+    That file, as standard error, tells its processes from those of others: all that it started,
+    children of children too, whoever their parent is now.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.env = {**os.environ, MARK: name}
-        self.before = self._shared_memory()
+    def __init__(self, command: list[Any], log: Path, **env: str) -> None:
+        self.log, self.before = log.resolve(), set(os.listdir("/dev/shm"))
+        with log.open("w") as file:
+            streams: dict[str, Any] = {"stdout": file, "stderr": file, "env": os.environ | env}
+            words = [str(word) for word in command]
+            self.main = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **streams)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, *texts: str) -> None:
+        """Wait until it says one of these; it must not end before."""
+        wait_for(lambda: self.main.poll() is not None or any(t in self.said for t in texts), 600)
+        assert self.main.poll() is None, self.said
 
     def processes(self) -> list[psutil.Process]:
-        """All that the run started, children of children too, whoever their parent is now."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                gone = process.status() == psutil.STATUS_ZOMBIE  # its parent has yet to ask
-                if not gone and process.environ().get(MARK) == self.name:
-                    found.append(process)
-        return found
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
 
-    def after(self, seconds: float = 5) -> list[str]:
-        """What is still there so many seconds later; returns at once where nothing is."""
-        deadline = time.monotonic() + seconds
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes, as a scheduler does."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "zygote.py run" not in " ".join(process.cmdline()):  # it would hand it on
+                    process.send_signal(number)
+
+    def left(self) -> list[str]:
+        """What is still there five seconds after the end. Its processes are killed then."""
+        self.main.wait(120)
+        deadline = time.monotonic() + 5
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
+        self.signal(signal.SIGKILL)
         return left
 
-    def sweep(self) -> None:
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    def _is_ours(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            return os.readlink(f"/proc/{process.pid}/fd/2") == str(self.log)
+        return False
 
     def _left(self) -> list[str]:
-        files = self._shared_memory() - self.before
+        files = set(os.listdir("/dev/shm")) - self.before
         if files:
-            files -= self._of_others()  # tests that run beside this one
+            files -= self._mapped_by_others()  # tests that run beside this one
             # A process that makes a semaphore unlinks it at once: what is listed in between is gone
             # by now, and was another test's or the run's own.
-            files &= self._shared_memory()
+            files &= set(os.listdir("/dev/shm"))
         return [str(process) for process in self.processes()] + sorted(files)
 
-    def _of_others(self) -> set[str]:
-        """Shared memory that a process outside of the run has mapped."""
+    def _mapped_by_others(self) -> set[str]:
         found = set()
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get(MARK) != self.name:
-                    maps = Path(f"/proc/{process.pid}/maps").read_text()
-                    found |= {
-                        line.split("/dev/shm/")[1]
-                        for line in maps.splitlines()
-                        if "/dev/shm/" in line
-                    }
+            with contextlib.suppress(OSError):
+                if not self._is_ours(process):
+                    lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+                    found |= {line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
         return found
-
-    def _shared_memory(self) -> set[str]:
-        return {path.name for path in SHARED_MEMORY.glob("*")}

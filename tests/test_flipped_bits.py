@@ -15,80 +15,58 @@ from tests.fakes.runs import newest, run
 from tests.same_bits import differences
 
 # Of a workload: the files whose bits flip, below the folder of a run.
-KINDS: dict[str, tuple[dict[str, Any], str]] = {
-    "manifests": (TINY, "out/checkpoints/*/manifest.json"),
-    "checkpoints": (TINY, "out/checkpoints/*/*"),
-    "window cache": (TINY, "cache/windows-*/*"),
-    "safetensors": (TINY, "model/*.safetensors"),
-    "token shards": (TINY_LM, "cache/*-*/*"),
-    "parts": (TINY_LM, "out/checkpoints/*/*"),
+KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a run": (TINY, ["out/*/*/manifest.json", "out/checkpoints/*/*", "cache/windows-*/*"]),
+    "its model": (TINY, ["model/*.safetensors"]),
+    "a language model": (TINY_LM, ["cache/*-*/*", "out/checkpoints/*/*"]),
 }
 
 
 class Disk:
     """A run that ended, and the same cut after its second checkpoint of three, to be damaged."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        self.folder, (workload, self.pattern) = folder, KINDS[kind]
+    def __init__(self, folder: Path, kind: str, finished: Path) -> None:
+        self.folder, (workload, self.patterns) = folder, KINDS[kind]
         self.work = folder / "work"  # its paths are in the config, and in nothing that is compared
         config = configured(workload, self.work / "cache", max_steps=12)
         config["checkpoint_storage"] = {"save_trial_latest": 3}
         self.work.mkdir(parents=True)
-        if kind == "safetensors":
-            self._make_model(config)
+        if kind == "its model":
+            model = str(self.work / "model")
+            assert predict.main(["--model", str(finished / "out"), "--export", model]) == 0
+            config["hyperparameters"] |= {"model_config": None, "model": model}
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         assert self.run() == 0
         shutil.copytree(self.work / "out", folder / "uncut")
-        if kind == "safetensors":  # read at a first start alone
-            shutil.rmtree(self.work / "out")
-        else:
-            shutil.rmtree(newest(self.work / "out"))
+        # A model is read at a first start alone.
+        shutil.rmtree(self.work / "out" if kind == "its model" else newest(self.work / "out"))
         self.work.rename(folder / "cut")
-
-    def _make_model(self, config: dict[str, Any]) -> None:
-        (self.folder / "config.yaml").write_text(yaml.safe_dump(config))
-        assert self.run() == 0
-        words = ["--model", self.work / "out", "--export", self.work / "model"]
-        assert predict.main([str(word) for word in words]) == 0
-        shutil.rmtree(self.work / "out")
-        config["hyperparameters"] |= {"model_config": None, "model": str(self.work / "model")}
 
     def run(self) -> int:
         return run(self.folder / "config.yaml", self.work / "out")
 
-    def damaged(self, dice: random.Random) -> int:
+    def damaged(self, pattern: str, dice: random.Random) -> int:
         """The exit status of a run after flipped bits: one, or twenty in up to twenty files."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.folder / "cut", self.work)
-        found = sorted(path for path in self.work.glob(self.pattern) if path.is_file())
+        found = sorted(path for path in self.work.glob(pattern) if path.is_file())
         files = [path for path in found if path.stat().st_size and path.name[0] != "."]
         for _ in range(dice.choice((1, 20))):
             flip(dice.choice(files), dice)
         return self.run()
 
 
-def check(disk: Disk, seed: int, capsys: Any) -> None:
-    capsys.readouterr()
-    status = disk.damaged(random.Random(seed))
-    shown = capsys.readouterr().err
-    said = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
-    assert all(line.startswith(("WARNING: ", "ERROR: train.py: ")) for line in said), shown
-    if status == 0:
-        assert differences(disk.folder / "uncut", disk.work / "out") == [], shown
-    else:
-        assert status == 2 and said[-1].startswith("ERROR: train.py: error: "), shown
-
-
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 42), marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_few_flipped_bits(kind: str, tmp_path: Path, cache_dir: Path, capsys: Any) -> None:
-    disk = Disk(tmp_path, kind)
-    for seed in range(2):
-        check(disk, seed, capsys)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits_in_numbers(kind: str, tmp_path: Path, cache_dir: Path, capsys: Any) -> None:
-    disk = Disk(tmp_path, kind)
-    for seed in range(2, 42):
-        check(disk, seed, capsys)
+def test_flipped_bits(kind: str, seeds: range, tmp_path: Path, finished: Path, capsys: Any) -> None:
+    disk = Disk(tmp_path, kind, finished)
+    for number, pattern in enumerate(disk.patterns * len(seeds)):
+        capsys.readouterr()
+        status = disk.damaged(pattern, random.Random(seeds[0] + number))
+        shown = capsys.readouterr().err
+        said = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
+        assert all(line.startswith(("WARNING: ", "ERROR: train.py: ")) for line in said), shown
+        if status == 0:
+            assert differences(disk.folder / "uncut", disk.work / "out") == [], shown
+        else:
+            assert status == 2 and said[-1].startswith("ERROR: train.py: error: "), shown

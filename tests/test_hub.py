@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from huggingface_hub import HfApi, constants
@@ -31,23 +31,14 @@ def failure(endpoint: str) -> Exception:
     return raised.value
 
 
-@pytest.mark.parametrize(
-    "status, kind", [(401, UserError), (404, UserError), (429, Unavailable), (500, Unavailable)]
-)
-def test_what_the_hub_answers(status: int, kind: type) -> None:
-    with AnswerServer(lambda _: (status, b"")) as hub:
-        assert hub_error(failure(hub.url)) is kind
-
-
-def test_a_hub_that_is_not_there_is_worth_another_try() -> None:
-    error = failure("http://127.0.0.1:9")
-    assert hub_error(error) is Unavailable
-    wrapped = OSError("We couldn't connect")
+def test_which_failures_are_worth_another_try() -> None:
+    kinds = {401: UserError, 404: UserError, 429: Unavailable, 500: Unavailable}
+    for status, kind in kinds.items():
+        with AnswerServer(lambda _, status=status: (status, b"")) as server:
+            assert hub_error(failure(server.url)) is kind
+    error, wrapped = failure("http://127.0.0.1:9"), OSError("We couldn't connect")
     wrapped.__cause__ = error
-    assert hub_error(wrapped) is Unavailable
-
-
-def test_a_folder_without_the_files_is_a_mistake() -> None:
+    assert hub_error(error) is hub_error(wrapped) is Unavailable
     assert hub_error(OSError("no config.json in it")) is UserError
     assert hub_error(ValueError("no such model type")) is UserError
 
@@ -91,21 +82,16 @@ def test_a_branch_a_tag_and_a_commit(
 
 
 def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
-    asked = []
-
-    def read(path: str, **options: Any) -> None:
-        asked.append((path, options))
-
-    (tmp_path / "data").mkdir()
-    commit = put(cache, "org/text", "v1", tmp_path / "data", "datasets")
-    for name in ("org/text", "org/text@v1", "org/text@v2", str(tmp_path / "data")):
+    read, folder = Mock(), tmp_path / "data"
+    folder.mkdir()
+    commit = put(cache, "org/text", "v1", folder, "datasets")
+    for name in ("org/text", "org/text@v1", "org/text@v2", str(folder)):
         hub.load(read, name, "dataset", name="en")
-    assert asked == [
-        ("org/text", {"name": "en"}),
-        ("org/text", {"name": "en", "revision": commit}),
-        ("org/text", {"name": "en", "revision": "v2"}),
-        (str(tmp_path / "data"), {"name": "en"}),
-    ]
+    v1, v2 = (
+        call("org/text", name="en", revision=commit),
+        call("org/text", name="en", revision="v2"),
+    )
+    assert read.mock_calls == [call("org/text", name="en"), v1, v2, call(str(folder), name="en")]
 
 
 def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

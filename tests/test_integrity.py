@@ -1,22 +1,20 @@
 """Sums: files are read once on every machine, and again when they may be others."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from detalbert import integrity
 from detalbert.integrity import checksum, find_damaged, find_fault, is_sealed, seal, write_facts
 
-NAMES = ("a", "b")
-
 
 @pytest.fixture
 def sums(tmp_path: Path) -> dict[Path, str]:
-    (tmp_path / "files").mkdir()
-    for name in NAMES:
-        (tmp_path / "files" / name).write_text(name * 9)
-    return {path: checksum(path) for path in sorted((tmp_path / "files").iterdir())}
+    files = [tmp_path / "a", tmp_path / "b"]
+    return {path: path.write_text(path.name * 9) and checksum(path) for path in files}
 
 
 def reads(sums: dict[Path, str], *places: Path) -> list[str]:
@@ -43,9 +41,7 @@ def test_a_machine_reads_files_once(
     assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
 
 
-def test_where_no_place_can_be_written_files_are_read_again(
-    sums: dict[Path, str], tmp_path: Path
-) -> None:
+def test_where_no_place_can_be_written_files_are_read_again(sums: Any, tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
     for _ in range(2):
         assert reads(sums, tmp_path / "blocked") == ["a", "b"]
@@ -53,21 +49,20 @@ def test_where_no_place_can_be_written_files_are_read_again(
     assert reads(sums, tmp_path / "blocked", tmp_path / "place") == []
 
 
-@pytest.mark.parametrize("damage", ["other", "cut", "missing", "device", "folder"])
-def test_damage_is_found_and_not_taken_for_checked(
-    damage: str, sums: dict[Path, str], tmp_path: Path
-) -> None:
-    first = next(iter(sums))
-    if damage in ("other", "cut"):
-        first.write_text("a" * 8 + "b" * (damage == "other"))
-    else:
-        first.unlink()
-        if damage == "device":
-            first.symlink_to("/dev/zero")
-        if damage == "folder":
-            first.mkdir()
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "other": lambda path: path.write_text("aaaaaaaab"),
+    "cut": lambda path: path.write_text("aaaaaaaa"),
+    "missing": lambda path: path.unlink(),
+    "device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_and_not_taken_for_checked(kind: str, sums: Any, tmp_path: Path) -> None:
+    DAMAGE[kind](tmp_path / "a")
     for _ in range(2):
-        assert find_damaged(sums, tmp_path / "place") == [first]
+        assert find_damaged(sums, tmp_path / "place") == [tmp_path / "a"]
     assert not (tmp_path / "place").exists()
 
 

@@ -9,20 +9,23 @@ from typing import Any
 import pytest
 
 from detalbert.log import start_logging
-from tests.conftest import ROOT
+from tests.conftest import Script
 
 
-def test_every_line_has_a_level_and_comes_once(capsys: Any) -> None:
+def test_every_line_has_a_level_and_comes_once(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it changes them
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     for _ in range(3):
         start_logging()
+    logging.captureWarnings(False)
     logging.getLogger("detalbert.engine.progress").info("two\nlines")
     logging.getLogger("detalbert.training.spot").warning("EC2 announces: it")
     logging.getLogger("somebody.else").info("hidden")
     logging.getLogger("somebody.else").warning("shown")
-    assert capsys.readouterr() == (
-        "",
-        "INFO: two\nINFO: lines\nWARNING: EC2 announces: it\nWARNING: shown\n",
-    )
+    said = "INFO: two\nINFO: lines\nWARNING: EC2 announces: it\nWARNING: shown\n"
+    assert capsys.readouterr() == ("", said)
 
 
 CRASH = """
@@ -34,22 +37,11 @@ raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 """
 
 
-def test_warnings_and_uncaught_errors_have_levels_too(real_python: str) -> None:
-    done = subprocess.run(
-        [real_python, "-c", CRASH], cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
+def test_warnings_and_uncaught_errors_have_levels_too(script: Script) -> None:
+    done = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
-    first, *others = done.stderr.splitlines()
+    first, trace, *_, last = lines = done.stderr.splitlines()
     assert first == "WARNING: UserWarning: of some library"
-    assert others[0] == "ERROR: Traceback (most recent call last):"
-    assert others[-1] == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert all(line.startswith("ERROR: ") for line in others)
-
-
-@pytest.fixture(autouse=True)
-def unchanged() -> Any:
-    """What it changes in this process is put back."""
-    hook, formatted = sys.excepthook, warnings.formatwarning
-    yield
-    sys.excepthook, warnings.formatwarning = hook, formatted
-    logging.captureWarnings(False)
+    assert trace == "ERROR: Traceback (most recent call last):"
+    assert last == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert all(line.startswith("ERROR: ") for line in lines[1:])

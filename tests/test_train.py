@@ -1,4 +1,4 @@
-"""End to end, through the entry point: files of a run, real SQuAD, two processes, bad input."""
+"""End to end, through the entry point: files of a run, real SQuAD, bad input."""
 
 import contextlib
 import copy
@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -14,19 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import predict
-from detalbert.engine.safe_load import read_weights
 from detalbert.settings.experiment import masked
 from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
-from tests.conftest import NO_DROPOUT, ROOT, Train, settings
+from tests.conftest import ROOT, Train, settings
 from tests.fakes import secrets
 from tests.fakes.no_models import truncated_model
-from tests.fakes.runs import change, newest, only_error, refusal
+from tests.fakes.runs import newest, only_error, refusal, run
 
 
 def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> dict[str, float]:
@@ -82,107 +81,54 @@ def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path, pytho
     assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
 
 
-def test_max_steps_wins_and_epochs_count(tiny_config: Path, tmp_path: Path, train: Train) -> None:
-    half = settings(max_steps=None, epochs=0.5)
-    shown = train("--config", tiny_config, "--output-dir", tmp_path / "a", *half).stderr
+def test_epochs_count(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+    assert run(tiny_config, tmp_path / "a", *settings(max_steps=None, epochs=0.5)) == 0
+    shown = capsys.readouterr().err
     windows = int(shown.split(" windows")[0].split()[-1])
     assert f"steps         {-(-windows // 16)} (" in shown
 
 
-def test_real_squad_from_scratch(shared: Path, tmp_path: Path, train: Train) -> None:
+def test_real_squad_from_scratch(shared: Path, tmp_path: Path, capsys: Any, fork: None) -> None:
     """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
-    done = train(
-        "--config", "configs/local.yaml", "--output-dir", tmp_path / "real",
-        "--set", f"data.train={shared}/squad/train.json",
-        "--set", f"data.validation={shared}/squad/dev.json",
-        "--set", f"data.tokenizer={shared}/albert-tokenizer",
-        "--set", f"data.cache_dir={tmp_path}/cache",
-        "--set", "data.max_validation_examples=200",
-        *settings(max_steps=6),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "from random weights" in done.stderr
+    values = {"train": f"{shared}/squad/train.json", "validation": f"{shared}/squad/dev.json"}
+    values |= {"tokenizer": f"{shared}/albert-tokenizer", "cache_dir": tmp_path / "cache"}
+    values |= {"max_train_examples": 300, "max_validation_examples": 100}
+    data = [word for item in values.items() for word in ("--set", f"data.{item[0]}={item[1]}")]
+    assert run(ROOT / "configs/local.yaml", tmp_path / "real", *data, *settings(max_steps=6)) == 0
+    assert "from random weights" in capsys.readouterr().err
     best = json.loads((tmp_path / "real" / "metrics.json").read_text())["best"]
-    scores = independent_scores(f"{shared}/squad/dev.json", tmp_path / "real", limit=200)
+    scores = independent_scores(values["validation"], tmp_path / "real", limit=100)
     assert scores == {key: best[key] for key in scores}
 
 
-def test_two_processes_train_and_score_as_one(
-    tiny_config: Path, tmp_path: Path, train: Train
-) -> None:
-    change(tiny_config, max_steps=50, validation_period=25, model_config=NO_DROPOUT)
-    common = ["--config", tiny_config, "--output-dir"]
-    one = train(*common, tmp_path / "one")
-    two = train(*common, tmp_path / "two", processes=2)
-    assert one.returncode == two.returncode == 0, two.stderr
-    alone, pair = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
-    for name, value in alone.items():
-        torch.testing.assert_close(pair[name], value, rtol=1e-4, atol=1e-5)
-    scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
-    for name, value in scores[0]["last"].items():
-        if name in ("loss", "best_exact_thresh", "best_f1_thresh"):  # logits themselves
-            value = pytest.approx(value, rel=1e-3, abs=1e-4)
-        assert scores[1]["last"][name] == value
-    predictions = [(tmp_path / n / "predictions.json").read_text() for n in ("one", "two")]
-    assert predictions[0] == predictions[1]
+# What is set, and what is said of it.
+BAD = """
+data.train=nowhere.json | nowhere.json: no such file
+hyperparameters.lr=1 | hyperparameters.lr: unknown key
+data.validation=null | data.validation: missing
+hyperparameters.model_config={hidden_sizes: 4} | unknown key; did you mean 'hidden_size'?
+hyperparameters.model_config={model_type: alberto} | model_config.model_type: 'alberto' is no model
+hyperparameters.model_config={hidden_size: 30, num_attention_heads: 4} | 30 is no multiple
+hyperparameters.model_config.max_position_embeddings=100 | hyperparameters.max_seq_length: 192
+searcher.metric=f2 | searcher.metric: validation gives no 'f2'
+hyperparameters.lr_scale={type: log} | hyperparameters.lr_scale: a search range
+hyperparameters.max_seq_length=70 | lower doc_stride
+"""
 
 
-BAD = {
-    "missing file": (["data.train=nowhere.json"], "nowhere.json: no such file"),
-    "unknown key": (["hyperparameters.lr=1"], "hyperparameters.lr: unknown key"),
-    "wrong type": (["hyperparameters.seed=x"], "hyperparameters.seed: expected a whole number"),
-    "missing key": (["hyperparameters.model_config=null"], "hyperparameters.model: set exactly"),
-    "no data": (["data.validation=null"], "data.validation: missing"),
-    "model key": (
-        ["hyperparameters.model_config={hidden_sizes: 4}"],
-        "hyperparameters.model_config.hidden_sizes: unknown key; did you mean 'hidden_size'?",
-    ),
-    "model type": (
-        ["hyperparameters.model_config={model_type: alberto}"],
-        "hyperparameters.model_config.model_type: 'alberto' is no model",
-    ),
-    "impossible model": (
-        ["hyperparameters.model_config={hidden_size: 30, num_attention_heads: 4}"],
-        "hyperparameters.model_config.hidden_size: 30 is no multiple",
-    ),
-    "positions": (
-        ["hyperparameters.model_config.max_position_embeddings=100"],
-        "hyperparameters.max_seq_length: 192",
-    ),
-    "metric": (["searcher.metric=f2"], "searcher.metric: validation gives no 'f2'"),
-    "search": (
-        ["hyperparameters.lr_scale={type: double, minval: 0, maxval: 1}"],
-        "hyperparameters.lr_scale: a search range",
-    ),
-    "windows": (
-        [f"hyperparameters.{x}" for x in ("max_seq_length=64", "max_query_length=30")]
-        + ["hyperparameters.doc_stride=60"],
-        "doc_stride",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_config(kind: str, tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
-    changes, message = BAD[kind]
-    out, words = tmp_path / "out", [word for change in changes for word in ("--set", change)]
-    # In this process, for speed; `test_bad_input_in_a_process` goes through a real one.
-    assert message in refusal(capsys, tiny_config, out, *words)
-    assert not list(out.glob("checkpoints/*")) and not (out / "metrics.json").exists()
-
-
-def test_bad_input_in_a_process(tmp_path: Path, train: Train) -> None:
-    """One clear line on standard error, status 2."""
-    done = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
-    assert done.returncode == 2 and "no.yaml: cannot read it" in only_error(done.stderr)
+@pytest.mark.parametrize("case", BAD.strip().splitlines())
+def test_bad_config(case: str, tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+    change, message = case.split(" | ")
+    # In this process, for speed; `test_bad_input_in_processes` goes through a real one.
+    assert message in refusal(capsys, tiny_config, tmp_path / "out", "--set", change)
+    assert not list(tmp_path.glob("out/checkpoints/*")) and not list(tmp_path.glob("out/metrics*"))
 
 
 def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     (tmp_path / "list.yaml").write_text("- 1")
     assert "not an experiment config" in refusal(capsys, tmp_path / "list.yaml", out)
-    empty = tmp_path / "model"
-    shutil.copytree(ROOT / "embedded" / "albert-tiny", empty)
+    empty = shutil.copytree(ROOT / "embedded" / "albert-tiny", tmp_path / "model")
     (empty / "model.safetensors").unlink()
     without = settings(model_config=None, model=str(empty))
     assert "hyperparameters.model: " in refusal(capsys, tiny_config, out, *without)
@@ -193,9 +139,10 @@ def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)
 
 
-def test_a_batch_that_two_processes_cannot_share(
-    tiny_config: Path, tmp_path: Path, train: Train
-) -> None:
+def test_bad_input_in_processes(tiny_config: Path, tmp_path: Path, train: Train) -> None:
+    """One clear line on standard error, status 2."""
+    done = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
+    assert done.returncode == 2 and "no.yaml: cannot read it" in only_error(done.stderr)
     words = ["--config", tiny_config, "--output-dir", tmp_path / "out"]
     done = train(*words, *settings(global_batch_size=9), processes=2)
     assert done.returncode != 0  # torchrun's own status is 1; each worker exits with 2
@@ -206,19 +153,12 @@ def test_a_batch_that_two_processes_cannot_share(
 def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
     """The same questions with the answers of a paragraph handed on to the next question."""
     document = copy.deepcopy(document)
-    for article in document["data"]:
-        for paragraph in article["paragraphs"]:
-            questions = paragraph["qas"]
-            keys = ("answers", "is_impossible")
-            given = [{key: question[key] for key in keys} for question in questions]
-            for question, other in zip(questions, given[1:] + given[:1], strict=True):
-                question.update(copy.deepcopy(other))
+    for paragraph in (p for article in document["data"] for p in article["paragraphs"]):
+        questions = paragraph["qas"]
+        given = [(question["answers"], question["is_impossible"]) for question in questions]
+        for question, other in zip(questions, given[1:] + given[:1], strict=True):
+            question["answers"], question["is_impossible"] = other
     return document
-
-
-def exact_of(stderr: str, step: int) -> float:
-    line = next(x for x in stderr.splitlines() if x.startswith(f"INFO: validation at step {step}:"))
-    return float(line.split("exact ")[1].split()[0])
 
 
 @pytest.mark.soak
@@ -237,5 +177,6 @@ def test_the_default_learns_and_wrong_answers_do_not(tmp_path: Path, train: Trai
     few = ["--set", f"data.train={mixed}", *settings(max_steps=400)]
     wrong = train("--output-dir", tmp_path / "wrong", *cache, *few, **every_core)
     assert wrong.returncode == 0, wrong.stderr
-    assert exact_of(right.stderr, 400) > 65
-    assert exact_of(wrong.stderr, 400) < 45
+    line = r"INFO: validation at step 400:.* exact (\S+)"
+    exact = [float(re.findall(line, done.stderr)[0]) for done in (right, wrong)]
+    assert exact[0] > 65 and exact[1] < 45

@@ -46,16 +46,21 @@ def newest(output: Path) -> Path:
     return list_checkpoints(output / "checkpoints")[-1][1]
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Have the process send itself a real SIGTERM at the first report from `step` on."""
+def at_report(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], Any]) -> None:
+    """Have each report from `step` on call `do`."""
     report = progress.Progress.on_training_workload_end
 
-    def report_and_stop(self: progress.Progress, *a: Any, **k: Any) -> None:
+    def report_and_do(self: progress.Progress, *a: Any, **k: Any) -> None:
         report(self, *a, **k)
         if self.done >= step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            do()
 
-    monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_stop)
+    monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_do)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Have the process send itself a real SIGTERM at the first report from `step` on."""
+    at_report(monkeypatch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def cut_and_go_on(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:

@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.settings.experiment import (
-    apply_overrides,
-    check_sections,
-    load,
-    single_values,
-    trial_seed,
-)
+from detalbert.settings import experiment
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from detalbert.settings.sections import limits_of, parse_section
 from detalbert.settings.text import TextConfig, parse_text_config
@@ -44,10 +38,16 @@ def test_null_takes_a_wrong_key_back() -> None:
 
 SECTIONS: dict[str, Any] = {
     "fine-tuning": parse_hparams,
+    "pretraining": parse_pretrain_hparams,
     "text": parse_text_config,
     "documents": parse_documents_config,
+    "data": parse_data_config,
     "sampling": partial(parse_section, Sampling, "request"),
+    "config": lambda changes: experiment.check_sections(LOCAL | changes),
+    "single": experiment.single_values,
+    "seed": lambda given: experiment.trial_seed({"reproducibility": given}),
 }
+LOCAL = experiment.load(ROOT / "configs" / "local.yaml")
 WRONG = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
 
 
@@ -68,24 +68,19 @@ def test_no_number_is_without_limits() -> None:
         numbers = {name for name, hint in hints.items() if re.search(r"int|float", str(hint))}
         unlimited = {name for name in numbers if not limits_of(section, name)}
         assert numbers and unlimited <= {"null_score_diff_threshold"}
-    with pytest.raises(UserError, match="global_batch_size: 0 must be greater than 0"):
-        parse_pretrain_hparams({"size": "base", "global_batch_size": 0})
 
 
-def test_numbers_as_yaml_1_1_reads_them() -> None:
+def test_what_is_right_is_taken() -> None:
     values = yaml.safe_load("{model: x, base_learning_rate: 5e-5, epochs: 3, max_steps: 10.0}")
     assert isinstance(values["base_learning_rate"], str)  # no dot: YAML 1.1 says text
     hparams = parse_hparams(values)
     assert (hparams.base_learning_rate, hparams.epochs, hparams.max_steps) == (5e-5, 3.0, 10)
-
-
-def test_data_needs_both_splits() -> None:
-    with pytest.raises(UserError, match="data.validation: missing"):
-        parse_data_config({"train": "generated"})
-    with pytest.raises(UserError, match="data.skip_invalid: expected true or false"):
-        parse_data_config({"train": "a", "validation": "b", "skip_invalid": "maybe"})
-    config = parse_data_config({"train": "a", "validation": "b"})
-    assert config == DataConfig("a", "b")
+    assert parse_data_config({"train": "a", "validation": "b"}) == DataConfig("a", "b")
+    experiment.check_sections(LOCAL)
+    found = experiment.single_values({"epochs": {"type": "const", "val": 3}, "seed": 1})
+    assert found == {"epochs": 3, "seed": 1}
+    seeds = {}, {"reproducibility": None}, {"reproducibility": {"experiment_seed": 7}}
+    assert [experiment.trial_seed(config) for config in seeds] == [42, 42, 7]
 
 
 @given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=5)))
@@ -100,46 +95,10 @@ def test_any_mapping_parses_or_is_refused_in_one_line(keys: dict) -> None:
 
 def test_overrides_change_what_they_name() -> None:
     config = {"hyperparameters": {"epochs": 2}}
-    apply_overrides(config, ["hyperparameters.epochs=3", "data.train=a=b.json", "max_restarts=0"])
-    assert config == {
-        "hyperparameters": {"epochs": 3},
-        "data": {"train": "a=b.json"},
-        "max_restarts": 0,
-    }
+    words = ["hyperparameters.epochs=3", "data.train=a=b.json", "max_restarts=0"]
+    experiment.apply_overrides(config, words)
+    data = {"train": "a=b.json"}
+    assert config == {"hyperparameters": {"epochs": 3}, "data": data, "max_restarts": 0}
     for wrong in ("hyperparameters.epochs", "=3", "max_restarts.x=1", "name={"):
         with pytest.raises(UserError, match="--set"):
-            apply_overrides(config, [wrong])
-
-
-def test_sections_are_checked() -> None:
-    config = load(ROOT / "configs" / "local.yaml")
-    check_sections(config)
-    with pytest.raises(UserError, match="config.sercher: unknown key; did you mean 'searcher'"):
-        check_sections({**config, "sercher": {}})
-    with pytest.raises(UserError, match="config.min_validation_period: .*validation_period"):
-        check_sections({**config, "min_validation_period": {"batches": 5}})
-    with pytest.raises(UserError, match="config.data: missing"):
-        check_sections({**config, "data": None})
-
-
-def test_a_search_range_needs_a_value() -> None:
-    assert single_values({"epochs": {"type": "const", "val": 3}, "seed": 1}) == {
-        "epochs": 3,
-        "seed": 1,
-    }
-    with pytest.raises(UserError, match="hyperparameters.lr_scale: a search range"):
-        single_values({"lr_scale": {"type": "double", "minval": 0.5, "maxval": 1}})
-
-
-@pytest.mark.parametrize(
-    "config, seed",
-    [({}, 42), ({"reproducibility": None}, 42), ({"reproducibility": {"experiment_seed": 7}}, 7)],
-)
-def test_the_seed_of_a_run_off_the_cluster(config: dict[str, Any], seed: int) -> None:
-    assert trial_seed(config) == seed
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32, "seven", 1.5, True])
-def test_a_seed_that_a_master_refuses_is_refused(seed: Any) -> None:
-    with pytest.raises(UserError, match="config.reproducibility.experiment_seed: "):
-        trial_seed({"reproducibility": {"experiment_seed": seed}})
+            experiment.apply_overrides(config, [wrong])

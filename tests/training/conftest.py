@@ -9,6 +9,9 @@ import pytest
 from detalbert.training import metadata
 from tests.fakes.metadata import MetadataServer
 
+NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
+
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
@@ -20,5 +23,4 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    shutil.copytree(finished / "out", tmp_path / "out")
-    return tmp_path / "out"
+    return shutil.copytree(finished / "out", tmp_path / "out")

@@ -1,51 +1,44 @@
 """The checks at the start of a task: each refuses what it should, in one line, and nothing else."""
 
+import datetime
+import multiprocessing
 import os
-import pathlib
 import re
-import socket
-import subprocess
-from collections.abc import Iterator
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import train
 from detalbert.engine.memory import Memory
 from detalbert.engine.sizes import find_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
 from detalbert.training import preflight
-from tests.conftest import TINY, Script
+from tests.conftest import TINY
 from tests.fakes.http import AnswerServer
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CU128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 V100, T4, A100, L4, H100, B200 = (7, 0), (7, 5), (8, 0), (8, 9), (9, 0), (10, 0)
-
-
-@pytest.mark.parametrize("gpu", [V100, T4, A100, L4, H100])
-def test_an_older_cuda_build_runs_on_gpus_since_volta(gpu: tuple[int, int]) -> None:
-    preflight.check_architecture("GPU 0", gpu, CU126)
-
-
+RUNS = [(gpu, CU126) for gpu in (V100, T4, A100, L4, H100)]
+RUNS += [(B200, ["sm_80", "compute_90"]), (H100, ["sm_90a"]), ((10, 3), ["sm_100f"])]
+RUNS += [(H100, ["gfx90a"])]  # ROCm is not judged
 LACKING = [(V100, CU128), (B200, CU126), (A100, ["sm_86"]), (A100, ["sm_70"]), (V100, [])]
 LACKING += [(V100, ["compute_80"]), ((10, 3), ["sm_100a"]), ((9, 5), ["compute_90a"])]
+LACKING += [((12, 0), ["compute_100f"])]
 
 
-@pytest.mark.parametrize("gpu, built_for", [*LACKING, ((12, 0), ["compute_100f"])])
-def test_a_gpu_without_code_is_refused(gpu: tuple[int, int], built_for: list[str]) -> None:
-    with pytest.raises(UserError, match=f"GPU 0 is sm_{gpu[0]}{gpu[1]}.*cluster/Dockerfile"):
+def test_a_gpu_needs_code_of_its_architecture() -> None:
+    for gpu, built_for in RUNS:
         preflight.check_architecture("GPU 0", gpu, built_for)
-
-
-def test_ptx_and_suffixed_architectures_count() -> None:
-    preflight.check_architecture("GPU 0", B200, ["sm_80", "compute_90"])
-    preflight.check_architecture("GPU 0", H100, ["sm_90a"])
-    preflight.check_architecture("GPU 0", (10, 3), ["sm_100f"])
-    preflight.check_architecture("GPU 0", (9, 0), ["gfx90a"])  # ROCm is not judged
+    for gpu, built_for in LACKING:
+        with pytest.raises(UserError, match=f"GPU 0 is sm_{gpu[0]}{gpu[1]}.*cluster/Dockerfile"):
+            preflight.check_architecture("GPU 0", gpu, built_for)
 
 
 def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,28 +54,15 @@ def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) ->
         preflight.check_gpus(["GPU-a", "GPU-b"])
 
 
-def test_a_build_that_sees_no_gpu_is_refused() -> None:
-    preflight.check_build(8, 8, "2.6.0+cu126")
-    with pytest.raises(UserError, match="sees 0 of the container's 8 GPUs"):
-        preflight.check_build(8, 0, "2.6.0+cpu")
-
-
-@pytest.fixture
-def nvidia_smi(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An nvidia-smi that prints these lines."""
-
-    def install(*lines: str, status: int = 0) -> None:
-        script = tmp_path / "nvidia-smi"
-        quoted = "".join(f"echo '{line}'\n" for line in lines)
-        script.write_text(f"#!/bin/sh\n{quoted}exit {status}\n")
-        script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    return install
-
-
-def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any, fork: None) -> None:
-    nvidia_smi("GPU-a, 15000, 16160", "GPU-b, 2000, 16160", "GPU-c, [N/A], [N/A]")
+def test_a_gpu_that_is_full_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    script = tmp_path / "nvidia-smi"
+    script.write_text(
+        "#!/bin/sh\necho GPU-a, 15000, 16160; echo GPU-b, 2000, 16160; echo 'GPU-c, [N/A], [N/A]'"
+    )
+    script.chmod(0o755)
     hparams = HParams(max_tokens_per_forward=1024)
     memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
     preflight.check_gpu_memory(["GPU-a", "GPU-c"], memory, hparams, 223_000_000)
@@ -93,10 +73,7 @@ def test_a_gpu_that_is_full_is_refused(nvidia_smi: Any, fork: None) -> None:
         preflight.check_gpu_memory(["GPU-b"], small, hparams, 12_000_000)
     auto = HParams(max_tokens_per_forward="auto")  # one window of 384 is the least
     preflight.check_gpu_memory(["GPU-b"], small, auto, 12_000_000)
-
-
-def test_memory_is_not_judged_without_nvidia_smi(nvidia_smi: Any, fork: None) -> None:
-    nvidia_smi("Failed to initialize NVML", status=9)
+    script.write_text("#!/bin/sh\necho GPU-a, 0, 0; exit 9")  # nothing is judged
     assert preflight.gpu_memory() == []
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
 
@@ -105,67 +82,45 @@ def data(**values: Any) -> DataConfig:
     return DataConfig(**{"train": "generated", "validation": "generated", **values})
 
 
-def test_data_that_is_there_passes(tmp_path: pathlib.Path) -> None:
-    own, official = tmp_path / "own.json", tmp_path / "train-v2.0.json"
-    own.write_text("{}")
-    official.write_text("{}")  # as if downloaded before
-    preflight.check_source(data(), "train")
-    preflight.check_source(data(train=str(own)), "train")
-    preflight.check_source(data(train=official.name, cache_dir=str(tmp_path)), "train")
+def test_an_official_file_is_asked_for_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    names = {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
+    config = data(**names, cache_dir=str(tmp_path))
+    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as site:
+        monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
+        preflight.check_source(config, "train")
+        assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
+        with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
+            preflight.check_source(config, "validation")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "dev-v2.0.json").write_text("{}")  # as if downloaded before
+    preflight.check_source(config, "validation")
 
 
-def test_a_missing_file_is_refused() -> None:
+def test_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.json").write_text("{}")
+    preflight.check_source(data(train=str(tmp_path / "own.json")), "train")
     with pytest.raises(UserError, match="data.validation: /no/dev.json: no such file.*bind_mounts"):
         preflight.check_source(data(validation="/no/dev.json"), "validation")
 
+    def refuse(self: Any, name: str, **_: Any) -> None:
+        raise ValueError(f"{name}: no such data set")
 
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerServer]:
-    """An HTTP server that has the official training file and nothing else."""
-    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as server:
-        monkeypatch.setattr(sources, "OFFICIAL_URL", server.url)
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield server
-
-
-def test_an_official_file_is_asked_for_not_fetched(site: Any, tmp_path: pathlib.Path) -> None:
-    config = data(
-        train="train-v2.0.json", validation="dev-v2.0.json", cache_dir=str(tmp_path / "none")
-    )
-    preflight.check_source(config, "train")
-    assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
-    with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
-        preflight.check_source(config, "validation")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(preflight.huggingface_hub.HfApi, "dataset_info", refuse)
+    preflight.check_source(data(train="squod"), "train")  # offline: it may be in the hub's cache
+    monkeypatch.setattr(preflight.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(UserError, match="data.train: 'squod' is no file.*no such data set"):
         preflight.check_source(data(train="squod"), "train")
-    monkeypatch.setattr(preflight.huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    preflight.check_source(data(train="squod"), "train")
 
 
-def refuse(self: Any, name: str, **_: Any) -> None:
-    raise ValueError(f"{name}: no such data set")
-
-
-def test_parameters_are_counted_without_weights() -> None:
-    xxlarge = {
-        "hidden_size": 4096,
-        "num_attention_heads": 64,
-        "intermediate_size": 16384,
-        "embedding_size": 128,
-    }
-    assert round(find_sizes(HParams(model_config=xxlarge)).parameters / 1e6) == 206
-    tiny = find_sizes(HParams(model="embedded/albert-tiny"))
-    assert 260_000 < tiny.parameters < 270_000
+def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
+    xxlarge = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
+    sizes = find_sizes(HParams(model_config={**xxlarge, "embedding_size": 128}))
+    assert round(sizes.parameters / 1e6) == 206
+    assert 260_000 < find_sizes(HParams(model="embedded/albert-tiny")).parameters < 270_000
     assert find_sizes(HParams(model_config={"model_type": "no-such"})) is None
-
-
-def test_a_model_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="'no/such-model' is no folder here"):
         find_sizes(HParams(model="no/such-model"))
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
@@ -173,7 +128,7 @@ def test_a_model_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
         find_sizes(HParams(model=str(tmp_path)))
 
 
-def test_disks(tmp_path: pathlib.Path) -> None:
+def test_disks(tmp_path: Path) -> None:
     preflight.check_disk(tmp_path / "not" / "yet", 1 << 20, "the feature cache")
     assert not (tmp_path / "not").exists()
     with pytest.raises(UserError, match="GiB are free of the 1048576.00 that two checkpoints may"):
@@ -181,84 +136,55 @@ def test_disks(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="the feature cache cannot be written"):
         preflight.check_disk(tmp_path / "file" / "below", 1, "the feature cache")
-
-
-def test_where_checkpoints_go(tmp_path: pathlib.Path) -> None:
-    shared = {"type": "shared_fs", "host_path": "/anywhere"}
-    assert str(preflight.checkpoint_folder(shared)) == "/determined_shared_fs"
+    mounted = preflight.checkpoint_folder({"type": "shared_fs", "host_path": "/anywhere"})
+    assert str(mounted) == "/determined_shared_fs"
     directory = {"type": "directory", "container_path": str(tmp_path)}
     assert preflight.checkpoint_folder(directory) == tmp_path
-    uploaded = preflight.checkpoint_folder({"type": "s3", "bucket": "b"})
-    assert uploaded.is_dir()
+    assert preflight.checkpoint_folder({"type": "s3", "bucket": "b"}).is_dir()
 
 
-def cluster_config(folder: pathlib.Path, **values: Any) -> dict[str, Any]:
-    storage = {"type": "directory", "container_path": str(folder)}
-    sources = {**TINY["data"], "cache_dir": str(folder / "cache"), **values}
-    return {**TINY, "data": sources, "checkpoint_storage": storage}
-
-
-def test_check_passes_here_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_check_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
     hparams = parse_hparams(TINY["hyperparameters"])
-    preflight.check(cluster_config(tmp_path), hparams, gpu_uuids=[])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_check_refuses_gpus_that_torch_does_not_see(tmp_path: pathlib.Path) -> None:
+    storage = {"type": "directory", "container_path": str(tmp_path)}
+    data = {**TINY["data"], "cache_dir": str(tmp_path / "cache")}
+    config = {**TINY, "data": data, "checkpoint_storage": storage}
+    preflight.check(config, hparams, gpu_uuids=[])
     with pytest.raises(UserError, match="sees 0 of the container's 1 GPUs"):
-        hparams = parse_hparams(TINY["hyperparameters"])
-        preflight.check(cluster_config(tmp_path), hparams, gpu_uuids=["GPU-a"])
+        preflight.check(config, hparams, gpu_uuids=["GPU-a"])
+    assert list(tmp_path.iterdir()) == []
+    preflight.check_collectives(torch.device("cpu"))  # one process needs no network
 
 
-RANK = """
-import datetime, sys, time, torch
-from detalbert.errors import UserError
-from detalbert.training import preflight
-from train import leave
-rank, port, behave = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.distributed.init_process_group(
-    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-if behave != "well" and rank == 1:
-    if behave == "late":
-        torch.distributed.new_group(timeout=datetime.timedelta(seconds=2))
-    time.sleep(1200)
-try:
-    preflight.check_collectives(torch.device("cpu"), seconds=120 if behave == "well" else 2)
-except UserError as error:
-    print("error:", error)
-    leave(2)
-print("ok")
-"""
-
-
-def ranks(command: list[str], behave: str) -> list[subprocess.Popen]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    words = [[*command, str(rank), str(port), behave] for rank in range(2)]
-    return [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in words]
-
-
-def test_an_all_reduce_of_two_ranks(script: Script) -> None:
-    assert [process.communicate(timeout=600)[0] for process in ranks(script(RANK), "well")] == [
-        "ok\n",
-        "ok\n",
-    ]
-
-
-@pytest.mark.parametrize("behave", ["absent", "late"])
-def test_a_rank_that_does_not_answer_is_noticed(behave: str, script: Script) -> None:
-    here, absent = ranks(script(RANK), behave)
+def be_rank(rank: int, store: Path, behave: str, said: Any) -> None:
+    """One of two processes, the second of which behaves: well, or is absent or late."""
+    method = f"file://{store}"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+    if behave != "well" and rank == 1:
+        if behave == "late":
+            torch.distributed.new_group(timeout=datetime.timedelta(seconds=1))
+        time.sleep(1200)
     try:
-        said = here.communicate(timeout=600)[0]
-    finally:
-        absent.kill()
-        absent.communicate()
-    assert re.match(
-        r"error: no all-reduce of 2 ranks over gloo in 2 s \(.*\); check the network", said
-    )
-    assert here.returncode == 2
+        preflight.check_collectives(torch.device("cpu"), seconds=120 if behave == "well" else 1)
+    except UserError as error:
+        said.put(str(error))
+        train.leave(2)
+    said.put("ok")
 
 
-def test_one_process_needs_no_network() -> None:
-    preflight.check_collectives(torch.device("cpu"))
+@pytest.mark.parametrize("behave", ["well", "absent", "late"])
+def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> None:
+    context = multiprocessing.get_context("fork")
+    said = context.SimpleQueue()
+    given = tmp_path / "store", behave, said
+    ranks = [context.Process(target=be_rank, args=(rank, *given)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    ranks[0].join(600)
+    if behave == "well":
+        ranks[1].join(600)
+        assert [said.get(), said.get()] == ["ok", "ok"]
+        return
+    ranks[1].kill()
+    assert ranks[0].exitcode == 2
+    what = r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
+    assert re.match(what, said.get())

@@ -1,30 +1,32 @@
 """The watcher of spot notices, between a real HTTP server that speaks the metadata service's
-protocol and a master, both of which fail."""
+protocol and a master, both of which fail; a run that is told."""
 
 import logging
 import re
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import determined
 import pytest
 
 from detalbert.training import metadata, spot
+from tests.conftest import settings
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.metadata import MetadataServer
-from tests.fakes.runs import wait_for
+from tests.fakes.runs import run, steps_of, wait_for
+from tests.training.conftest import ADVICE, NOTICE
 
-NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
-ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
+Patch = pytest.MonkeyPatch
 # The log policy that excludes the machine of a notice; that of an advice is healthy.
 POLICY = re.compile(".*EC2 announces: .*")
 
 
 @pytest.fixture
-def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
+def master(monkeypatch: Patch) -> Iterator[FakeMaster]:
     """A master whose task this process is."""
     with FakeMaster() as master:
         info = types.SimpleNamespace(master_url=master.url, allocation_id="1.a.1")
@@ -37,252 +39,193 @@ def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
 class Watch:
     """A watcher that a test starts; what it told and said."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, service: MetadataServer, caplog: pytest.LogCaptureFixture) -> None:
+        self.service = service
         self.told: list[str] = []
-        self.advised = 0
+        self.advised: list[int] = []
         self._caplog = caplog
-        self.watcher = spot.SpotWatcher(self.told.append, self._advise)
+        self.watcher = spot.SpotWatcher(self.told.append, lambda: self.advised.append(1))
 
-    def _advise(self) -> None:
-        self.advised += 1
-
-    def tell(self, on_notice: Callable[[str], None]) -> None:
-        """Have notices told to `on_notice`; `told` lists every try."""
-
-        def tell(notice: str) -> None:
-            self.told.append(notice)
-            on_notice(notice)
-
-        self.watcher.on_notice = tell
-
-    @property
-    def records(self) -> list[logging.LogRecord]:
-        return [record for record in self._caplog.records if record.name == spot.__name__]
+    def start(self, on_notice: Callable[[str], None] | None = None) -> None:
+        """Start it; notices are told to `on_notice`, and `told` lists every try."""
+        if on_notice:
+            self.watcher.on_notice = lambda notice: (self.told.append(notice), on_notice(notice))
+        self.watcher.start()
 
     @property
     def said(self) -> list[str]:
-        return [record.getMessage() for record in self.records]
+        records = [record for record in self._caplog.records if record.name == spot.__name__]
+        return [record.getMessage() for record in records]
 
-    @property
-    def policy(self) -> list[str]:
-        """The lines that exclude the machine."""
-        return [line for line in self.said if POLICY.match(line)]
-
-    def end(self) -> None:
-        """Wait until the notice is told and the thread has ended."""
+    def end(self, notice: str = NOTICE) -> None:
+        """Announce; wait until the notice is told and the thread has ended."""
+        self.service.notice = notice
         wait_for(lambda: self.told)
         self.watcher.join(60)
         assert not self.watcher.is_alive()
+        assert len([line for line in self.said if POLICY.match(line)]) == 1
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Watch]:
+def watch(service: MetadataServer, monkeypatch: Patch, caplog: Any) -> Iterator[Watch]:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
     monkeypatch.setattr(spot, "SLOW_PERIOD", 0.05)
     caplog.set_level(logging.INFO, "detalbert")
-    watch = Watch(caplog)
+    watch = Watch(service, caplog)
     yield watch
     watch.watcher.stopped.set()
 
 
-def test_a_notice_is_told_once(service: MetadataServer, watch: Watch) -> None:
-    watch.watcher.start()
-    wait_for(lambda: len(service.asked) > 6)
-    assert watch.told == []
-    service.notice = NOTICE.replace(", ", ",\n  ") + "\n"
-    watch.end()
-    assert watch.told == [f"spot/instance-action {NOTICE}"] and watch.advised == 0
-    assert watch.said == [
-        "spot notices: read with a token (IMDSv2)",
-        f"EC2 announces: spot/instance-action {NOTICE}",
-    ]
-    assert watch.policy == watch.said[1:]
-
-
-def test_an_advice_is_told_once_and_the_notice_after_it(
-    service: MetadataServer, watch: Watch
-) -> None:
-    service.rebalance = ADVICE
-    watch.watcher.start()
-    wait_for(lambda: len(service.asked) > 10)
-    assert watch.advised == 1 and watch.told == [] and watch.policy == []
-    assert [ADVICE in line for line in watch.said] == [False, True]
-    service.notice = NOTICE
-    watch.end()
-    assert watch.advised == 1 and len(watch.policy) == 1 and NOTICE in watch.told[0]
+def test_an_advice_and_a_notice_are_told_once(watch: Watch) -> None:
+    watch.start()
+    wait_for(lambda: len(watch.service.asked) > 6)
+    assert watch.told == watch.advised == []
+    watch.service.rebalance = ADVICE
+    wait_for(lambda: watch.advised)
+    asked = len(watch.service.asked)
+    wait_for(lambda: len(watch.service.asked) > asked + 4)
+    assert (watch.told, watch.advised) == ([], [1]) and not POLICY.match("".join(watch.said))
+    watch.end(NOTICE.replace(", ", ",\n  ") + "\n")
+    assert watch.told == [f"spot/instance-action {NOTICE}"] and watch.advised == [1]
+    way, advice, notice = watch.said
+    assert way == "spot notices: read with a token (IMDSv2)" and ADVICE in advice
+    assert notice == f"EC2 announces: spot/instance-action {NOTICE}"
 
 
 @pytest.mark.parametrize("tokens", ["unanswered", "cut", 403, 404, 405])
 def test_where_no_token_is_had_none_is_sent(
-    tokens: str | int, service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    tokens: str | int, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(metadata, "TIMEOUT", 0.5)
-    service.tokens, service.required, service.notice = tokens, False, NOTICE
-    watch.watcher.start()
+    watch.service.tokens, watch.service.required = tokens, False
+    watch.start()
     watch.end()
     assert watch.said[0].startswith("spot notices: read without a token (IMDSv1)")
-    assert len(watch.policy) == 1
 
 
-def test_tokens_wanted_and_none_given_is_said_with_the_remedy(
-    service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "TIMEOUT", 0.5)
-    service.tokens = 403
-    watch.watcher.start()
-    wait_for(lambda: len(service.asked) > spot.TRIES + 3)
+def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> None:
+    watch.service.tokens = 403
+    watch.start()
+    wait_for(lambda: len(watch.service.asked) > spot.TRIES + 3)
     (line,) = watch.said
     assert "wants a token, and none arrives" in line and "hop limit to 2" in line
-    service.tokens, service.notice = "given", NOTICE
+    watch.service.tokens = "given"
     watch.end()
 
 
-def test_another_token_is_taken_and_another_way(
-    service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None:
     reader = metadata.Metadata()
     service.notice = NOTICE
-    assert reader.read("spot/instance-action") == NOTICE
-    service.token = "another"  # the first one ran out
-    assert reader.read("spot/instance-action") == NOTICE
-    service.tokens, service.required, service.token = 404, False, "a third"
-    assert reader.read("spot/instance-action") == NOTICE
-    assert reader.way == metadata.WITHOUT_TOKEN
-    service.tokens, service.required = "given", True
-    assert reader.read("spot/instance-action") == NOTICE
-    assert reader.way == metadata.WITH_TOKEN
+    for tokens, required, token, way in (
+        ("given", True, "one", metadata.WITH_TOKEN),
+        ("given", True, "another", metadata.WITH_TOKEN),  # the first one ran out
+        (404, False, "a third", metadata.WITHOUT_TOKEN),
+        ("given", True, "a third", metadata.WITH_TOKEN),
+    ):
+        service.tokens, service.required, service.token = tokens, required, token
+        assert (reader.read("spot/instance-action"), reader.way) == (NOTICE, way)
     service.required, service.fault = False, 401  # whatever is sent
     with pytest.raises(OSError, match="401"):
         reader.read("spot/instance-action")
 
 
 @pytest.mark.usefixtures("master")
-def test_a_service_that_comes_late_is_read(service: MetadataServer, watch: Watch) -> None:
+def test_a_service_that_comes_late_is_read(watch: Watch, caplog: Any) -> None:
     """Until then the machine is none of EC2's: one line, no warning, on a cluster too."""
-    service.leave()
-    watch.watcher.start()
+    watch.service.leave()
+    watch.start()
     wait_for(lambda: watch.said)
-    time.sleep(0.3)
-    (record,) = watch.records
-    assert record.levelno == logging.INFO and service.url in watch.said[0]
-    assert "(Connection refused), so probably not on EC2. There: Set" in watch.said[0]
-    service.notice = NOTICE
-    service.listen()
+    time.sleep(0.2)
+    (line,) = watch.said
+    assert watch.service.url in line and [r.levelname for r in caplog.records] == ["INFO"]
+    assert "(Connection refused), so probably not on EC2. There: Set" in line
+    watch.service.listen()
     watch.end()
 
 
-def test_an_absent_service_is_asked_less_often(
-    service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_service_is_asked_less_often(watch: Watch, monkeypatch: Patch) -> None:
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)
-    service.fault = 500
-    watch.watcher.start()
+    watch.service.fault = 500
+    watch.start()
     wait_for(lambda: watch.said)
-    time.sleep(0.3)
-    assert len(service.asked) == spot.TRIES and watch.watcher.is_alive()
+    time.sleep(0.2)
+    assert len(watch.service.asked) == spot.TRIES and watch.watcher.is_alive()
 
 
 @pytest.mark.parametrize("fault", [500, "cut", "unanswered", "slow", "refused"])
 def test_no_error_of_the_service_ends_the_watch(
-    fault: Any, service: MetadataServer, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    fault: Any, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)  # it answered once, so it is asked often
-    watch.watcher.start()
+    watch.start()
     wait_for(lambda: watch.said)
     monkeypatch.setattr(metadata, "TIMEOUT", 0.3)
-    asked = len(service.asked)
-    wait_for(lambda: len(service.asked) > asked + 2)  # the look that began with the old one is over
+    asked = len(watch.service.asked)
+    wait_for(lambda: len(watch.service.asked) > asked + 2)  # the old look is over
     if fault == "refused":
-        service.leave()
+        watch.service.leave()
     elif fault == "slow":
-        service.delay = 1.0
+        watch.service.delay = 1.0
     else:
-        service.fault = fault
+        watch.service.fault = fault
     wait_for(lambda: len(watch.said) > 1)
-    time.sleep(0.2)
-    service.fault, service.delay, service.notice = "", 0.0, NOTICE
+    time.sleep(0.1)
+    watch.service.fault, watch.service.delay = "", 0.0
     monkeypatch.setattr(metadata, "TIMEOUT", 60)  # after the fault: a look would wait so long
     if fault == "refused":
-        service.listen()
+        watch.service.listen()
     watch.end()
     way, *failures, notice = watch.said
     assert len(failures) < 3  # a server that leaves resets a connection, then refuses others
     assert all(line.startswith("spot notices: no answer now (") for line in failures)
-    assert POLICY.match(notice)
 
 
 @pytest.mark.parametrize("fault", [500, 503, "cut", "unanswered", "away"])
 def test_a_notice_outlives_a_master_that_fails(
-    fault: Any,
-    service: MetadataServer,
-    master: FakeMaster,
-    watch: Watch,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: Any, service: MetadataServer, master: FakeMaster, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("detalbert.training.master.TIMEOUT", 1 if fault == "unanswered" else 60)
-    watch.tell(spot.ThroughTheMaster().request)
+    service.notice, master.pending_faults = NOTICE, [fault, fault]
     if fault == "away":
         master.leave()
-    else:
-        master.pending_faults = [fault, fault]
-    service.notice = NOTICE
-    watch.watcher.start()
+    watch.start(spot.ThroughTheMaster().request)
     wait_for(lambda: len(watch.told) > 2)
     if fault == "away":
         assert master.pending == 0
+        master.pending_faults = []
         master.listen()
     watch.end()
     assert master.pending == 1 and master.preempt.is_set()
-    assert len(watch.policy) == 1
     (failure,) = [line for line in watch.said if "not passed on" in line]
-    if fault in (500, 503):
-        assert "a fault" in failure
+    assert "a fault" in failure or fault not in (500, 503)
 
 
-def test_each_kind_of_failure_is_said_once(service: MetadataServer, watch: Watch) -> None:
-    failures: list[Exception] = [RuntimeError("first"), KeyError("k"), RuntimeError("second")]
-
-    def tell(notice: str) -> None:
-        if failures:
-            raise failures.pop(0)
-
-    watch.tell(tell)
-    service.notice = NOTICE
-    watch.watcher.start()
+def test_errors_in_here_end_nothing_and_each_kind_is_said_once(watch: Watch) -> None:
+    watch.watcher.on_recommendation = Mock(side_effect=[RuntimeError("advised"), None])
+    watch.service.rebalance = ADVICE
+    errors = RuntimeError("1st"), KeyError("2nd"), RuntimeError("3rd"), None
+    watch.start(Mock(side_effect=errors))
+    wait_for(lambda: len(watch.said) > 2)
+    assert "advised" in watch.said[1] and ADVICE in watch.said[2]
     watch.end()
     said = [line for line in watch.said if "not passed on" in line]
-    assert len(said) == 2 and "first" in said[0]
-
-
-def test_a_master_that_is_away_is_not_waited_for(
-    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Determined's own session tries again for 15 s in one call."""
-    master.leave()
-    began = time.monotonic()
-    with pytest.raises(Exception, match="refused"):
-        spot.ThroughTheMaster().request(NOTICE)
-    assert time.monotonic() - began < 10
+    assert len(said) == 2 and "1st" in said[0] and "2nd" in said[1]
 
 
 def test_off_means_nobody_asks(service: MetadataServer) -> None:
     with spot.watching(False, lambda notice: None, lambda: None):
         time.sleep(0.05)
-    assert service.asked == [] and threading.active_count() >= 1
+    assert service.asked == []
 
 
-def test_an_error_in_here_ends_nothing_either(service: MetadataServer, watch: Watch) -> None:
-    calls: list[int] = []
-
-    def fail_once() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise RuntimeError("a fault")
-
-    watch.watcher.on_recommendation = fail_once
-    service.rebalance = ADVICE
-    watch.watcher.start()
-    wait_for(lambda: len(calls) == 2)
+def test_a_notice_makes_one_checkpoint_and_a_clean_end(
+    service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
+) -> None:
     service.notice = NOTICE
-    watch.end()
-    assert len(calls) == 2 and "a fault" in watch.said[1]
+    periods = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
+    long = settings(max_steps=5000, spot_notice=True, **periods)
+    assert run(tiny_config, tmp_path / "out", *long) == 0
+    said = capsys.readouterr().err
+    assert "asked to stop by spot/instance-action" in said and NOTICE in said
+    (steps,) = steps_of(tmp_path / "out")
+    assert 0 < steps < 5000
