@@ -16,6 +16,7 @@ from detalbert.squad import json_stream, world
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import max_examples
+from tests.fakes.questions import as_rows
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
 NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}
@@ -27,7 +28,7 @@ def document(*questions: Any, context: Any = "Ada wrote it.") -> Any:
 
 
 def write(path: Path, value: Any) -> Path:
-    path.write_text(json.dumps(value), encoding="utf-8")
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
     return path
 
 
@@ -35,12 +36,7 @@ def test_squad_json_is_read_as_training_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.json", {"version": "2.0", **world.generate("validation")})
     expected, _ = read_examples(open_source(str(path), "validation", tmp_path))
     assert list(read_questions(path)) == expected and len(expected) == 600
-    rows = [e._asdict() for e in expected]
-    for row in rows:
-        texts, starts = zip(*row["answers"], strict=True) if row["answers"] else ((), ())
-        row["answers"] = {"text": texts, "answer_start": starts}
-    lines = tmp_path / "dev.jsonl"
-    lines.write_text("\n".join(map(json.dumps, rows)))
+    lines = write(tmp_path / "dev.jsonl", "\n".join(map(json.dumps, as_rows(expected))))
     assert read_examples(open_source(str(lines), "validation", tmp_path))[0] == expected
 
 
@@ -54,9 +50,7 @@ def test_rows(tmp_path: Path) -> None:
         {"question": "Who, then?", "context": 'Ada, "the first",\nwrote it.'},
         {"id": "x", "question": "¿Qué?", "context": "Ça va, 東京."},
     ]
-    lines = tmp_path / "rows.jsonl"
-    lines.write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf-8")
-    files = [lines]
+    files = [write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")]
     for name, delimiter in (("rows.csv", ","), ("semicolons.csv", ";"), ("tabs.tsv", "\t")):
         text = io.StringIO()
         writer = csv.DictWriter(text, ["id", "context", "question"], delimiter=delimiter)
@@ -79,8 +73,8 @@ def test_rows_may_bring_answers_in_either_layout(tmp_path: Path) -> None:
         [{"text": "Ada", "answer_start": 0}],
         {"text": [], "answer_start": []},
     ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps({**row, "answers": x}) for x in given_answers))
+    rows = [json.dumps({**row, "answers": x}) for x in given_answers]
+    path = write(tmp_path / "rows.jsonl", "\n".join(rows))
     found = [example.answers for example in read_questions(path)]
     assert found == [(("Ada", 0),), (("Ada", 0),), ()]
 
@@ -133,6 +127,7 @@ BAD = {
     "deep.json": ('{"data": ' + "[" * 100_000, "nested too deep"),
     "digits.json": ('{"data": [' + "1" * 10_000 + "]}", "not SQuAD JSON"),
     "article.json": ('{"data": [1]}', "article 0 has no list 'paragraphs'"),
+    "paragraph.json": ('{"data": [{"paragraphs": [7]}]}', "article 0 has no list 'qas'"),
     "empty.json": ('{"data": []}', "no question in it"),
     "context.json": (json.dumps(document(OPEN, context=" ")), "question c: its context is empty"),
     "null.json": (json.dumps(document(OPEN, context=None)), "question c: its context is empty"),
@@ -140,8 +135,8 @@ BAD = {
     "half.json": (json.dumps(document({**OPEN, "question": "\ud800"})), "question is not UTF-8"),
     "id.json": (json.dumps(document({**OPEN, "id": "\ud800"})), "is not UTF-8 text"),
     "long.json": (
-        json.dumps(document(OPEN, context="x" * 10_000_000)),
-        f"the context has 10,000,000 characters, {MAX_CONTEXT:,} at most",
+        json.dumps(document(OPEN, context="x" * (MAX_CONTEXT + 1))),
+        "the context has 1,000,001 characters, 1,000,000 at most",
     ),
     "moved.json": (
         json.dumps(document({**KNOWN, "answers": [{"text": "Bob", "answer_start": 0}]})),
@@ -162,18 +157,18 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_faults(name: str, tmp_path: Path) -> None:
     text, message = BAD[name]
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as caught:
-        list(read_questions(tmp_path / name))
-    assert str(caught.value).startswith(str(tmp_path / name)) and message in str(caught.value)
+    path = write(tmp_path / name, text)
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
+        list(read_questions(path))
 
 
-@pytest.mark.parametrize("name", ["deep.json", "digits.json", "half.json", "answers.jsonl"])
+@pytest.mark.parametrize("name", ["list", "article", "paragraph", "deep", "digits", "half"])
 def test_training_refuses_them_too(name: str, tmp_path: Path) -> None:
-    text, message = BAD[name]
-    (tmp_path / name).write_text(text, encoding="utf-8")
+    """A file of another shape even where single questions may be invalid."""
+    text, message = BAD[f"{name}.json"]
+    source = open_source(str(write(tmp_path / f"{name}.json", text)), "train", tmp_path)
     with pytest.raises(UserError, match=re.escape(message)):
-        read_examples(open_source(str(tmp_path / name), "train", tmp_path))
+        read_examples(source, skip_invalid=name != "half")
 
 
 @pytest.mark.parametrize("name", ["latin.json", "latin.csv", "latin.jsonl"])
