@@ -34,15 +34,11 @@ class Stored(NamedTuple):
 
 
 class CheckpointMaster(FakeServer):
-    """Experiment 3 with trial 7, their checkpoints in `storage`.
-
-    Args: storage: `checkpoint_storage:` of the experiment config. Where its files are not on this
-        machine, the client downloads through the master.
-    """
+    """Experiment 3 with trial 7, their checkpoints in `storage`, its `checkpoint_storage:`. Where
+    that is not on this machine, the client downloads through the master."""
 
     def __init__(self, stored: list[Stored], storage: dict[str, Any]) -> None:
-        self.stored = stored
-        self.storage = storage
+        self.stored, self.storage = stored, storage
         self.calls: list[str] = []
         self.models: dict[str, list[dict[str, Any]]] = {}  # what the registry was sent
         super().__init__()
@@ -54,6 +50,8 @@ class CheckpointMaster(FakeServer):
         for name, value in values.items():
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(folder)
+        # The client asks a master that is away five more times, and waits 15 s in all.
+        monkeypatch.setattr("urllib3.util.retry.Retry.get_backoff_time", lambda _: 0)
 
     def respond(self, request: Request) -> tuple[int, Any]:
         self.calls.append(request.path)
@@ -137,21 +135,13 @@ class CheckpointMaster(FakeServer):
 
     def _describe(self, item: Stored) -> bindings.v1Checkpoint:
         scores = {"f1": item.f1} if item.scores is None else item.scores
-        training = bindings.v1CheckpointTrainingMetadata(
-            trialId=item.trial,
-            experimentId=3,
-            experimentConfig={**item.config, "checkpoint_storage": self.storage},
-            hparams={},
-            validationMetrics=bindings.v1Metrics(avgMetrics=scores),
-        )
-        return bindings.v1Checkpoint(
-            uuid=item.uuid,
-            metadata={"steps_completed": item.steps},
-            resources={},
-            state=getattr(bindings.checkpointv1State, item.state),
-            reportTime=_TIME.format(item.ended),
-            training=training,
-        )
+        facts: dict[str, Any] = {"trialId": item.trial, "experimentId": 3, "hparams": {}}
+        facts |= {"validationMetrics": bindings.v1Metrics(avgMetrics=scores)}
+        facts |= {"experimentConfig": {**item.config, "checkpoint_storage": self.storage}}
+        training = bindings.v1CheckpointTrainingMetadata(**facts)
+        facts = {"uuid": item.uuid, "metadata": {"steps_completed": item.steps}, "resources": {}}
+        facts |= {"state": getattr(bindings.checkpointv1State, item.state), "training": training}
+        return bindings.v1Checkpoint(reportTime=_TIME.format(item.ended), **facts)
 
 
 def _page(items: list[Any]) -> bindings.v1Pagination:

@@ -26,7 +26,7 @@ class Cut(Exception):
     """Raised by `respond`: the connection ends without an answer."""
 
 
-class FakeServer:
+class FakeServer(contextlib.AbstractContextManager):
     """Serves at `url` from the start to the end of its `with` block."""
 
     protocol = "HTTP/1.0"
@@ -54,9 +54,6 @@ class FakeServer:
         """For `respond`: keep the connection open and say nothing until the server closes."""
         self.closing.wait()
         raise Cut
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()

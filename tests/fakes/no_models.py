@@ -42,10 +42,10 @@ def plant(checkpoint: Path, name: str, file: Path) -> None:
     if name == "state_dict.pth":
         state = torch.load(checkpoint / name, weights_only=True)
         torch.save({**state, "more": Evil(file)}, checkpoint / name)
-        return
-    numbers = pickle.loads((checkpoint / "trial_state.pkl").read_bytes())
-    (checkpoint / "trial_state.pkl").unlink()
-    (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
+    else:
+        (checkpoint / "trial_state.pkl").rename(checkpoint / name)
+        numbers = pickle.loads((checkpoint / name).read_bytes())
+        (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
 
 
 def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
@@ -76,8 +76,7 @@ def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
     }
     copies = {}
     for number, (message, (name, content)) in enumerate(cases.items()):
-        copies[message] = copy = folder / f"copy{number}"
-        shutil.copytree(checkpoint, copy)
+        copies[message] = copy = Path(shutil.copytree(checkpoint, folder / f"copy{number}"))
         (copy / "manifest.json").unlink()
         (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
     return copies
@@ -92,11 +91,10 @@ def truncated_model(folder: Path) -> Path:
 
 def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
     """Things that are no model, by what is said of them."""
-    changed, young = folder / "changed", folder / "young"
-    shutil.copytree(run.checkpoint, changed)
+    changed = Path(shutil.copytree(run.checkpoint, folder / "changed"))
     with (changed / "state_dict.pth").open("ab") as file:
         file.write(b"x")
-    shutil.copytree(run.path, young)
+    young = Path(shutil.copytree(run.path, folder / "young"))
     (young / "metrics.json").unlink()
     (folder / "empty" / "checkpoints").mkdir(parents=True)
     (folder / "broken").mkdir()

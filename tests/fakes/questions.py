@@ -75,27 +75,21 @@ TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
 @st.composite
-def example_lists(draw: Any) -> list[Example]:
-    """Up to 6 questions, some blank, over up to 3 contexts; answers are any characters."""
-    text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join)
-    contexts = draw(st.lists(text, min_size=1, max_size=3))
-    examples = []
+def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
+    """Up to 6 questions, some blank, over up to 3 contexts, answers of any characters; a tokenizer,
+    and a max_seq_length and an overlap that can cover every context."""
+    words = st.sampled_from(WORDS)
+    text = st.lists(words, min_size=1, max_size=40).map(" ".join)
+    contexts, examples = draw(st.lists(text, min_size=1, max_size=3)), []
     for i in range(draw(st.integers(1, 6))):
         context = draw(st.sampled_from(contexts))
-        question = draw(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join))
+        question = draw(st.lists(words, max_size=3).map(" ".join))
         answers: tuple = ()
         if draw(st.booleans()):
             begin = draw(st.integers(0, len(context) - 1))
             end = draw(st.integers(begin + 1, len(context)))
             answers = ((context[begin:end], begin), ("decoy", 0))
         examples.append(Example(f"q{i}", "t", context, f" {question}", answers))
-    return examples
-
-
-@st.composite
-def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
-    """Questions, a tokenizer, and a max_seq_length and overlap that can cover every context."""
-    examples = draw(example_lists())
     tokenizer = TOKENIZERS[draw(st.sampled_from(sorted(TOKENIZERS)))]
     ids = [tokenizer(e.question.lstrip(), "x").input_ids for e in examples]  # "x" is one token
     stride = draw(st.integers(0, 8))

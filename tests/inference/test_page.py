@@ -41,15 +41,12 @@ class Page:
     def text(self, selector: str) -> str:
         return self.find(selector).text
 
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.browser.execute_script(script, *arguments)
-
     def ask(self, question: str, context: str) -> None:
         """Fill the form by its labels, press Enter in the question and wait for the end."""
         for name, text in (("Text", context), ("Question", question)):
             label = self.browser.find_element("xpath", f"//label[text()='{name}']")
             box = self.find(f"#{label.get_attribute('for')}")
-            self.run("arguments[0].value = arguments[1]", box, text)
+            self.browser.execute_script("arguments[0].value = arguments[1]", box, text)
         box.send_keys("\n")
         WebDriverWait(self.browser, 60, 0.05).until(lambda _: self.find("#ask").is_enabled())
 
@@ -72,9 +69,9 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Any, model: Trained
     page.ask(answerable.question, context)
     assert page.is_answered() and page.text("#answer") == expected["answer"] != ""
     assert [mark.text for mark in page.all("#text mark")] == [expected["answer"]]
-    assert page.run("return document.getElementById('text').textContent") == context
-    before = page.run("return document.querySelector('#text mark').previousSibling.data")
-    assert before == context[: expected["start"]]
+    script = "t = document.getElementById('text'); return [t.textContent, t.firstChild.data]"
+    before = context[: expected["start"]]  # the mark, in its place
+    assert page.browser.execute_script(f"let {script}") == [context, before]
     assert f"{100 * expected['probability']:.1f} %" in page.text("#facts")
     assert "It would abstain if the margin were" in page.text("#facts")
     assert len(page.all("#others tr")) == 5 and "(no answer)" in page.text("#result")

@@ -15,18 +15,17 @@ from typing import Any
 import psutil
 import pytest
 
-import predict
 from detalbert.inference import engine, server, web
 from detalbert.inference.answering import answer_together
 from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from tests.conftest import ROOT, LocalRun, Script
+from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
-JSON = {"Content-Type": "application/json"}
 Reply = tuple[int, dict[str, str], Any]
 
 
@@ -44,14 +43,15 @@ def get(port: int, path: str, method: str = "GET", body: Any = None, **headers: 
 def send(port: int, body: Any, path: str = "/answer", **headers: str) -> Reply:
     """POST; the status, headers and JSON. A tuple is sent in pieces, without a length."""
     data = body if isinstance(body, bytes | tuple) else json.dumps(body).encode()
-    status, told, said = get(port, path, "POST", data, **JSON, **headers)
+    headers["Content-Type"] = "application/json"
+    status, told, said = get(port, path, "POST", data, **headers)
     return status, told, json.loads(said)
 
 
-def waiting(port: int) -> float:
-    """How many questions the server says wait for the model."""
+def meter(port: int, name: str) -> float:
+    """What the server counted; "waiting" is of the questions that wait for the model."""
     text = get(port, "/metrics")[2].decode()
-    return float(text.partition("\nwaiting ")[2].split()[0])
+    return float(text.partition(f"\n{name} ")[2].split()[0])
 
 
 @contextlib.contextmanager
@@ -75,8 +75,8 @@ def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Itera
 def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, list[psutil.Process]]:
     """`predict.py --serve` in processes of its own: its command, its port, the two of them."""
     command = [python, "predict.py", "--serve", "--port", "0", *map(str, words)]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT, **streams)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     line = process.stdout.readline()
     assert "serving on http://127.0.0.1:" in line, process.stderr.read()
     port = int(line.split("127.0.0.1:")[1].split()[0])
@@ -91,21 +91,18 @@ def port(model: Trained) -> Iterator[int]:
         yield port
 
 
-def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
+def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
+    """As the command line does; nothing of the page is from elsewhere."""
     status, _, reply = send(port, ASKED)
-    expected = ask(model, ASKED["question"], TEXT, 0.0)
-    assert status == 200 and reply == json.loads(json.dumps(expected))
-    assert server.Reply(**reply).model_dump() == reply  # as the endpoint's description says
-
-
-def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
+    assert status == 200 and reply == ask(model, ASKED["question"], TEXT, 0.0)
+    assert server.Reply(**reply).model_dump() == reply
     status, headers, page = get(port, "/")
     assert status == 200 and page == server.PAGE.read_bytes()
     assert "default-src 'none'" in headers["content-security-policy"]
-    assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
+    assert b"http://" not in page and b"https://" not in page
     described = json.loads(get(port, "/openapi.json")[2])
-    wanted = {"200", "400", "401", "408", "413", "421", "422", "503", "504"}
-    assert described["paths"]["/answer"]["post"]["responses"].keys() == wanted
+    wanted = "200 400 401 408 413 421 422 503 504".split()
+    assert sorted(described["paths"]["/answer"]["post"]["responses"]) == wanted
     assert "threshold" in json.dumps(described["components"])
     assert (get(port, "/etc/passwd")[0], get(port, "/answer")[0]) == (404, 405)
     assert json.loads(get(port, "/nowhere")[2]) == {"error": "Not Found"}
@@ -139,9 +136,7 @@ def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     assert send(port, ASKED)[0] == 200
 
 
-def test_a_full_queue_is_said_at_once_and_what_comes_too_late_is_not_waited_for(
-    model: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) -> None:
     release, began, answered = Event(), Event(), []
 
     def slow(trained: Trained, asked: Any, *more: Any) -> Any:
@@ -155,7 +150,7 @@ def test_a_full_queue_is_said_at_once_and_what_comes_too_late_is_not_waited_for(
         first = pool.submit(send, port, {**ASKED, "question": "first"})
         assert began.wait(60)  # it is no longer in the queue
         second = pool.submit(send, port, {**ASKED, "question": "second"})
-        wait_for(lambda: waiting(port) == 1)
+        wait_for(lambda: meter(port, "waiting") == 1)
         status, headers, reply = send(port, ASKED)
         assert status == 503 and "too many" in reply["error"] and headers["retry-after"] == "1"
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
@@ -165,8 +160,8 @@ def test_a_full_queue_is_said_at_once_and_what_comes_too_late_is_not_waited_for(
         for status, _, reply in (first.result(), second.result()):
             assert status == 504 and "no answer within 3 s" in reply["error"]
         release.set()
-        statuses = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
-        assert set(statuses) <= {503}  # until the thread is through with the first
+        third = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
+        assert set(third) <= {503}  # until the thread is through with the first
         assert answered == [["first"], ["third"]]  # nobody waited for the second any more
 
 
@@ -182,14 +177,10 @@ def test_its_two_processes_end_together(ended: str, local_run: LocalRun, python:
         assert (process.returncode, err) == (2, line)
 
 
-@pytest.mark.parametrize(
-    ("how", "busy"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)]
-)
-def test_a_signal_ends_it_cleanly(
-    how: signal.Signals, busy: bool, local_run: LocalRun, python: str
-) -> None:
-    """As a terminal and a scheduler send it, to both processes, while they are busy: one line says
-    how many requests are cut off. Or to the command alone."""
+@pytest.mark.parametrize(("how", "busy"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str) -> None:
+    """To both processes, as a terminal sends it, while they are busy: one line says how many
+    requests are cut off. Or to the command alone."""
     process, port, both = start(python, "--model", local_run.path, "--threshold", "best")
     with ThreadPoolExecutor(4) as pool:
         try:
@@ -198,7 +189,7 @@ def test_a_signal_ends_it_cleanly(
                 long = {**ASKED, "context": TEXT * (190_000 // len(TEXT))}
                 for _ in range(4):
                     pool.submit(send, port, long)
-                wait_for(lambda: waiting(port) == 3)
+                wait_for(lambda: meter(port, "waiting") == 3)
             for one in both * 2 if busy else [process]:
                 one.send_signal(how)
             out, err = process.communicate(timeout=60)
@@ -208,18 +199,13 @@ def test_a_signal_ends_it_cleanly(
     assert len(err.splitlines()) <= busy and "Traceback" not in err, err
 
 
-def test_a_port_that_is_taken_and_a_framework_that_is_missing(
-    local_run: LocalRun, port: int, capsys: Any, script: Script
-) -> None:
+def test_it_cannot_be_started(local_run: LocalRun, port: int, capsys: Any, script: Script) -> None:
     arguments = ["--model", str(local_run.path), "--serve"]
-    for words, message in {
-        ("--port", str(port)): f"127.0.0.1 port {port}: Address already in use",
-        ("--port", "70000"): "port 70000: ",
-        ("--host", "no.such.host.invalid"): "--serve: no.such.host.invalid",
-    }.items():
-        assert predict.main([*arguments, *words]) == 2
-        error = capsys.readouterr().err
-        assert message in error and len(error.splitlines()) == 1
+    taken = f"127.0.0.1 port {port}: Address already in use"
+    refused([*arguments, "--port", port], taken, capsys)
+    refused([*arguments, "--port", "70000"], "port 70000: ", capsys)
+    host = "no.such.host.invalid"
+    refused([*arguments, "--host", host], f"--serve: {host}", capsys)
     without = f"sys.modules['fastapi'] = None; import predict; sys.exit(predict.main({arguments}))"
     done = subprocess.run(script(without), capture_output=True, text=True, timeout=600)
     said = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"

@@ -1,20 +1,18 @@
 """Windows: against the golden files and against the ordinary tokenizer call."""
 
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
 
@@ -31,14 +29,15 @@ def label(example: Example, offsets: dict[int, tuple[int, int]]) -> tuple[int, i
     return start, end
 
 
-def assert_pairwise(
-    examples: list[Example], tokenizer: Any, length: int, stride: int
-) -> tuple[Windows, list[int]]:
+def assert_pairwise(examples: Any, tokenizer: Any, length: int, stride: int) -> tuple[Any, Any]:
     """Assert that the windows are those of the ordinary tokenizer call, labelled by the ordinary
     loop; the windows, and how many context tokens of each example they hold."""
     windows = build_windows(examples, tokenizer, length, stride)
     row, held = windows.pack(np.arange(len(windows))), []
     numbers = iter(range(len(windows)))
+    bounds = row.pop("cu_seqlens")
+    assert bounds.dtype == np.int32
+    assert {column.dtype for column in row.values()} == {np.dtype(np.int64)}
     for index, example in enumerate(examples):
         call = tokenizer(
             example.question.lstrip(),
@@ -53,7 +52,7 @@ def assert_pairwise(
         seen: set[int] = set()
         for i, ids in enumerate(call["input_ids"]):
             w = next(numbers)
-            part = slice(*row["cu_seqlens"][w : w + 2])
+            part = slice(*bounds[w : w + 2])
             assert row["input_ids"][part].tolist() == ids
             assert row["token_type_ids"][part].tolist() == call["token_type_ids"][i]
             assert row["position_ids"][part].tolist() == list(range(len(ids)))
@@ -66,8 +65,8 @@ def assert_pairwise(
             found = windows.context_offsets[list(tokens)].tolist()
             assert found == [list(pair) for pair in offsets.values()]
             if context:
-                bounds = (context[0], context[-1] + 1)
-                assert (row["context_start"][w], row["context_end"][w]) == bounds
+                place = (context[0], context[-1] + 1)
+                assert (row["context_start"][w], row["context_end"][w]) == place
             seen.update(tokens)
         held.append(len(seen))
     assert not list(numbers)
@@ -84,49 +83,27 @@ def test_windows_are_those_of_the_pairwise_call(case: Any) -> None:
     assert held == list(map(len, contexts))  # every token is in a window
 
 
-@given(cut_lists(), st.integers(0, 2**32 - 1))
-@max_examples(60)
-def test_pack_takes_windows_in_any_order(case: Any, seed: int) -> None:
-    windows = build_windows(*case)
-    chosen = np.random.default_rng(seed).integers(0, len(windows), size=5)
-    row = windows.pack(chosen)
-    alone = [windows.pack(chosen[i : i + 1]) for i in range(len(chosen))]
-    for name in row.keys() - {"cu_seqlens"}:
-        assert np.array_equal(row[name], np.concatenate([one[name] for one in alone])), name
-        assert row[name].dtype == np.int64
-    assert row["cu_seqlens"].tolist() == [0, *np.cumsum(windows.lengths[chosen])]
-    assert row["cu_seqlens"].dtype == np.int32
-
-
-def test_long_questions_are_cut() -> None:
+def test_long_questions_are_cut_and_texts_are_stored_once() -> None:
     tokenizer = TOKENIZERS["bert"]
     ids = tokenizer("river the", "bank").input_ids
     windows = build_windows([Example("q", "t", "bank", "river the old x", ())], tokenizer, 32, 4, 2)
     assert windows.pack([0])["input_ids"].tolist() == ids
-
-
-def test_contexts_and_questions_are_stored_once() -> None:
     examples = [Example(f"q{i}", "t", "the river bank", "x the", ()) for i in range(4)]
     windows = build_windows(examples, TOKENIZERS["bert"], 32, 4)
     assert len(windows.context_ids) == 4 and len(windows.question_ids) == 8
     assert windows.segments.tolist() == [0, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("stride", [0, 1, 2])
-def test_windows_cut_inside_a_character(stride: int) -> None:
+def test_windows_cut_inside_a_character_and_ignore_the_settings_of_the_tokenizer_file() -> None:
     """Each "東" is three tokens of one character's offsets; windows of 4 tokens split them."""
-    tokenizer = TOKENIZERS["roberta"]
     examples = [Example(f"q{i}", "t", "東" * 5, "x", (("東", i),)) for i in range(5)]
-    assert len(tokenizer("東", add_special_tokens=False).input_ids) == 3
-    assert_pairwise(examples, tokenizer, 9, stride)
-
-
-def test_truncation_and_padding_of_the_tokenizer_file_are_ignored() -> None:
-    examples = [Example("q", "t", " ".join(WORDS), "the x", ())]
+    assert len(TOKENIZERS["roberta"]("東", add_special_tokens=False).input_ids) == 3
+    for stride in (0, 1, 2):
+        assert_pairwise(examples, TOKENIZERS["roberta"], 9, stride)
     tokenizer = bert_like()
     tokenizer.backend_tokenizer.enable_truncation(3)
     tokenizer.backend_tokenizer.enable_padding(length=50)
-    assert_pairwise(examples, tokenizer, 16, 4)
+    assert_pairwise([Example("q", "t", " ".join(WORDS), "the x", ())], tokenizer, 16, 4)
 
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,19 +112,6 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "_CHUNK", 2)
     for name, column in build_windows(examples, TOKENIZERS["roberta"], 32, 4).columns().items():
         assert np.array_equal(column, whole[name]) and column.dtype == whole[name].dtype, name
-
-
-def test_columns_can_be_saved_mapped_and_pickled(tmp_path: Any) -> None:
-    examples = [Example("q", "t", " ".join(WORDS * 3), "the x", (("bank", 17),))]
-    windows = build_windows(examples, TOKENIZERS["bert"], 24, 4)
-    columns = {}
-    for name, column in windows.columns().items():
-        np.save(tmp_path / f"{name}.npy", column)
-        columns[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
-    for copy in (Windows(**columns), pickle.loads(pickle.dumps(windows))):
-        assert np.array_equal(copy.lengths, windows.lengths)
-        for name, column in copy.pack(np.arange(len(windows))).items():
-            assert np.array_equal(column, windows.pack(np.arange(len(windows)))[name]), name
 
 
 def test_a_question_that_leaves_too_little_room() -> None:
@@ -180,23 +144,19 @@ def test_which_tokenizers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             named_tokenizer("embedded/albert-tiny")
 
 
-def assert_golden(examples: list[Example], windows: Windows, path: Any) -> None:
-    row = windows.pack(np.arange(len(windows)))
-    golden = np.load(path)
-    assert [e.id for e in examples] == golden["example_ids"].tolist()
-    assert np.array_equal(windows.lengths, golden["lengths"])
-    assert np.array_equal(windows.example_index, golden["example_index"])
-    for name in ("input_ids", "token_type_ids", "start_positions", "end_positions"):
-        assert np.array_equal(row[name], golden[name]), name
-    offsets = np.full((len(row["input_ids"]), 2), -1)
-    for w, at in enumerate(row["cu_seqlens"][:-1]):
-        low, high = at + row["context_start"][w], at + row["context_end"][w]
-        begin = windows.context_begin[w]
-        offsets[low:high] = windows.context_offsets[begin : begin + windows.context_length[w]]
-    assert np.array_equal(offsets, golden["offsets"])
-
-
 def test_golden_windows(shared: Any, albert: Any, dev: Any) -> None:
     train = read_squad(shared / "squad" / "train.json")
-    assert_golden(train, build_windows(train, albert), shared / "golden" / "windows_train.npz")
-    assert_golden(*dev, shared / "golden" / "windows_dev.npz")
+    for split, examples, windows in (("train", train, build_windows(train, albert)), ("dev", *dev)):
+        row = windows.pack(np.arange(len(windows)))
+        golden = np.load(shared / "golden" / f"windows_{split}.npz")
+        assert [e.id for e in examples] == golden["example_ids"].tolist()
+        assert np.array_equal(windows.lengths, golden["lengths"])
+        assert np.array_equal(windows.example_index, golden["example_index"])
+        for name in ("input_ids", "token_type_ids", "start_positions", "end_positions"):
+            assert np.array_equal(row[name], golden[name]), name
+        offsets = np.full((len(row["input_ids"]), 2), -1)
+        for w, at in enumerate(row["cu_seqlens"][:-1]):
+            low, high = at + row["context_start"][w], at + row["context_end"][w]
+            begin = windows.context_begin[w]
+            offsets[low:high] = windows.context_offsets[begin : begin + high - low]
+        assert np.array_equal(offsets, golden["offsets"])
