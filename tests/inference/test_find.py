@@ -68,8 +68,7 @@ def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
 def test_a_reference_answers_as_the_run(master: Any, local_run: LocalRun, tmp_path: Path) -> None:
     words = ["--model", "trial:7", "--data", local_run.questions, "--output-dir", tmp_path / "out"]
     assert predict.main([str(word) for word in words]) == 0
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    best = local_run.best
+    metrics, best = json.loads((tmp_path / "out" / "metrics.json").read_text()), local_run.best
     assert {"steps": best["steps"], **metrics} == best
     assert choose_threshold(load_model(BEST), "best") == best["best_f1_thresh"]
 

@@ -17,8 +17,7 @@ from tests.inference.test_server import serving_here
 
 @pytest.fixture(scope="module")
 def questions(local_run: LocalRun, model: Trained) -> tuple[Example, Example, float]:
-    """One that the model answers and one on which it abstains, and the threshold between them:
-    the margins of a short run's model say which is which."""
+    """One that the model answers, one on which it abstains, the threshold between their margins."""
     some = list(read_questions(local_run.questions))[:30]
     margins = {e: ask(model, e.question, e.context, 0.0)["margin"] for e in some}
     low, *_, high = sorted(some, key=margins.get)
