@@ -29,6 +29,10 @@ def label(example: Example, offsets: dict[int, tuple[int, int]]) -> tuple[int, i
     return start, end
 
 
+NAMES = ("overflowing_tokens", "offsets_mapping", "token_type_ids")
+RETURNED = {f"return_{name}": True for name in NAMES}
+
+
 def assert_pairwise(examples: Any, tokenizer: Any, length: int, stride: int) -> tuple[Any, Any]:
     """Assert that the windows are those of the ordinary tokenizer call, labelled by the ordinary
     loop; the windows, and how many context tokens of each example they hold."""
@@ -39,16 +43,8 @@ def assert_pairwise(examples: Any, tokenizer: Any, length: int, stride: int) -> 
     assert bounds.dtype == np.int32
     assert {column.dtype for column in row.values()} == {np.dtype(np.int64)}
     for index, example in enumerate(examples):
-        call = tokenizer(
-            example.question.lstrip(),
-            example.context,
-            truncation="only_second",
-            max_length=length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            return_token_type_ids=True,
-        )
+        how = {"truncation": "only_second", "max_length": length, "stride": stride, **RETURNED}
+        call = tokenizer(example.question.lstrip(), example.context, **how)
         seen: set[int] = set()
         for i, ids in enumerate(call["input_ids"]):
             w = next(numbers)
