@@ -217,7 +217,7 @@ class LocalRun(NamedTuple):
 @pytest.fixture(scope="session")
 def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
     def fill(folder: pathlib.Path) -> None:
-        document = world.generate("validation", seed=1, paragraphs=110)
+        document = world.generate("validation", seed=1, paragraphs=90)
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
             *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),

@@ -16,16 +16,13 @@ disable-background-networking disable-component-update""".split()
 @contextlib.contextmanager
 def chromium(profile: Path, size: str) -> Iterator[Any]:
     """A browser with a window of `size`, "WIDTH,HEIGHT"; without one, the test is skipped."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (program and driver):
         pytest.skip("no chromium: apt install chromium chromium-driver")
     options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
+    options.binary_location = program
     for flag in (*FLAGS, f"window-size={size}", f"user-data-dir={profile}"):
         options.add_argument(f"--{flag}")
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    browser = webdriver.Chrome(options=options, service=service)
-    browser.set_page_load_timeout(60)
-    try:
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
+        browser.set_page_load_timeout(60)
         yield browser
-    finally:
-        browser.quit()

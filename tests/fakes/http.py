@@ -26,13 +26,13 @@ class Cut(Exception):
     """Raised by `respond`: the connection ends without an answer."""
 
 
-class FakeServer:
+class FakeServer(contextlib.AbstractContextManager):
     """Serves at `url` from the start to the end of its `with` block."""
 
     protocol = "HTTP/1.0"
+    _port = 0
 
     def __init__(self) -> None:
-        self._port = 0
         self.closing = threading.Event()  # for a `respond` that leaves a request unanswered
         self.listen()
         self.url = f"http://127.0.0.1:{self._port}"
@@ -54,9 +54,6 @@ class FakeServer:
         """For `respond`: keep the connection open and say nothing until the server closes."""
         self.closing.wait()
         raise Cut
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -114,13 +111,12 @@ def _handler(server: FakeServer) -> type:
 
 def trial_json(number: int, experiment: int, **more: Any) -> dict[str, Any]:
     """A trial with all that 0.38.1 tells of it; what `more` does not say is as of a new one."""
-    return {
-        "id": number, "experimentId": experiment, "startTime": NOW, "endTime": None, "restarts": 0,
-        "hparams": {}, "bestValidation": None, "latestValidation": None, "bestCheckpoint": None,
-        "totalBatchesProcessed": 0, "runnerState": "", "wallClockTime": 1.0, "taskId": "1.task",
-        "taskIds": ["1.task"], "warmStartCheckpointUuid": "", "totalCheckpointSize": "0",
-        "checkpointCount": 0, "summaryMetrics": {}, "searcherMetricValue": 0, **more,
-    }  # fmt: skip
+    none = ("endTime", "bestValidation", "latestValidation", "bestCheckpoint")
+    facts = {**dict.fromkeys(none), "id": number, "experimentId": experiment, "startTime": NOW}
+    facts |= dict.fromkeys(("restarts", "totalBatchesProcessed", "checkpointCount"), 0)
+    facts |= {"hparams": {}, "summaryMetrics": {}, "runnerState": "", "wallClockTime": 1.0}
+    facts |= {"taskId": "1.task", "taskIds": ["1.task"], "warmStartCheckpointUuid": ""}
+    return {**facts, "totalCheckpointSize": "0", "searcherMetricValue": 0, **more}
 
 
 def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:

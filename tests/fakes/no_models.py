@@ -42,10 +42,10 @@ def plant(checkpoint: Path, name: str, file: Path) -> None:
     if name == "state_dict.pth":
         state = torch.load(checkpoint / name, weights_only=True)
         torch.save({**state, "more": Evil(file)}, checkpoint / name)
-        return
-    numbers = pickle.loads((checkpoint / "trial_state.pkl").read_bytes())
-    (checkpoint / "trial_state.pkl").unlink()
-    (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
+    else:
+        (checkpoint / "trial_state.pkl").rename(checkpoint / name)
+        numbers = pickle.loads((checkpoint / name).read_bytes())
+        (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
 
 
 def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
@@ -55,42 +55,31 @@ def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
     state = torch.load(checkpoint / "state_dict.pth", weights_only=True)
     state["models_state_dict"][0].popitem()
     torch.save(state, less)
-    facts = json.loads((checkpoint / "load_data.json").read_text())
-    other = {**facts, "hparams": {**facts["hparams"], "dropout": 1}}
-    hollow = {key: value for key, value in facts.items() if key != "hparams"}
-    weights, data = "state_dict.pth", "load_data.json"
+    weights, data, config = "state_dict.pth", "load_data.json", "pretrained/config.json"
+    tokenizer = "pretrained/tokenizer.json"
+    facts = json.loads((checkpoint / data).read_text())
+    split = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "("}}
+
+    def changed(name: str, **more: Any) -> bytes:
+        return json.dumps({**json.loads((checkpoint / name).read_text()), **more}).encode()
+
     cases = {
         "holds more than tensors and numbers": (weights, evil.read_bytes()),
         "does not load as a model: ": (weights, evil.read_bytes()[:100]),
         "does not load as a model: mmap": (weights, pickle.dumps(Evil())),
         "Missing key(s) in state_dict": (weights, less.read_bytes()),
-        "hyperparameters.dropout: unknown key": (data, json.dumps(other).encode()),
-        "does not load as a model: 'hparams'": (data, json.dumps(hollow).encode()),
+        "dropout: unknown key": (data, changed(data, hparams={**facts["hparams"], "dropout": 1})),
+        "does not load as a model: 'hparams'": (data, b"{}"),
         "not a checkpoint of this package": (data, None),
-        "does not load as a model: 0.0 cannot": ("pretrained/config.json", flat(checkpoint)),
-        "does not load as a model: Oniguruma": ("pretrained/tokenizer.json", regexp(checkpoint)),
+        "does not load as a model: 0.0 cannot": (config, changed(config, hidden_size=0)),
+        "does not load as a model: Oniguruma": (tokenizer, changed(tokenizer, pre_tokenizer=split)),
     }
     copies = {}
     for number, (message, (name, content)) in enumerate(cases.items()):
-        copies[message] = copy = folder / f"copy{number}"
-        shutil.copytree(checkpoint, copy)
+        copies[message] = copy = Path(shutil.copytree(checkpoint, folder / f"copy{number}"))
         (copy / "manifest.json").unlink()
         (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
     return copies
-
-
-def flat(checkpoint: Path) -> bytes:
-    """A config.json whose layers have no size."""
-    config = json.loads((checkpoint / "pretrained" / "config.json").read_text())
-    return json.dumps({**config, "hidden_size": 0}).encode()
-
-
-def regexp(checkpoint: Path) -> bytes:
-    """A tokenizer.json with a regular expression that is none."""
-    tokenizer = json.loads((checkpoint / "pretrained" / "tokenizer.json").read_text())
-    split = {"type": "Split", "behavior": "Isolated", "invert": False}
-    tokenizer["pre_tokenizer"] = {**split, "pattern": {"Regex": "("}}
-    return json.dumps(tokenizer).encode()
 
 
 def truncated_model(folder: Path) -> Path:
@@ -102,11 +91,10 @@ def truncated_model(folder: Path) -> Path:
 
 def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
     """Things that are no model, by what is said of them."""
-    changed, young = folder / "changed", folder / "young"
-    shutil.copytree(run.checkpoint, changed)
+    changed = Path(shutil.copytree(run.checkpoint, folder / "changed"))
     with (changed / "state_dict.pth").open("ab") as file:
         file.write(b"x")
-    shutil.copytree(run.path, young)
+    young = Path(shutil.copytree(run.path, folder / "young"))
     (young / "metrics.json").unlink()
     (folder / "empty" / "checkpoints").mkdir(parents=True)
     (folder / "broken").mkdir()

@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers
 import torch
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.squad.decoding import Candidates, best_spans
@@ -23,6 +23,15 @@ def read_squad(path: Path) -> list[Example]:
     return read_examples(open_source(str(path), "validation", path.parent))[0]
 
 
+def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
+    """Questions as a data set of the hub has them."""
+    rows = [example._asdict() for example in examples]
+    for row in rows:
+        texts, starts = zip(*row["answers"], strict=True) if row["answers"] else ((), ())
+        row["answers"] = {"text": texts, "answer_start": starts}
+    return rows
+
+
 def world_questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
     """(context, question) of the generated world."""
     for article in generate(split, **arguments)["data"]:
@@ -32,18 +41,12 @@ def world_questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
 
 
 def bert_like() -> PreTrainedTokenizerFast:
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "river", "##s", "the", "ban", "##k", "old", "u"]
-    pieces += ["(", ")", ",", ".", "10", "##66", "cafe", "s", "na", "##ive", "x", "東"]
-    backend = tokenizers.Tokenizer(
-        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
-    )
+    pieces = "[PAD] [UNK] [CLS] [SEP] river ##s the ban ##k old u ( ) , . 10 ##66 cafe s na ##ive"
+    numbers = {piece: i for i, piece in enumerate(f"{pieces} x 東".split())}
+    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
@@ -52,15 +55,14 @@ def bert_like() -> PreTrainedTokenizerFast:
 def roberta_like() -> PreTrainedTokenizerFast:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=275,
-        special_tokens=["<s>", "<pad>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    special, alphabet = ["<s>", "<pad>", "</s>"], pre_tokenizers.ByteLevel.alphabet()
     # The bytes of "é" and "東" stay apart: tokens that share one character's offsets.
-    backend.train_from_iterator(["the river rivers bank"], trainer)
+    backend.train_from_iterator(
+        ["the river rivers bank"],
+        trainers.BpeTrainer(
+            vocab_size=275, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
     backend.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
     )
@@ -73,27 +75,21 @@ TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
 @st.composite
-def example_lists(draw: Any) -> list[Example]:
-    """Up to 6 questions, some blank, over up to 3 contexts; answers are any characters."""
-    text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join)
-    contexts = draw(st.lists(text, min_size=1, max_size=3))
-    examples = []
+def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
+    """Up to 6 questions, some blank, over up to 3 contexts, answers of any characters; a tokenizer,
+    and a max_seq_length and an overlap that can cover every context."""
+    words = st.sampled_from(WORDS)
+    text = st.lists(words, min_size=1, max_size=40).map(" ".join)
+    contexts, examples = draw(st.lists(text, min_size=1, max_size=3)), []
     for i in range(draw(st.integers(1, 6))):
         context = draw(st.sampled_from(contexts))
-        question = draw(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join))
+        question = draw(st.lists(words, max_size=3).map(" ".join))
         answers: tuple = ()
         if draw(st.booleans()):
             begin = draw(st.integers(0, len(context) - 1))
             end = draw(st.integers(begin + 1, len(context)))
             answers = ((context[begin:end], begin), ("decoy", 0))
         examples.append(Example(f"q{i}", "t", context, f" {question}", answers))
-    return examples
-
-
-@st.composite
-def cut_lists(draw: Any) -> tuple[list[Example], Any, int, int]:
-    """Questions, a tokenizer, and a max_seq_length and overlap that can cover every context."""
-    examples = draw(example_lists())
     tokenizer = TOKENIZERS[draw(st.sampled_from(sorted(TOKENIZERS)))]
     ids = [tokenizer(e.question.lstrip(), "x").input_ids for e in examples]  # "x" is one token
     stride = draw(st.integers(0, 8))

@@ -30,7 +30,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         kinds = self.server.kinds if ".bin" in self.path or ".txt" in self.path else []
         kind = self.server.dice.choice(kinds) if kinds else "fine"
-        if kind in self.server.done:
+        if kind != "fine":
             self.server.done[kind] += 1
         if kind == "500":
             return self.send_error(500)

@@ -66,9 +66,8 @@ def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> Exam
         for x in "abcdefghijklmnopqrst"
     ]
     (folder / "text.txt").write_text("\n".join(lines))
-    where = text or folder / "text.txt", folder
-    config = text_config(*where, validation_fraction=0.0)
-    return read_examples(write(*where, validation_fraction=0.0), config, **hparams)
+    where, more = (text or folder / "text.txt", folder), {"validation_fraction": 0.0}
+    return read_examples(write(*where, **more), text_config(*where, **more), **hparams)
 
 
 def tickets(count: int) -> np.ndarray:

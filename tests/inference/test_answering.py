@@ -3,24 +3,27 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch._dynamo
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.engine import batches
 from detalbert.engine.batches import pack_rows, validation_rows
-from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.model import Trained
+from detalbert.inference.model import Trained, prepare
 from detalbert.inference.reply import ask, describe, sentence
+from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import LocalRun, max_examples
+from tests.fakes import encoders
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +31,13 @@ def examples(local_run: LocalRun) -> list[Example]:
     return list(read_questions(local_run.questions))
 
 
-def in_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(batches, "CHUNK", size)
-    monkeypatch.setattr(answering, "CHUNK", size)
-
-
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
-def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
-    size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_chunks(monkeypatch, size)
-    some = examples[:120]
-    windows = build_windows(some, model.tokenizer, 96, 32, 24)  # several to a question
-    assert len(windows) > len(some)
-    budget = 500
+def test_chunks_pack_alike(size: int, model: Trained, examples: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(batches, "CHUNK", size)
+    some, budget = examples[:60], 500
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
+    windows = build_windows(some, model.tokenizer, **sizes)
+    assert len(windows) > len(some)  # several to a question
     hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=budget, **sizes)
     model = model._replace(hparams=hparams)
     shares = validation_rows(windows, budget)
@@ -55,62 +50,41 @@ def test_a_reader_in_chunks_packs_the_rows_of_the_whole(
             assert torch.equal(one[name], other[name])
 
 
-def test_chunks_answer_as_one_pass_over_everything(
-    model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_chunks(monkeypatch, 16)
-    some = examples[:50]
+def test_chunks_answer_as_one_pass_does(model: Trained, examples: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(batches, "CHUNK", 8)
+    monkeypatch.setattr(answering, "CHUNK", 8)
+    some, read, answered = examples[:50], [], 0
+
+    def reader() -> Iterator[Example]:
+        for example in some:
+            read.append(example)
+            yield example
+
     chunk = answering.featurise(model, some)
     spans, losses = answering.evaluate(model, chunk)
     answers = merge_answers(some, chunk.windows, spans, -1.0)
     order = np.argsort(np.concatenate([found.windows for found in spans]))
-    found = list(answering.answer(model, iter(some), -1.0))
-    assert [len(part.examples) for part in found] == [16, 16, 16, 2]
-    tally, n_best = Tally(), {}
-    for part in found:
+    tally, n_best, in_parts = Tally(), {}, []
+    for part in answering.answer(model, reader(), -1.0):
+        answered += len(part.examples)
+        assert len(part.examples) in (8, 2) and len(read) - answered <= 3 * 8
         tally.add(part.examples, part.predictions, part.null_odds)
         n_best.update(part.n_best)
+        in_parts.append(part.losses)
     assert tally.metrics(-1.0) == score(some, *answers, -1.0)
     assert n_best == n_best_list(some, chunk.windows, spans, model.hparams.n_best_size)
-    assert np.array_equal(np.concatenate([part.losses for part in found]), losses[order])
+    assert np.array_equal(np.concatenate(in_parts), losses[order])
+    assert list(answering.answer(model, [], 0.0)) == []
+    broken = (1 / 0 if n else example for n, example in enumerate(some))
+    with pytest.raises(ZeroDivisionError):
+        list(answering.answer(model, broken, 0.0))
 
 
-def test_questions_are_read_as_they_are_needed(
-    model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_chunks(monkeypatch, 8)
-    read = []
-
-    def reader() -> Iterator[Example]:
-        for example in examples[:80]:
-            read.append(example)
-            yield example
-
-    answered = 0
-    for part in answering.answer(model, reader(), 0.0):
-        answered += len(part.examples)
-        assert len(read) - answered <= 3 * 8
-    assert answered == 80
-
-
-def test_a_reader_that_fails_fails_the_whole(model: Trained, examples: list[Example]) -> None:
-    def reader() -> Iterator[Example]:
-        yield examples[0]
-        raise UserError("file: broken")
-
-    with pytest.raises(UserError, match="file: broken"):
-        list(answering.answer(model, reader(), 0.0))
-
-
-def test_losses_are_those_of_questions_with_known_answers(
-    model: Trained, examples: list[Example]
-) -> None:
+def test_losses_are_those_of_known_answers(model: Trained, examples: list[Example]) -> None:
     some = examples[:30]
     half = [e._replace(answers=None) if i % 2 else e for i, e in enumerate(some)]
     none = [e._replace(answers=None) for e in some]
-    (every,), (known,), (unknown,) = (
-        list(answering.answer(model, x, 0.0)) for x in (some, half, none)
-    )
+    every, known, unknown = (next(answering.answer(model, x, 0.0)) for x in (some, half, none))
     assert every[1:3] == known[1:3] == unknown[1:3]  # predictions and null odds
     assert not len(unknown.losses)
     assert not len(answering.evaluate(model, answering.featurise(model, none))[1])
@@ -122,9 +96,7 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 
 @max_examples(60)
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
-def test_replies_stand_in_the_text(
-    model: Trained, question: str, context: str, threshold: float
-) -> None:
+def test_replies_are_text(model: Any, question: str, context: str, threshold: float) -> None:
     reply = ask(model, question, context, threshold)
     for entry in reply["n_best"]:
         assert entry["text"] == context[entry["start"] : entry["end"]]
@@ -145,24 +117,40 @@ def test_replies_stand_in_the_text(
 
 def test_the_sentence_around_an_answer() -> None:
     text = "One. Two is here!  Three?\nFour " + "x" * 500
-    at = text.index
-
-    def shown(word: str) -> str:
-        return sentence(text, at(word), at(word) + len(word), ("<", ">"))
-
-    assert shown("One") == "<One>."
-    assert shown("is") == "Two <is> here!"
-    assert shown("Three?") == "<Three?>"
-    assert shown("Two is here!  Three?") == "<Two is here! Three?>"
-    assert shown("Four").startswith("<Four> xxx") and shown("Four").endswith("xxx...")
-
-
-def test_who_waits_no_longer_is_not_answered(model: Trained) -> None:
-    asked = iter([True, False])
-    context = "The Kalonda carried tar. " * 2000
-    with pytest.raises(answering.Stopped):
-        answering.answer_together(model, [("Who?", context)], 0.0, lambda tokens: next(asked))
+    for part, shown in {
+        "One": "<One>.",
+        "is": "Two <is> here!",
+        "Three?": "<Three?>",
+        "Two is here!  Three?": "<Two is here! Three?>",
+        "Four": f"<Four> {'x' * 199}...",
+    }.items():
+        at = text.index(part)
+        assert sentence(text, at, at + len(part), ("<", ">")) == shown
 
 
-def test_an_empty_file_of_questions_gives_nothing(model: Trained) -> None:
-    assert list(answering.answer(model, [], 0.0)) == []
+PIECES = range(encoders.SHAPE["vocab_size"])  # a tokenizer as far as `prepare` looks at it
+COMPILED = HParams(model="albert", max_seq_length=64, compile=True, precision="fp32")
+
+
+def prepared(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    torch._dynamo.reset()
+    encoders.compile_with(backend, monkeypatch)
+    return prepare(encoders.make_model(), PIECES, COMPILED, torch.device("cpu"))
+
+
+def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gradients = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        with_gradients.append(torch.is_grad_enabled())
+        return graph.forward
+
+    model = prepared(backend, monkeypatch)[0]
+    assert with_gradients and not any(with_gradients)
+    assert not model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_prediction_does_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
+    run = prepared(encoders.broken_compiler, monkeypatch)[-1]
+    encoders.assert_runs_uncompiled(run, caplog.text)

@@ -19,94 +19,76 @@ from detalbert.inference import answering, model_card
 from detalbert.inference.export import export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
+from detalbert.squad.tokenizer import tokenizer_sum
 from tests.conftest import LocalRun, Once
+
+
+def export_to(folder: Path, model: Path, *words: str) -> None:
+    assert predict.main(["--model", str(model), "--export", str(folder), *words]) == 0
 
 
 @pytest.fixture(scope="module")
 def folder(local_run: LocalRun, once: Once) -> Path:
     def fill(folder: Path) -> None:
-        words = ["--model", local_run.path, "--export", folder / "some" / "model"]
-        assert predict.main([*map(str, words), "--license", "apache-2.0"]) == 0
+        export_to(folder / "some" / "model", local_run.path, "--license", "apache-2.0")
 
     return once("exported", fill) / "some" / "model"
 
 
-def test_all_may_read_the_weights(folder: Path) -> None:
-    assert stat.S_IMODE((folder / "model.safetensors").stat().st_mode) == 0o644
-
-
+@torch.no_grad()
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_plain_library_gives_the_same_logits(
-    folder: Path, model: Trained, local_run: LocalRun, attention: str
-) -> None:
+def test_the_library_agrees(folder: Path, model: Any, local_run: LocalRun, attention: str) -> None:
     """By the library's attentions and its GELU, which round in other ways."""
-    assert (folder / "model.safetensors").is_file()
     plain = AutoModelForQuestionAnswering.from_pretrained(folder, attn_implementation=attention)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert not plain.training and plain.dtype is torch.float32
-    examples = list(read_questions(local_run.questions))[:30]
-    chunk = answering.featurise(model, examples)
+    chunk = answering.featurise(model, list(read_questions(local_run.questions))[:30])
     compared = 0
     for row in chunk.rows:
-        with torch.no_grad():
-            start, end = model.forward(row)
+        ours = torch.stack(model.forward(row))
         bounds = row["cu_seqlens"].tolist()
         for window, first, last in zip(row["windows"], bounds, bounds[1:], strict=False):
-            example = examples[chunk.windows.example_index[window]]
+            example = chunk.examples[chunk.windows.example_index[window]]
             pair = (example.question, example.context)
             inputs = tokenizer(*pair, return_token_type_ids=True, return_tensors="pt")
-            with torch.no_grad():
-                output = plain(**inputs)
-            ours = torch.stack([start, end])
+            output = plain(**inputs)
             theirs = torch.cat([output.start_logits, output.end_logits])
             torch.testing.assert_close(ours[:, first:last], theirs, rtol=3e-5, atol=3e-5)
             compared += 1
     assert compared == 30
 
 
-def test_weights_config_and_tokenizer_are_the_checkpoint_s(folder: Path, model: Trained) -> None:
-    plain = AutoModelForQuestionAnswering.from_pretrained(folder)
-    ours = model.model.state_dict()
-    assert all(torch.equal(value, ours[name]) for name, value in plain.state_dict().items())
-    theirs = AutoTokenizer.from_pretrained(folder).backend_tokenizer.to_str()
-    assert theirs == model.tokenizer.backend_tokenizer.to_str()
+def test_it_answers_alike(folder: Path, model: Any, local_run: LocalRun, tmp_path: Path) -> None:
+    assert stat.S_IMODE((folder / "model.safetensors").stat().st_mode) == 0o644
     assert "packed" not in (folder / "config.json").read_text()
-
-
-def test_it_answers_as_the_checkpoint_did(
-    folder: Path, model: Trained, local_run: LocalRun
-) -> None:
     again = load_model(str(folder))
+    theirs, ours = again.model.state_dict(), model.model.state_dict()
+    assert all(torch.equal(value, ours[name]) for name, value in theirs.items())
+    assert tokenizer_sum(again.tokenizer) == tokenizer_sum(model.tokenizer)
     assert again.data["train"] == model.data["train"] == "generated"
     assert again.scores == model.scores and again.steps == model.steps == local_run.best["steps"]
     assert choose_threshold(again, "best") == local_run.best["best_f1_thresh"]
     examples = list(read_questions(local_run.questions))[:40]
     one, other = (next(answering.answer(x, examples, 0.0)) for x in (model, again))
     assert one[:4] == other[:4]  # all but the losses
-
-
-def test_it_can_be_exported_again_with_another_threshold(folder: Path, tmp_path: Path) -> None:
-    words = ["--model", folder, "--export", tmp_path / "again", "--threshold", "-1.25"]
-    assert predict.main([str(word) for word in words]) == 0
+    export_to(tmp_path / "again", folder, "--threshold", "-1.25")
     assert choose_threshold(load_model(str(tmp_path / "again"))) == -1.25
 
 
-def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun, tmp_path: Path) -> None:
-    text = (folder / "README.md").read_text()
-    _, front, body = text.split("---\n", 2)
+def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
+    _, front, body = (folder / "README.md").read_text().split("---\n", 2)
     facts = yaml.safe_load(front)
     assert "base_model" not in facts  # it is shipped, not of a hub
     assert facts["license"] == "apache-2.0" and facts["pipeline_tag"] == "question-answering"
     best = local_run.best
-    for said in (
-        "| train | generated |", "| validation | dev.json |", "| base_learning_rate | 0.002 |",
-        f"| exact | {best['exact']:.6g} |", f"| best_f1_thresh | {best['best_f1_thresh']:.6g} |",
-        "| max_seq_length | 192 |", "token_type_ids",
-        "started from embedded/albert-tiny", f"trained for {best['steps']} optimizer steps",
-    ):  # fmt: skip
-        assert said in body, said
-    for package in model_card.PACKAGES:  # what pip would have to install
-        assert f"| {package} | {metadata.version(package)} |" in body
+    rows = {"train": "generated", "validation": "dev.json", "base_learning_rate": 0.002}
+    rows |= {key: f"{best[key]:.6g}" for key in ("exact", "best_f1_thresh")}
+    rows |= {"max_seq_length": 192}
+    rows |= {name: metadata.version(name) for name in model_card.PACKAGES}  # what pip installs
+    said = [f"| {key} | {value} |" for key, value in rows.items()]
+    said += ["token_type_ids", "started from embedded/albert-tiny"]
+    for text in [*said, f"trained for {best['steps']} optimizer steps"]:
+        assert text in body
     for path in folder.iterdir():  # nothing of this machine
         assert str(local_run.path.parent).encode() not in path.read_bytes(), path
 
@@ -120,9 +102,16 @@ def test_squad_brings_its_licence(model: Trained) -> None:
     assert "datasets:\n- rajpurkar/squad_v2" in card
 
 
-def test_a_full_folder_is_not_written_over(folder: Path, model: Trained, tmp_path: Path) -> None:
+def test_failures_leave_nothing(folder: Path, model: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
     with pytest.raises(UserError, match="it exists; give a new folder"):
         export(model, folder)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr(type(model.tokenizer), "save_pretrained", full)
+        export(model, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     for name in ("file", "file/inside"):
         with pytest.raises(UserError, match="--export"):
@@ -132,52 +121,33 @@ def test_a_full_folder_is_not_written_over(folder: Path, model: Trained, tmp_pat
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
-def test_an_export_that_fails_leaves_nothing(
-    model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(type(model.tokenizer), "save_pretrained", full)
-    with pytest.raises(UserError, match="No space left"):
-        export(model, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_pushing(
-    folder: Path, local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_pushing(folder: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     done = []
 
     class Hub:
         def create_repo(self, name: str, **options: Any) -> None:
             done.append((name, options))
+            if name == "me/theirs":
+                raise ConnectionError("no route")
 
         def upload_folder(self, repo_id: str, folder_path: Path) -> str:
-            done.append((repo_id, sorted(path.name for path in Path(folder_path).iterdir())))
+            done.append((repo_id, {path.name for path in Path(folder_path).iterdir()}))
             return f"hub/{repo_id}"
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    words = ["--model", local_run.path, "--export", tmp_path / "out", "--push-to-hub", "me/mine"]
-    assert predict.main([str(word) for word in words]) == 0
+    export_to(tmp_path / "out", folder, "--push-to-hub", "me/mine")
     assert "uploaded to hub/me/mine" in capsys.readouterr().out
     assert done[0] == ("me/mine", {"private": True, "exist_ok": True})
-    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= set(done[1][1])
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(Hub, "create_repo", fails)
-    with pytest.raises(Unavailable, match="--push-to-hub me/mine: not uploaded: no route"):
-        push(folder, "me/mine")
+    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= done[1][1]
+    with pytest.raises(Unavailable, match="--push-to-hub me/theirs: not uploaded: no route"):
+        push(folder, "me/theirs")
 
 
-def test_a_folder_of_another_make(folder: Path, local_run: LocalRun, tmp_path: Path) -> None:
-    plain = tmp_path / "plain"
-    AutoModelForQuestionAnswering.from_pretrained(folder).save_pretrained(plain)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(plain)
-    model = load_model(str(plain))
+def test_a_folder_of_another_make(folder: Path, tmp_path: Path) -> None:
+    AutoModelForQuestionAnswering.from_pretrained(folder).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path))
     assert model.scores == {} and model.hparams.max_seq_length == 384
-    (plain / SETTINGS).write_text(json.dumps({"hyperparameters": {"lr": 1}}))
+    (tmp_path / SETTINGS).write_text(json.dumps({"hyperparameters": {"lr": 1}}))
     with pytest.raises(UserError, match="hyperparameters.lr: unknown key"):
-        load_model(str(plain))
+        load_model(str(tmp_path))

@@ -3,29 +3,26 @@
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import psutil
 import pytest
 
-import predict
-from detalbert.inference import engine, server
+from detalbert.inference import engine, server, web
 from detalbert.inference.answering import answer_together
 from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
-from tests.conftest import ROOT, LocalRun
-from tests.fakes.serving import serving
+from tests.conftest import ROOT, LocalRun, Script
+from tests.fakes.no_models import refused
+from tests.fakes.runs import wait_for
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
@@ -36,40 +33,56 @@ def connected(port: int, timeout: float = 300) -> Any:
     return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout))
 
 
-def send(port: int, body: Any, timeout: float = 300, **headers: str) -> Reply:
-    """POST to /answer; the status, headers and JSON."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with connected(port, timeout) as connection:
-        connection.request("POST", "/answer", data, {"Content-Type": "application/json", **headers})
-        response = connection.getresponse()
-        return response.status, dict(response.headers), json.loads(response.read())
-
-
-def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
+def get(port: int, path: str, method: str = "GET", body: Any = None, **headers: str) -> Reply:
     with connected(port) as connection:
-        connection.request("GET", path)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         return response.status, dict(response.headers), response.read()
+
+
+def send(port: int, body: Any, path: str = "/answer", **headers: str) -> Reply:
+    """POST; the status, headers and JSON. A tuple is sent in pieces, without a length."""
+    data = body if isinstance(body, bytes | tuple) else json.dumps(body).encode()
+    headers["Content-Type"] = "application/json"
+    status, told, said = get(port, path, "POST", data, **headers)
+    return status, told, json.loads(said)
+
+
+def meter(port: int, name: str) -> float:
+    """What the server counted; "waiting" is of the questions that wait for the model."""
+    text = get(port, "/metrics")[2].decode()
+    return float(text.partition(f"\n{name} ")[2].split()[0])
 
 
 @contextlib.contextmanager
 def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Iterator[int]:
     """The application on a port of this process, with limits of its own."""
     access = limits.pop("access", LOCAL)
-    ours, theirs = Pipe()
+    (ours, theirs), (stopped, stop) = Pipe(), Pipe(duplex=False)
+    app = server.make_app(model, theirs, server.Limits(**limits), access)
+    listener = web.listen("127.0.0.1", 0)
     Thread(target=engine.answer_batches, args=(model, threshold, ours), daemon=True).start()
-    with theirs, serving(server.make_app(model, theirs, server.Limits(**limits), access)) as port:
-        yield port
+    thread = Thread(target=web.run, args=(app, listener, False, stopped))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        stop.close()
+        thread.join(30)
+        theirs.close()
 
 
-def start(python: str, *words: Any) -> tuple[subprocess.Popen, int]:
-    """`predict.py --serve` in a process of its own, and its port."""
+def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, list[psutil.Process]]:
+    """`predict.py --serve` in processes of its own: its command, its port, the two of them."""
     command = [python, "predict.py", "--serve", "--port", "0", *map(str, words)]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     line = process.stdout.readline()
     assert "serving on http://127.0.0.1:" in line, process.stderr.read()
-    return process, int(line.split("127.0.0.1:")[1].split()[0])
+    port = int(line.split("127.0.0.1:")[1].split()[0])
+    open_here = (x for x in psutil.net_connections("tcp4") if x.laddr[1] == port)
+    child = psutil.Process(next(x.pid for x in open_here if x.status == psutil.CONN_LISTEN))
+    return process, port, [child.parent(), child]
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +91,21 @@ def port(model: Trained) -> Iterator[int]:
         yield port
 
 
-def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
+def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
+    """As the command line does; nothing of the page is from elsewhere."""
     status, _, reply = send(port, ASKED)
-    expected = ask(model, ASKED["question"], TEXT, 0.0)
-    assert status == 200 and reply == json.loads(json.dumps(expected))
-    assert server.Reply(**reply).model_dump() == reply  # as the endpoint's description says
-
-
-def test_the_page_and_the_description_of_the_endpoint(port: int) -> None:
+    assert status == 200 and reply == ask(model, ASKED["question"], TEXT, 0.0)
+    assert server.Reply(**reply).model_dump() == reply
     status, headers, page = get(port, "/")
     assert status == 200 and page == server.PAGE.read_bytes()
     assert "default-src 'none'" in headers["content-security-policy"]
-    assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
-    described = json.loads(get(port, "/openapi.json")[2])["paths"]["/answer"]["post"]
-    wanted = {"200", "400", "401", "408", "413", "421", "422", "503", "504"}
-    assert described["responses"].keys() == wanted
-    assert "threshold" in json.dumps(json.loads(get(port, "/openapi.json")[2])["components"])
+    assert b"http://" not in page and b"https://" not in page
+    described = json.loads(get(port, "/openapi.json")[2])
+    wanted = "200 400 401 408 413 421 422 503 504".split()
+    assert sorted(described["paths"]["/answer"]["post"]["responses"]) == wanted
+    assert "threshold" in json.dumps(described["components"])
+    assert (get(port, "/etc/passwd")[0], get(port, "/answer")[0]) == (404, 405)
+    assert json.loads(get(port, "/nowhere")[2]) == {"error": "Not Found"}
 
 
 BAD: dict[str, tuple[Any, int, str]] = {
@@ -110,6 +122,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "a list": ([1], 422, "body"),
     "deep": (b"[" * 500_000, 400, ""),
     "10 MB": ({"question": "a", "context": "b" * 10_000_000}, 413, "1,048,576 bytes"),
+    "2 MB without a length": ((b"x" * 50_000,) * 40, 413, "1,048,576 bytes"),
 }
 
 
@@ -123,47 +136,8 @@ def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     assert send(port, ASKED)[0] == 200
 
 
-def test_a_body_without_a_length_is_counted(port: int) -> None:
-    def pieces() -> Iterator[bytes]:
-        for _ in range(40):
-            yield b"x" * 50_000
-
-    with connected(port) as connection:
-        headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
-        connection.request("POST", "/answer", pieces(), headers, encode_chunked=True)
-        response = connection.getresponse()
-        assert response.status == 413 and "1,048,576 bytes" in json.loads(response.read())["error"]
-
-
-def test_unknown_places_and_methods(port: int) -> None:
-    assert (get(port, "/etc/passwd")[0], get(port, "/answer")[0]) == (404, 405)
-    assert json.loads(get(port, "/nowhere")[2]) == {"error": "Not Found"}
-
-
-def test_200_at_once(model: Trained) -> None:
-    with serving_here(model, waiting=20, seconds=120) as port:
-        barrier = threading.Barrier(200)
-
-        def one(number: int) -> Reply:
-            barrier.wait(120)
-            return send(port, {**ASKED, "question": f"{ASKED['question']} {number}"}, timeout=300)
-
-        with ThreadPoolExecutor(200) as pool:
-            replies = list(pool.map(one, range(200)))
-        statuses = [status for status, _, _ in replies]
-        assert set(statuses) <= {200, 503} and statuses.count(200) >= 20
-        for number, (status, headers, reply) in enumerate(replies):
-            if status == 200:
-                assert reply["question"].endswith(f"? {number}")  # nobody else's answer
-            else:
-                assert headers["retry-after"] == "1" and "too many questions" in reply["error"]
-        assert send(port, ASKED)[0] == 200
-
-
-def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
-    model: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release, began, answered = threading.Event(), threading.Event(), []
+def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) -> None:
+    release, began, answered = Event(), Event(), []
 
     def slow(trained: Trained, asked: Any, *more: Any) -> Any:
         began.set()
@@ -171,110 +145,69 @@ def test_a_full_queue_is_said_at_once_and_an_answer_too_late_is_not_waited_for(
         answered.append([question for question, _ in asked])
         return answer_together(trained, asked, *more)
 
-    submit, queued = server.Worker.submit, threading.Semaphore(0)
-
-    def submit_and_tell(*arguments: Any) -> None:
-        submit(*arguments)
-        queued.release()
-
     monkeypatch.setattr(engine, "answer_together", slow)
-    monkeypatch.setattr(server.Worker, "submit", submit_and_tell)
-    with serving_here(model, waiting=1, seconds=10.0) as port, ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(send, port, {**ASKED, "question": "first"})]
-        assert queued.acquire(timeout=60) and began.wait(60)  # it is no longer in the queue
-        waiting.append(pool.submit(send, port, {**ASKED, "question": "second"}))
-        assert queued.acquire(timeout=60)
+    with serving_here(model, waiting=1, seconds=3.0) as port, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(send, port, {**ASKED, "question": "first"})
+        assert began.wait(60)  # it is no longer in the queue
+        second = pool.submit(send, port, {**ASKED, "question": "second"})
+        wait_for(lambda: meter(port, "waiting") == 1)
         status, headers, reply = send(port, ASKED)
         assert status == 503 and "too many" in reply["error"] and headers["retry-after"] == "1"
-        for future in waiting:
-            status, _, reply = future.result()
-            assert status == 504 and "no answer within 10 s" in reply["error"]
-        release.set()
-        statuses = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
-        assert set(statuses) <= {503}  # until the thread is through with the first
-        assert answered == [["first"], ["third"]]  # nobody waited for the second any more
-
-
-def test_a_request_that_does_not_arrive_is_given_up(model: Trained) -> None:
-    with serving_here(model, seconds=10.0) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-            assert b" 408 " in client.recv(1000)
-        assert send(port, ASKED)[0] == 200
+            assert b" 408 " in client.recv(1000)  # the rest of the request did not arrive
+        for status, _, reply in (first.result(), second.result()):
+            assert status == 504 and "no answer within 3 s" in reply["error"]
+        release.set()
+        third = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
+        assert set(third) <= {503}  # until the thread is through with the first
+        assert answered == [["first"], ["third"]]  # nobody waited for the second any more
 
 
-def test_a_failure_of_the_model_ends_one_request(
-    model: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "answer_together", lambda *_: 1 / 0)
-    with serving_here(model) as port:
-        status, _, reply = send(port, ASKED)
-        assert status == 500 and "the server's log says how" in reply["error"]
-        monkeypatch.setattr(engine, "answer_together", answer_together)
-        assert send(port, ASKED)[0] == 200
+@pytest.mark.parametrize("ended", ["model", "web"])
+def test_its_two_processes_end_together(ended: str, local_run: LocalRun, python: str) -> None:
+    process, port, both = start(python, "--model", local_run.path)
+    assert send(port, ASKED)[0] == 200
+    both[ended == "web"].kill()
+    _, err = process.communicate(timeout=60)
+    assert psutil.wait_procs(both, timeout=60)[1] == []
+    if ended == "web":
+        line = "predict.py: error: --serve: the process that takes requests ended (-9)\n"
+        assert (process.returncode, err) == (2, line)
 
 
-def test_its_two_processes_end_together(local_run: LocalRun, real_python: str) -> None:
-    for ended in ("model", "web"):
-        process, port = start(real_python, "--model", local_run.path)
-        (web,) = psutil.Process(process.pid).children()
-        assert send(port, ASKED)[0] == 200
-        (process if ended == "model" else web).kill()
-        _, err = process.communicate(timeout=60)
-        psutil.wait_procs([web], timeout=60)
-        assert not web.is_running()
-        if ended == "web":
-            line = "predict.py: error: --serve: the process that takes requests ended (-9)\n"
-            assert (process.returncode, err) == (2, line)
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(local_run: LocalRun, how: signal.Signals, python: str) -> None:
-    process, port = start(python, "--model", local_run.path, "--threshold", "best")
-    try:
-        status, _, reply = send(port, ASKED)
-        assert status == 200 and reply["threshold"] == local_run.best["best_f1_thresh"]
-        process.send_signal(how)
-        out, err = process.communicate(timeout=600)
-    finally:
-        process.kill()
-    assert (process.returncode, out, err) == (0, "stopped\n", "")
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_both_processes_while_they_are_busy(
-    local_run: LocalRun, how: signal.Signals, real_python: str
-) -> None:
-    """As a terminal and a scheduler send it; one line says how many requests are cut off."""
-    process, port = start(real_python, "--model", local_run.path)
-    long = {"question": "Which ship carried tar?", "context": TEXT * (190_000 // len(TEXT))}
+@pytest.mark.parametrize(("how", "busy"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str) -> None:
+    """To both processes, as a terminal sends it, while they are busy: one line says how many
+    requests are cut off. Or to the command alone."""
+    process, port, both = start(python, "--model", local_run.path, "--threshold", "best")
     with ThreadPoolExecutor(4) as pool:
-        for _ in range(4):
-            pool.submit(send, port, long, timeout=60)
-        time.sleep(1)
-        os.killpg(process.pid, how)
-        os.killpg(process.pid, how)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert send(port, ASKED)[2]["threshold"] == local_run.best["best_f1_thresh"]
+            if busy:
+                long = {**ASKED, "context": TEXT * (190_000 // len(TEXT))}
+                for _ in range(4):
+                    pool.submit(send, port, long)
+                wait_for(lambda: meter(port, "waiting") == 3)
+            for one in both * 2 if busy else [process]:
+                one.send_signal(how)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (0, "stopped\n")
-    assert len(err.splitlines()) <= 1 and "Traceback" not in err, err
+    assert len(err.splitlines()) <= busy and "Traceback" not in err, err
 
 
-def test_a_port_that_is_taken_and_a_framework_that_is_missing(
-    local_run: LocalRun, port: int, tmp_path: Any, capsys: Any, real_python: str
-) -> None:
-    for words, message in {
-        ("--port", str(port)): f"127.0.0.1 port {port}: Address already in use",
-        ("--port", "70000"): "port 70000: ",
-        ("--host", "no.such.host.invalid"): "--serve: no.such.host.invalid",
-    }.items():
-        assert predict.main(["--model", str(local_run.path), "--serve", *words]) == 2
-        error = capsys.readouterr().err
-        assert message in error and len(error.splitlines()) == 1
-    (tmp_path / "fastapi.py").write_text("raise ImportError('gone', name='fastapi')")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [real_python, "predict.py", "--serve", "--model", str(local_run.path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=env)
-    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+def test_it_cannot_be_started(local_run: LocalRun, port: int, capsys: Any, script: Script) -> None:
+    arguments = ["--model", str(local_run.path), "--serve"]
+    taken = f"127.0.0.1 port {port}: Address already in use"
+    refused([*arguments, "--port", port], taken, capsys)
+    refused([*arguments, "--port", "70000"], "port 70000: ", capsys)
+    host = "no.such.host.invalid"
+    refused([*arguments, "--host", host], f"--serve: {host}", capsys)
+    without = f"sys.modules['fastapi'] = None; import predict; sys.exit(predict.main({arguments}))"
+    done = subprocess.run(script(without), capture_output=True, text=True, timeout=600)
     said = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"
-    assert said in done.stderr
+    assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,10 +1,13 @@
-"""Questions that wait are answered together; whom the server answers; what it counts."""
+"""Questions that wait are answered together, also in a crowd; whom the server answers."""
 
 import json
-import threading
-from collections.abc import Iterator
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,25 +15,28 @@ import pytest
 from detalbert.errors import UserError
 from detalbert.inference import engine
 from detalbert.inference.answering import Stopped, answer_together
-from detalbert.inference.guard import Access, host_name, read_token
+from detalbert.inference.guard import Access, read_token
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
+from detalbert.squad.question_stream import read_questions
+from detalbert.squad.windows import Example
+from tests.conftest import ROOT, LocalRun
 from tests.fakes.runs import wait_for
-from tests.inference.test_server import ASKED, TEXT, connected, get, send, serving_here
+from tests.inference.test_server import ASKED, connected, get, meter, send, serving_here, start
 
+TEXT = ASKED["context"]
 OTHER = "The Belmira was loaded with salt. " * 3
 PAIRS = [(f"What did ship {n} carry?", (TEXT, OTHER)[n % 2]) for n in range(24)]
 QUESTIONS = [{"question": question, "context": context} for question, context in PAIRS]
 
 
-def alike(reply: dict[str, Any], model: Trained) -> bool:
-    """Whether a reply is that of the question by itself, but for rounding."""
-    context = next(q["context"] for q in QUESTIONS if q["question"] == reply["question"])
-    alone = ask(model, reply["question"], context, 0.0)
-    close = pytest.approx(alone.pop("probability"), abs=1e-4)
-    same = reply["probability"] == close
-    names = ("question", "answer", "abstained", "start", "end")
-    return same and all(reply[name] == alone[name] for name in names)
+def assert_answered(replies: list[dict[str, Any]], model: Trained) -> None:
+    """Each reply is that of the question by itself, but for rounding; they are in order."""
+    for reply, (question, context) in zip(replies, PAIRS, strict=True):
+        alone = ask(model, question, context, 0.0)
+        assert reply["probability"] == pytest.approx(alone["probability"], abs=1e-4)
+        for name in ("question", "answer", "abstained", "start", "end"):
+            assert reply[name] == alone[name]
 
 
 class Held:
@@ -38,16 +44,24 @@ class Held:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.go = threading.Event()
+        self.go = Event()
 
     def __call__(self, trained: Trained, asked: Any, *more: Any) -> Any:
         self.sizes.append(len(asked))
         assert self.go.wait(60)
-        if len(asked) > 1 and any(question == "bad" for question, _ in asked):
+        if any(question == "bad" for question, _ in asked):
             raise RuntimeError("one of them")
-        if asked[0][0] == "bad":
-            raise RuntimeError("this one")
         return answer_together(trained, asked, *more)
+
+    def ask(self, port: int, questions: list[dict[str, str]]) -> list[tuple[int, Any]]:
+        """Statuses and replies to questions, of which all but the first come while it is held."""
+        with ThreadPoolExecutor(len(questions)) as pool:
+            asked = [pool.submit(send, port, questions[0])]
+            wait_for(lambda: self.sizes == [1])  # it found the model idle: nothing is waited for
+            asked += [pool.submit(send, port, question) for question in questions[1:]]
+            wait_for(lambda: meter(port, "waiting") == len(questions) - 1)
+            self.go.set()
+            return [(one.result()[0], one.result()[2]) for one in asked]
 
 
 @pytest.fixture
@@ -57,29 +71,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return made
 
 
-def waiting(port: int) -> float:
-    text = get(port, "/metrics")[2].decode()
-    line = next(line for line in text.splitlines() if line.startswith("waiting "))
-    return float(line.split()[1])
-
-
-def test_a_cpu_has_a_batch_for_each_thread(model: Trained, monkeypatch: Any) -> None:
-    monkeypatch.setattr(engine.torch, "get_num_threads", lambda: 3)
-    assert engine.slots(model) == 3
-
-
-def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
-    with serving_here(model) as port, ThreadPoolExecutor(30) as pool:
-        first = pool.submit(send, port, QUESTIONS[0])
-        wait_for(lambda: held.sizes == [1])  # it found the model idle: nothing is waited for
-        others = [pool.submit(send, port, question) for question in QUESTIONS[1:]]
-        wait_for(lambda: waiting(port) == 23)
-        held.go.set()
-        replies = [future.result() for future in (first, *others)]
-    assert held.sizes == [1, 23]
-    assert [status for status, _, _ in replies] == [200] * 24
-    assert [r["question"] for _, _, r in replies] == [q["question"] for q in QUESTIONS]
-    assert all(alike(reply, model) for _, _, reply in replies)
+@pytest.mark.parametrize(("threads", "sizes"), [(1, [1, 23]), (3, [1, 7, 8, 8])])
+def test_rows(threads: int, sizes: Any, model: Any, held: Held, monkeypatch: Any) -> None:
+    """Questions that wait share rows, and many are spread over the threads."""
+    monkeypatch.setattr(engine.torch, "get_num_threads", lambda: threads)
+    with serving_here(model) as port:
+        statuses, replies = zip(*held.ask(port, QUESTIONS), strict=True)
+    assert sorted(held.sizes) == sizes and statuses == (200,) * 24
+    assert_answered(replies, model)
 
 
 def test_a_batch_that_nobody_waits_for_ends_with_its_row(model: Trained) -> None:
@@ -90,52 +89,19 @@ def test_a_batch_that_nobody_waits_for_ends_with_its_row(model: Trained) -> None
     assert len(found) == 1 and len(tokens) > 2
 
 
-def test_many_questions_are_spread_over_the_threads(
-    model: Trained, held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "slots", lambda trained: 3)
-    with serving_here(model) as port, ThreadPoolExecutor(30) as pool:
-        first = pool.submit(send, port, QUESTIONS[0])
-        wait_for(lambda: held.sizes == [1])
-        others = [pool.submit(send, port, question) for question in QUESTIONS[1:]]
-        wait_for(lambda: waiting(port) == 23)  # all threads are at the first one
-        held.go.set()
-        replies = [future.result() for future in (first, *others)]
-    assert sorted(held.sizes) == [1, 7, 8, 8]
-    assert [r["question"] for _, _, r in replies] == [q["question"] for q in QUESTIONS]
-    assert all(alike(reply, model) for _, _, reply in replies)
-
-
 def test_no_more_than_a_row_is_taken_at_a_time(model: Trained, held: Held) -> None:
-    held.go.set()
     long = {"question": "Who?", "context": "It sank. " * 1000}  # 9,000 of 3 * 4096 characters
     with serving_here(model) as port:
-        held.go.clear()
-        with ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(send, port, long) for _ in range(4)]
-            wait_for(lambda: len(held.sizes) == 1 and waiting(port) == 3)
-            held.go.set()
-            assert [future.result()[0] for future in asked] == [200] * 4
+        assert [status for status, _ in held.ask(port, [long] * 4)] == [200] * 4
     assert held.sizes == [1, 1, 1, 1]
 
 
 def test_a_question_that_fails_fails_alone(model: Trained, held: Held) -> None:
-    with serving_here(model) as port, ThreadPoolExecutor(4) as pool:
-        first = pool.submit(send, port, QUESTIONS[0])
-        wait_for(lambda: held.sizes == [1])
-        bad = pool.submit(send, port, {"question": "bad", "context": TEXT})
-        good = pool.submit(send, port, QUESTIONS[1])
-        wait_for(lambda: waiting(port) == 2)
-        held.go.set()
-        assert (first.result()[0], bad.result()[0], good.result()[0]) == (200, 500, 200)
-
-
-def post(port: int, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-    with connected(port) as connection:
-        kind = {"Content-Type": "application/json", **headers}
-        connection.request("POST", path, json.dumps(body), kind)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
+    bad = {"question": "bad", "context": TEXT}
+    with serving_here(model) as port:
+        replies = held.ask(port, [QUESTIONS[0], bad, QUESTIONS[1]])
+    assert [status for status, _ in replies] == [200, 500, 200]
+    assert "the server's log says how" in replies[1][1]["error"]
 
 
 @pytest.fixture(scope="module")
@@ -144,17 +110,17 @@ def port(model: Trained) -> Iterator[int]:
         yield port
 
 
-TOKEN = {"Authorization": "Bearer secret"}
-
-
 def test_a_list_is_answered_in_order(port: int, model: Trained) -> None:
-    status, replies = post(port, "/answers", QUESTIONS, **TOKEN)
-    assert status == 200 and [r["question"] for r in replies] == [q["question"] for q in QUESTIONS]
-    assert all(alike(reply, model) for reply in replies)
-    status, said = post(port, "/answers", [ASKED, {"question": " ", "context": "b"}], **TOKEN)
+    def post(body: Any) -> tuple[int, Any]:
+        return send(port, body, "/answers", Authorization="Bearer secret")[::2]
+
+    status, replies = post(QUESTIONS)
+    assert status == 200
+    assert_answered(replies, model)
+    status, said = post([ASKED, {"question": " ", "context": "b"}])
     assert status == 422 and "the question is empty" in said["error"]
-    assert post(port, "/answers", [], **TOKEN)[0] == 422
-    status, said = post(port, "/answers", [ASKED] * 65, **TOKEN)  # more than may wait
+    assert post([])[0] == 422
+    status, said = post([ASKED] * 65)  # more than may wait
     assert status == 503 and "too many questions" in said["error"]
 
 
@@ -162,41 +128,29 @@ SERVED = "localhost LOCALHOST:80 127.0.0.1:9 [::1]:8000 [::1] ask.example:1234 a
 OTHERS = "evil.example ask.example.evil.example 127.0.0.1.evil.example localhost:80:80 0.0.0.0"
 
 
-@pytest.mark.parametrize("host", [*SERVED.split(), *OTHERS.split(), ""])
-def test_only_its_own_names_are_served(host: str, port: int) -> None:
-    served = host in SERVED.split()
-    for path in ("/", "/health"):
-        with connected(port) as connection:
-            connection.request("GET", path, headers={"Host": host})
-            response = connection.getresponse()
-            body = response.read()
-        assert response.status == (200 if served else 421)
-        assert served or b"not served under" in body
+def test_only_its_own_names_are_served(port: int) -> None:
+    for host in [*SERVED.split(), *OTHERS.split(), "localhost:b", ""]:
+        for path in ("/", "/health"):
+            status, _, body = get(port, path, Host=host)
+            if host in SERVED.split():
+                assert status == 200, host
+            else:
+                assert status == 421 and b"not served under" in body, host
 
 
-def test_a_host_is_known_without_its_port() -> None:
-    hosts = {"a:80": "a", "A": "a", "[::1]:80": "[::1]", "[::1]": "[::1]", "a:b": "a:b", "": ""}
-    assert {host: host_name(host) for host in hosts} == hosts
-
-
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])  # RFC 9110: any case
-def test_with_the_token_it_answers(scheme: str, port: int) -> None:
-    assert post(port, "/answer", ASKED, Authorization=f"{scheme} secret")[0] == 200
-
-
-@pytest.mark.parametrize("given", [None, "", "secret", "Bearer", "Bearer secre", "basic secret"])
-def test_without_the_token_nothing_is_answered(given: str | None, port: int) -> None:
-    headers = {} if given is None else {"Authorization": given}
-    for path in ("/answer", "/answers", "/nowhere"):
-        status, said = post(port, path, ASKED, **headers)
-        assert status == 401 and "Authorization: Bearer TOKEN" in said["error"]
+def test_only_with_the_token_it_answers(port: int) -> None:
+    for scheme in ("Bearer", "bearer"):  # RFC 9110: any case
+        assert send(port, ASKED, Authorization=f"{scheme} secret")[0] == 200
+    for given in (None, "", "secret", "Bearer", "Bearer secre", "basic secret"):
+        headers = {} if given is None else {"Authorization": given}
+        for path in ("/answer", "/answers", "/nowhere"):
+            status, _, said = send(port, ASKED, path, **headers)
+            assert status == 401 and "Authorization: Bearer TOKEN" in said["error"], given
     assert get(port, "/metrics")[0] == 401
     assert get(port, "/")[0] == get(port, "/health")[0] == 200
 
 
-def test_the_token_may_be_in_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_may_be_in_a_file_or_the_environment(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("ALBERT_TOKEN", raising=False)
     assert read_token(None, None) is None
     monkeypatch.setenv("ALBERT_TOKEN", "of the environment")
@@ -213,15 +167,71 @@ def test_the_token_may_be_in_a_file_or_the_environment(
 def test_what_is_counted(model: Trained) -> None:
     with serving_here(model) as port:
         assert json.loads(get(port, "/health")[2]) == {"status": "ok", "model": "albert"}
-        for _ in range(3):
-            assert send(port, ASKED)[0] == 200
-        send(port, {"question": "a"})
+        for asked in (*[ASKED] * 3, {"question": "a"}):
+            send(port, asked)
         get(port, "/etc/passwd")
-        status, headers, body = get(port, "/metrics")
-        text = body.decode()
-    assert status == 200 and headers["content-type"].startswith("text/plain")
-    assert 'requests_total{path="/answer",status="200"} 3.0' in text
-    assert 'requests_total{path="/answer",status="422"} 1.0' in text
-    assert 'requests_total{path="other",status="404"} 1.0' in text
-    assert 'request_seconds_count{path="/answer"} 4.0' in text
-    assert "row_tokens_count 3.0" in text and "waiting 0.0" in text
+        for name, count in {
+            'requests_total{path="/answer",status="200"}': 3,
+            'requests_total{path="/answer",status="422"}': 1,
+            'requests_total{path="other",status="404"}': 1,
+            'request_seconds_count{path="/answer"}': 4,
+            "row_tokens_count": 3,
+            "waiting": 0,
+        }.items():
+            assert meter(port, name) == count, name
+        assert get(port, "/metrics")[1]["content-type"].startswith("text/plain")
+
+
+CLIENTS, ROUNDS = 100, 8  # each of the file's questions is asked so many times
+
+
+def ask_until_there_is_room(port: int, example: Example) -> tuple[str, int, Any]:
+    while True:
+        status, _, said = send(port, {"question": example.question, "context": example.context})
+        if status != 503:
+            return example.id, status, said
+        time.sleep(0.2)
+
+
+def send_much(port: int) -> str:
+    return f"10 MB: {send(port, b' ' * 10 * 2**20)[0]}"
+
+
+def leave(port: int) -> str:
+    with connected(port) as connection:
+        connection.request("POST", "/answer", b'{"question": "Who?", "context": "A."}')
+    return "left"
+
+
+@pytest.mark.soak
+def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> None:
+    """A hundred clients ask, beside some that send 10 MB or do not wait; memory does not grow."""
+    command = [python, "predict.py", "--model", local_run.path, "--data", local_run.questions]
+    subprocess.run([*command, "--output-dir", tmp_path / "out"], cwd=ROOT, check=True)
+    wanted = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    process, port, both = start(python, "--model", local_run.path)
+    examples = list(read_questions(local_run.questions))
+    over, memory = Event(), []
+
+    def again(nuisance: Callable[[int], str]) -> Counter[str]:
+        return Counter(iter(lambda: over.is_set() or nuisance(port), True))
+
+    try:
+        with ThreadPoolExecutor(CLIENTS) as clients, ThreadPoolExecutor(8) as others:
+            beside = [others.submit(again, one) for one in (send_much, leave, leave)]
+            for _ in range(ROUNDS):
+                asked = [clients.submit(ask_until_there_is_room, port, e) for e in examples]
+                replies = [one.result() for one in asked]
+                assert [reply for reply in replies if reply[1] != 200] == []
+                answers = {name: said["answer"] for name, _, said in replies}
+                assert answers == {name: answer.strip() for name, answer in wanted.items()}
+                memory.append(sum(each.memory_info().rss for each in both))
+            over.set()
+            seen = sum((one.result() for one in beside), Counter())
+        count = meter(port, 'requests_total{path="/answer",status="200"}')
+    finally:
+        process.kill()
+    assert set(seen) <= {"10 MB: 413", "left"} and seen["10 MB: 413"] and seen["left"]
+    own = ROUNDS * len(examples)
+    assert own <= count <= own + seen["left"]
+    assert memory[-1] <= 1.05 * max(memory[:2]), memory

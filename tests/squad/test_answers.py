@@ -1,5 +1,6 @@
-"""Merging the spans of windows: against the golden files and against plain loops."""
+"""Spans of windows and their merging: against the golden files and against plain loops."""
 
+import doctest
 import hashlib
 import json
 from typing import Any
@@ -10,39 +11,36 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import squad_utils
 from detalbert.squad.answers import merge_answers, n_best_list
-from detalbert.squad.decoding import Candidates, best_spans
-from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.decoding import best_spans
+from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
-from tests.fakes.questions import TOKENIZERS, decode, decoding_cases, plain_n_best, tensors
+from tests.fakes.questions import TOKENIZERS, WORDS, decode, decoding_cases, plain_n_best, tensors
+
+Plain = tuple[list[tuple[float, str]], float]
 
 
-def plain_answers(
-    examples: list[Example], windows: Windows, logits: list[tuple], k: int, longest: int
-) -> dict[str, tuple[str, float]]:
-    """Text and null odds per question, window by window in Python."""
-    pools: dict[int, list[tuple]] = {}
-    nulls: dict[int, float] = {}
+def plain_pools(examples: Any, windows: Any, logits: Any, k: int, longest: int) -> dict[str, Plain]:
+    """The spans with text of each question, best first, and its null score, in Python."""
+    pools: dict[str, Plain] = {}
     starts = windows.context_starts(np.arange(len(windows)))
     for w, (start, end) in enumerate(logits):
-        e, low = int(windows.example_index[w]), int(starts[w])
+        example, low = examples[windows.example_index[w]], int(starts[w])
         high = low + int(windows.context_length[w])
-        nulls[e] = min(nulls.get(e, float("inf")), start[0] + end[0])
+        spans, null = pools.get(example.id, ([], float("inf")))
         offsets = windows.context_offsets[windows.context_begin[w] :]
         for i, j in plain_n_best(start, end, low, high, k, longest):
-            text = examples[e].context[offsets[i - low, 0] : offsets[j - low, 1]]
-            pools.setdefault(e, []).append((start[i] + end[j], text))
-    result = {}
-    for e, null in nulls.items():
-        spans = sorted((s for s in pools.get(e, []) if s[1]), key=lambda span: -span[0])
-        score, text = spans[0] if spans else (0.0, "empty")
-        result[examples[e].id] = ("" if null - score > 0 else text, null - score)
-    return result
+            text = example.context[offsets[i - low, 0] : offsets[j - low, 1]]
+            spans += [(start[i] + end[j], text)] if text else []
+        pools[example.id] = spans, min(null, start[0] + end[0])
+    return {q: (sorted(s, key=lambda span: -span[0]), null) for q, (s, null) in pools.items()}
 
 
-@given(decoding_cases(), st.randoms(use_true_random=False))
-@max_examples(100)
-def test_answers_do_not_depend_on_batches_or_their_order(case: Any, random: Any) -> None:
+@given(decoding_cases(), st.integers(-2, 2), st.randoms(use_true_random=False))
+@max_examples(150)
+def test_answers_are_those_of_the_plain_loops(case: Any, threshold: float, random: Any) -> None:
+    """And depend neither on batches nor on their order."""
     (examples, windows), logits, k, longest = case
     whole = [decode(windows, logits, range(len(windows)), k, longest)]
     order = list(range(len(windows)))
@@ -50,81 +48,30 @@ def test_answers_do_not_depend_on_batches_or_their_order(case: Any, random: Any)
     cut = random.randint(0, len(order) - 1)
     # The second part overlaps the first by a window, as a sampler that pads would do.
     parts = [decode(windows, logits, part, k, longest) for part in (order[: cut + 1], order[cut:])]
-    answers = merge_answers(examples, windows, whole)
-    assert merge_answers(examples, windows, parts) == answers
-    assert n_best_list(examples, windows, parts, k) == n_best_list(examples, windows, whole, k)
-    plain = plain_answers(examples, windows, logits, k, longest)
-    assert answers.predictions == {id_: text for id_, (text, _) in plain.items()}
-    assert answers.null_odds == pytest.approx({i: odds for i, (_, odds) in plain.items()}, abs=1e-5)
-
-
-def hand_made() -> tuple[list[Example], Windows]:
-    """One question over two windows: [CLS] x [SEP] the river ban ##k [SEP], then ##k old."""
-    examples = [Example("q", "t", "the river bank old", "x", ())]
-    windows = build_windows(examples, TOKENIZERS["bert"], 8, 1)
-    assert windows.context_length.tolist() == [4, 2]
-    return examples, windows
-
-
-def hand_made_candidates(null: tuple[float, float], **changes: Any) -> Candidates:
-    columns = {
-        "windows": np.array([0, 1]),
-        "starts": np.array([[4, 3], [4, 0]], np.int32),  # river bank; the | old; none
-        "ends": np.array([[6, 3], [4, 0]], np.int32),
-        "start_logits": np.array([[1, 0], [2, -np.inf]], np.float32),
-        "end_logits": np.array([[1, 0], [1, -np.inf]], np.float32),
-        "null_scores": np.array(null, np.float32),
-    }
-    return Candidates(**{**columns, **changes})
-
-
-def test_the_best_window_answers_and_the_lowest_null_score_counts() -> None:
-    examples, windows = hand_made()
-    candidates = [hand_made_candidates((9.0, 2.5))]
-    answers = merge_answers(examples, windows, candidates)
-    assert answers == ({"q": "old"}, {"q": -0.5})
-    assert merge_answers(examples, windows, candidates, -0.5).predictions == {"q": "old"}
-    assert merge_answers(examples, windows, candidates, -0.6).predictions == {"q": ""}
-
-
-def test_a_question_without_spans_gets_the_placeholder_of_the_reference() -> None:
-    examples, windows = hand_made()
-    none = np.full((2, 2), -np.inf, np.float32)
-    low = [hand_made_candidates((-1.0, -2.0), start_logits=none, end_logits=none)]
-    assert merge_answers(examples, windows, low) == ({"q": "empty"}, {"q": -2.0})
-    high = [hand_made_candidates((1.0, 2.0), start_logits=none, end_logits=none)]
-    assert merge_answers(examples, windows, high) == ({"q": ""}, {"q": 1.0})
-
-
-def test_spans_of_no_characters_are_no_answers() -> None:
-    examples, windows = hand_made()
-    offsets = windows.context_offsets.copy()
-    offsets[4] = offsets[4, 0]  # "old", the best span, is now zero characters wide
-    hollow = Windows(**{**windows.columns(), "context_offsets": offsets})
-    answers = merge_answers(examples, hollow, [hand_made_candidates((0.0, 0.0))])
-    assert answers == ({"q": "river bank"}, {"q": -2.0})
-
-
-def test_n_best_list() -> None:
-    examples, windows = hand_made()
-    best = n_best_list(examples, windows, [hand_made_candidates((9.0, 2.5))], 2)["q"]
-    assert [(b["text"], b["start"], b["end"], b["score"]) for b in best] == [
-        ("old", 15, 18, 3.0),
-        ("", 0, 0, 2.5),
-    ]
-    weights = np.exp([3.0, 2.5])
-    assert [b["probability"] for b in best] == pytest.approx(weights / weights.sum(), rel=1e-6)
-    one = n_best_list(examples, windows, [hand_made_candidates((9.0, 2.5))], 1)["q"]
-    assert [b["text"] for b in one] == ["old", ""]
+    answers = merge_answers(examples, windows, whole, threshold)
+    assert merge_answers(examples, windows, parts, threshold) == answers
+    n_best = n_best_list(examples, windows, parts, k)
+    assert n_best == n_best_list(examples, windows, whole, k)
+    for id_, (spans, null) in plain_pools(examples, windows, logits, k, longest).items():
+        score, text = spans[0] if spans else (0.0, "empty")  # the reference's placeholder
+        assert answers.null_odds[id_] == pytest.approx(null - score, abs=1e-5)
+        assert answers.predictions[id_] == ("" if answers.null_odds[id_] > threshold else text)
+        better = [score for score, _ in spans[:k] if score >= null]
+        scores = [*better, null, *(score for score, _ in spans[len(better) :])]
+        found = np.array([entry["score"] for entry in n_best[id_]])
+        assert found == pytest.approx(scores[: max(k, len(better) + 1)])
+        assert n_best[id_][len(better)]["text"] == ""
+        shares = [entry["probability"] for entry in n_best[id_]]
+        assert shares == pytest.approx(np.exp(found) / np.exp(found).sum(), rel=1e-5)
+    assert list(answers.predictions) == list(n_best) == [e.id for e in examples]
 
 
 def test_no_windows_at_all() -> None:
     windows = build_windows([], TOKENIZERS["bert"])
     assert len(windows) == 0 and windows.lengths.shape == (0,)
-    row = windows.pack(np.array([], np.int64))
+    row = tensors(windows.pack(np.array([], np.int64)))
     assert row["cu_seqlens"].tolist() == [0] and row["input_ids"].shape == (0,)
-    found = best_spans(torch.zeros(0), torch.zeros(0), tensors(row), 20, 30)
-    assert found.starts.shape == (0, 20)
+    found = best_spans(torch.zeros(0), torch.zeros(0), row, 20, 30)
     assert merge_answers([], windows, [found]) == ({}, {})
     assert n_best_list([], windows, []) == {}
 
@@ -134,19 +81,53 @@ def test_golden_predictions(shared: Any, dev: Any) -> None:
     as those of any token outside the context do. So each window is given as 384 tokens here."""
     examples, windows = dev
     golden = json.loads((shared / "golden" / "predictions_dev.json").read_text())
-    rng, shape = np.random.default_rng(golden["seed"]), golden["shape"]
-    start = rng.standard_normal(shape, dtype=np.float32) * np.float32(golden["scale"])
-    end = rng.standard_normal(shape, dtype=np.float32) * np.float32(golden["scale"])
-    assert hashlib.sha256(start.tobytes()).hexdigest() == golden["start_sha256"]
-    assert hashlib.sha256(end.tobytes()).hexdigest() == golden["end_sha256"]
-    candidates = []
+    rng, shape, candidates = np.random.default_rng(golden["seed"]), golden["shape"], []
+    sides = [rng.standard_normal(shape, np.float32) * np.float32(golden["scale"]) for _ in "se"]
+    sums = [hashlib.sha256(side.tobytes()).hexdigest() for side in sides]
+    assert sums == [golden["start_sha256"], golden["end_sha256"]]
     for chosen in np.array_split(np.random.default_rng(0).permutation(len(windows)), 7):
         row = tensors(windows.pack(chosen))
         row["cu_seqlens"] = torch.arange(len(chosen) + 1) * shape[1]
-        logits = (torch.from_numpy(side[chosen]).view(-1) for side in (start, end))
+        logits = (torch.from_numpy(side[chosen]).view(-1) for side in sides)
         k, longest = golden["n_best_size"], golden["max_answer_length"]
         candidates.append(best_spans(*logits, row, k, longest))
     threshold = golden["null_score_diff_threshold"]
     answers = merge_answers(examples, windows, candidates, threshold)
     assert answers.predictions == golden["predictions"]
     assert answers.null_odds == golden["null_odds"]
+
+
+@given(decoding_cases())
+@max_examples(100)
+def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
+    (_, windows), logits, k, longest = case
+    found = decode(windows, logits, range(len(windows)), k, longest)
+    row = windows.pack(np.arange(len(windows)))
+    assert found.starts.shape == found.scores.shape == (len(windows), k)
+    assert found.scores.dtype == found.null_scores.dtype == np.float32
+    assert found.starts.dtype == found.ends.dtype == np.int32 and found.windows.dtype == np.int64
+    for w, (start, end) in enumerate(logits):
+        spans = plain_n_best(start, end, row["context_start"][w], row["context_end"][w], k, longest)
+        real = int(np.isfinite(found.scores[w]).sum())
+        pairs = list(zip(found.starts[w].tolist(), found.ends[w].tolist(), strict=True))
+        assert pairs[:real] == spans
+        assert found.scores[w, :real].tolist() == [start[i] + end[j] for i, j in spans]
+        assert np.isneginf(found.scores[w, real:]).all()
+        assert found.null_scores[w] == start[0] + end[0]
+
+
+def test_half_precision_logits_are_added_in_fp32() -> None:
+    examples = [Example("q", "t", " ".join(WORDS), "x", ())]
+    row = tensors(build_windows(examples, TOKENIZERS["bert"], 64, 4).pack(np.arange(1)))
+    start, end = torch.randn(2, len(row["input_ids"]), generator=torch.Generator().manual_seed(0))
+    start, end = start.bfloat16(), 100 * end.bfloat16()
+    half, whole = (
+        best_spans(*sides, row, 5, 30) for sides in ((start, end), (start.float(), end.float()))
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(half, whole, strict=True))
+    assert half.null_scores[0] == start[0].float() + end[0].float()
+
+
+def test_the_example_of_the_face() -> None:
+    assert all(hasattr(squad_utils, name) for name in squad_utils.__all__)
+    assert doctest.testmod(squad_utils) == (0, 11)

@@ -1,9 +1,9 @@
-"""Reading questions: shapes, faults, the hub layout, the official files' download."""
+"""Reading questions: shapes, faults, the hub layout, official files; the generated world."""
 
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.squad import sources
+from detalbert.squad.relations import WORDS
 from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.world import generate
 from tests.fakes.http import AnswerServer
+from tests.fakes.questions import as_rows, world_questions
 
-CONTEXT = "Anna lives in Bern."
 ANSWER = {"text": "Bern", "answer_start": 14}
 QUESTIONS = [
     {"id": "a", "question": "Where is Anna?", "answers": [ANSWER], "is_impossible": False},
     {"id": "b", "question": "Who is 40?", "answers": [], "is_impossible": True},
 ]
-PARAGRAPHS = [{"context": CONTEXT, "qas": QUESTIONS}]
+PARAGRAPHS = [{"context": "Anna lives in Bern.", "qas": QUESTIONS}]
 DOCUMENT = {"version": "v2.0", "data": [{"title": "Towns", "paragraphs": PARAGRAPHS}]}
 
 
@@ -54,111 +56,124 @@ FAULTS = {
     "no answer": lambda p: p["qas"][0].update(answers=[]),
     "no text": lambda p: p["qas"][0].update(question=" "),
     "not a question": lambda p: p["qas"].__setitem__(0, "Where?"),
+    "empty context": lambda p: (p.update(context=" \n"), p["qas"].pop()),
 }
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> None:
     document = copy.deepcopy(DOCUMENT)
-    FAULTS[kind](document["data"][0]["paragraphs"][0])
+    (paragraph,) = document["data"][0]["paragraphs"]
+    fine = {**copy.deepcopy(paragraph), "qas": [{**QUESTIONS[0], "id": "c"}]}
+    FAULTS[kind](paragraph)
+    document["data"][0]["paragraphs"].append(fine)
     name = write(tmp_path / "faulty.json", document)
     with pytest.raises(UserError, match="faulty.json: .*data.skip_invalid") as error:
         read(name, tmp_path)
     assert "\n" not in str(error.value)
-    if kind not in ("no id", "not a question"):
-        assert "question a" in str(error.value)
+    assert ("question a" in str(error.value)) == (kind not in ("no id", "not a question"))
     examples, faults = read(name, tmp_path, skip_invalid=True)
-    assert len(examples) == 1 and faults == {kind: 1}
+    assert examples[-1].id == "c" and faults == {kind: 1}
 
 
-def test_an_empty_context_faults_each_of_its_questions(tmp_path: Path) -> None:
-    document = copy.deepcopy(DOCUMENT)
-    document["data"][0]["paragraphs"][0]["context"] = " \n"
-    document["data"].append(copy.deepcopy(DOCUMENT["data"][0]))
-    document["data"][1]["paragraphs"][0]["qas"][0]["id"] = "c"
-    name = write(tmp_path / "empty.json", document)
-    with pytest.raises(UserError, match="empty.json: question a: its context is empty"):
-        read(name, tmp_path)
-    assert read(name, tmp_path, skip_invalid=True)[1] == {"empty context": 2}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "not SQuAD JSON .line 1"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b"[1]", "no list 'data'"),
-        (b'{"data": {}}', "no list 'data'"),
-        (b'{"data": [{"title": "x"}]}', "article 0 has no list 'paragraphs'"),
-        (b'{"data": [{"paragraphs": [7]}]}', "article 0 has no list 'qas'"),
-        (b'{"data": []}', "no usable question"),
-    ],
-)
-def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=message) as error:
-        read(str(path), tmp_path, skip_invalid=True)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_without_questions(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere.json: no such file; set data.train"):
         open_source("nowhere.json", "train", tmp_path)
     with pytest.raises(UserError, match="data.train: 'no_such_set' is no file"):
         open_source("no_such_set", "train", tmp_path)
+    with pytest.raises(UserError, match="empty.json: no usable question"):
+        read(write(tmp_path / "empty.json", {"data": []}), tmp_path, skip_invalid=True)
 
 
 def test_a_datasets_folder_gives_the_same_examples(tmp_path: Path) -> None:
     """`load_dataset` reads a folder as it reads a hub name."""
     examples, _ = read(write(tmp_path / "a.json", DOCUMENT), tmp_path)
-    rows = []
-    for example in examples:
-        texts, starts = zip(*example.answers, strict=True) if example.answers else ((), ())
-        rows.append({**example._asdict(), "answers": {"text": texts, "answer_start": starts}})
     folder = tmp_path / "squad_like"
     folder.mkdir()
-    datasets.Dataset.from_list(rows).to_parquet(folder / "train.parquet")
+    datasets.Dataset.from_list(as_rows(examples)).to_parquet(folder / "train.parquet")
     assert read(str(folder), tmp_path)[0] == examples
 
 
-def test_the_generated_world_is_read_like_a_file(tmp_path: Path) -> None:
-    source = open_source("generated", "validation", tmp_path)
-    examples, faults = read_examples(source)
-    assert faults == {} and {bool(example.answers) for example in examples} == {True, False}
-    assert source.fingerprint != open_source("generated", "train", tmp_path).fingerprint
-
-
-@pytest.fixture
-def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytearray]:
-    """A server on loopback in the official site's place; yields the bytes it serves."""
-    body = bytearray(json.dumps(DOCUMENT).encode())
+def test_an_official_file_is_downloaded_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """From a server on loopback in the official site's place; a wrong one is not kept."""
+    body = json.dumps(DOCUMENT).encode()
+    served = {"/dev-v2.0.json": body}
     digest = hashlib.sha256(body).hexdigest()
     monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
     monkeypatch.chdir(tmp_path)
-    with AnswerServer(lambda r: (200 if r.path == "/dev-v2.0.json" else 404, bytes(body))) as site:
+
+    def files(cache: Path) -> list[str]:
+        return [path.name for path in cache.iterdir() if path.suffix != ".lock"]
+
+    cache, other = tmp_path / "new" / "cache", tmp_path / "other"
+    with AnswerServer(lambda r: (200 if r.path in served else 404, served.get(r.path))) as site:
         monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
-        yield body
+        first = open_source("dev-v2.0.json", "validation", cache)
+        served["/dev-v2.0.json"] = b"x" * len(body)
+        again = open_source("dev-v2.0.json", "validation", cache)
+        assert first == again and len(read_examples(first)[0]) == 2
+        with pytest.raises(UserError, match="SHA-256 is not the official one"):
+            open_source("dev-v2.0.json", "validation", other)
+        with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
+            open_source("train-v2.0.json", "train", other)
+    assert (files(cache), files(other)) == (["dev-v2.0.json"], [])
 
 
-def test_an_official_file_is_downloaded_once(official: bytearray, tmp_path: Path) -> None:
-    cache = tmp_path / "new" / "cache"
-    first = open_source("dev-v2.0.json", "validation", cache)
-    official[:] = b"gone"
-    again = open_source("dev-v2.0.json", "validation", cache)
-    assert first == again and len(read_examples(first)[0]) == 2
-    assert files(cache) == ["dev-v2.0.json"]
+SPLITS = {
+    "train": "26a3caaae489164c765a82d0bb241de1c8405bd33464399919050f42f9946512",
+    "validation": "7a7a19a8af513f516a36f9e27a07a0bea924e587faa392a5a011f9874faa1e36",
+}
 
 
-def test_a_wrong_download_leaves_nothing(official: bytearray, tmp_path: Path) -> None:
-    official[:] = b"x" * len(official)
-    cache = tmp_path / "cache"
-    with pytest.raises(UserError, match="SHA-256 is not the official one"):
-        open_source("dev-v2.0.json", "validation", cache)
-    with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
-        open_source("train-v2.0.json", "train", cache)
-    assert files(cache) == []
+@cache
+def asked(split: str) -> list[tuple[str, dict]]:
+    return list(world_questions(split))
 
 
-def files(cache: Path) -> list[str]:
-    return [path.name for path in cache.iterdir() if path.suffix != ".lock"]
+def answers(qa: dict) -> list[dict]:
+    return qa["answers"] + qa.get("plausible_answers", [])
+
+
+def names(split: str) -> set[str]:
+    """Every capitalised word of answers and questions that is not an English word."""
+    texts = []
+    for _, qa in world_questions(split, paragraphs=200):
+        texts += [answer["text"] for answer in answers(qa)]
+        texts.append(qa["question"].partition(" ")[2].replace("?", ""))
+    english = {word for words in WORDS.values() for word in words}
+    words = {word for text in texts for word in text.split() if word[0].isupper()}
+    return {word for word in words if word.lower() not in english}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_bytes_never_change_and_the_seed_matters(split: str) -> None:
+    """Published numbers and cached windows belong to these bytes."""
+    assert hashlib.sha256(json.dumps(generate(split)).encode()).hexdigest() == SPLITS[split]
+    first, again, other = (json.dumps(generate(split, seed=n, paragraphs=20)) for n in (3, 3, 4))
+    assert first == again != other
+    with pytest.raises(ValueError, match="split must be one of"):
+        generate("test")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_its_shape_and_that_every_answer_stands_at_its_offset(split: str) -> None:
+    world, questions = generate(split, paragraphs=50), [qa for _, qa in asked(split)]
+    assert world["version"] == "v2.0"
+    assert len({article["title"] for article in world["data"]}) == len(world["data"]) == 5
+    assert len({qa["id"] for qa in questions}) == len(questions)
+    for qa in questions:
+        assert qa["is_impossible"] == (not qa["answers"]) == ("plausible_answers" in qa)
+    found = [(context, answer) for context, qa in asked(split) for answer in answers(qa)]
+    for context, answer in found:
+        assert context[answer["answer_start"] :].startswith(answer["text"])
+    assert len(found) >= 600
+    assert 0.28 < sum(qa["is_impossible"] for qa in questions) / len(questions) < 0.45
+    assert (max(len(qa["answers"]) for qa in questions) == 1) == (split == "train")
+
+
+def test_the_splits_share_no_name_and_no_paragraph() -> None:
+    train, validation = names("train"), names("validation")
+    assert len(validation) > 500 and not train & validation
+    train, validation = ({context for context, _ in asked(split)} for split in SPLITS)
+    assert not train & validation
+    assert len({open_source("generated", split, Path()).fingerprint for split in SPLITS}) == 2
