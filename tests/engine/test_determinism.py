@@ -1,17 +1,21 @@
 """Kernels that add up in one order; the first call of the CPU's vector math is a small one."""
 
-import json
 import os
 import subprocess
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch._inductor.config
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import predict
 from detalbert.engine.determinism import choose_exact_kernels
-from tests.conftest import ROOT, LocalRun, Script
+from tests.conftest import ROOT, SOAK, LocalRun, Script, settings
+from tests.fakes.runs import run
 
 # Forked processes, four at a time: each warms its threads up, then calls the same square root
 # twice; prints how many got two different results.
@@ -19,13 +23,11 @@ RACE = """
 import os, sys, torch
 from detalbert.engine.determinism import choose_exact_kernels
 
-FORKS, WARM = int(sys.argv[1]), sys.argv[2] == "warm"
 SIZES = (128_000, 4_096, 16_384, 6_144)
 
 def differs():
     torch.set_num_threads(2)
-    if WARM:
-        choose_exact_kernels()
+    choose_exact_kernels()
     draw = torch.Generator().manual_seed(1)
     tensors = [torch.rand(n, generator=draw) for n in SIZES]
     torch.ones(64, 64) @ torch.ones(64, 64)
@@ -34,7 +36,7 @@ def differs():
     return not all(map(torch.equal, first, second))
 
 different = 0
-for start in range(0, FORKS, 4):
+for _ in range(int(sys.argv[1])):
     children = []
     for _ in range(4):
         child = os.fork()
@@ -49,66 +51,42 @@ print(different)
 """
 
 
-def test_the_first_vector_math_is_no_race(real_python: str) -> None:
+def test_the_first_vector_math_is_no_race(script: Script) -> None:
     """Without the call 3 to 11 of 600 differed on an Intel Xeon, none on an AMD EPYC."""
-    command = [real_python, "-c", RACE, "200", "warm"]
+    command = [*script(RACE), str(20 * SOAK)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 0
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
-# Runs a module's main, and prints the first call of MKL's vector math: its name, its numbers.
-WATCH = """
-import importlib, json, sys
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+class VectorMath(TorchDispatchMode):
+    """Notes what this thread calls of MKL's vector math: name, numbers."""
 
-VECTOR_MATH = set(
-    "acos asin atan cos erf erfc erfinv exp expm1 log log10 log1p log2 sin sqrt rsqrt tan tanh "
-    "_foreach_sqrt _foreach_exp _foreach_log".split()
-)
+    NAMES = "acos asin atan cos erf erfc erfinv exp expm1 log log10 log1p log2 sin sqrt rsqrt tan"
+    NAMES = {*NAMES.split(), "tanh", "_foreach_sqrt", "_foreach_exp", "_foreach_log"}
 
-class Watch(TorchDispatchMode):
-    seen = []
-    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
-        name = call.overloadpacket.__name__.removesuffix("_")
-        if name in VECTOR_MATH or name + "_" in VECTOR_MATH:
-            tensors = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
-            self.seen.append((name, max(x.numel() for x in tensors)))
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (name := call.overloadpacket.__name__.removesuffix("_")) in self.NAMES:
+            sizes = [x.numel() for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.seen.append((name, max(sizes)))
         return call(*args, **(kwargs or {}))
 
-module = importlib.import_module(sys.argv.pop(1))
-with Watch():
-    module.main()
-print(json.dumps(Watch.seen))
-"""
 
-
-def vector_math(command: list[str], module: str, *arguments: object) -> list[tuple[str, int]]:
-    """What the main thread of a program calls: name, numbers."""
-    command = [*command, module, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_training_begins_with_a_small_one(
-    tiny_config: Path, tmp_path: Path, script: Script
+def test_training_and_prediction_begin_with_a_small_one(
+    tiny_config: Path, tmp_path: Path, local_run: LocalRun
 ) -> None:
-    arguments = ["--config", tiny_config, "--output-dir", tmp_path / "out"]
-    (first, numbers), *rest = vector_math(script(WATCH), "train", *arguments)
-    assert first == "sqrt" and numbers <= 64
-    assert rest  # the program itself calls it, too
-
-
-def test_prediction_begins_with_a_small_one(local_run: LocalRun, script: Script) -> None:
-    """It computes in another thread, later."""
+    with VectorMath() as training:
+        assert run(tiny_config, tmp_path, *settings(max_steps=1, optimizer="adamw")) == 0
     question = ["--question", "Who?", "--context", "Ann is here."]
-    (first, numbers), *_ = vector_math(
-        script(WATCH), "predict", "--model", local_run.path, *question
-    )
-    assert first == "sqrt" and numbers <= 64
+    with VectorMath() as prediction:  # it computes in another thread, later
+        assert predict.main(["--model", str(local_run.path), *question]) == 0
+    for calls in (training, prediction):
+        name, numbers = calls.seen[0]
+        assert name == "sqrt" and numbers <= 64
+    assert training.seen[1:]  # the program itself calls it, too
 
 
 @pytest.mark.parametrize(("gpu", "version"), [(True, "2.13.0+cu130"), (True, "2.9.1"), (False, "")])

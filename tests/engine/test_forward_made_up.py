@@ -12,37 +12,28 @@ from tests.fakes.encoders import make_model, make_row
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("tokens", "longest", "bounds", "positions"),
-    [
-        (10, 4, [0, 4, 8, 10], [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]),
-        (8, 4, [0, 4, 8], [0, 1, 2, 3, 0, 1, 2, 3]),
-        (3, 4, [0, 3], [0, 1, 2]),
-    ],
-)
-def test_a_made_up_row_is_full_windows_and_a_rest(
-    tokens: int, longest: int, bounds: list[int], positions: list[int]
-) -> None:
-    row = made_up_row(tokens, longest, CPU)
+@pytest.mark.parametrize("tokens, bounds", [(10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])])
+def test_a_made_up_row_is_full_windows_and_a_rest(tokens: int, bounds: list[int]) -> None:
+    row = made_up_row(tokens, 4, CPU)
     assert row["cu_seqlens"].tolist() == bounds and row["cu_seqlens"].dtype is torch.int32
-    assert row["position_ids"].tolist() == positions
-    assert row["max_length"] == min(longest, tokens)
+    assert row["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1][:tokens]
+    assert row["max_length"] == min(4, tokens)
     assert row["windows"].tolist() == list(range(len(bounds) - 1))
     for name in ("input_ids", "token_type_ids"):
         assert row[name].tolist() == [0] * tokens and row[name].dtype is torch.int64
 
 
-def test_a_padded_row_ends_in_zeros() -> None:
-    row = make_row([5, 2])
-    padded = pad_row(row, 4)
+def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
+    row = make_row([9, 17, 4])
+    padded = pad_row(row, 64)
     for name in ("input_ids", "token_type_ids", "position_ids"):
-        assert padded[name].tolist() == [*row[name].tolist(), 0]
-    assert padded["cu_seqlens"].tolist() == [0, 5, 7, 8] and padded["max_length"] == 5
-    assert padded["cu_seqlens"].dtype is torch.int32 and len(row["input_ids"]) == 7
-    start, end = Forward(make_model(), "fp32", CPU)(row)
+        assert padded[name].tolist() == [*row[name].tolist(), *[0] * 34]
+    assert padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64] and padded["max_length"] == 34
+    assert padded["cu_seqlens"].dtype is torch.int32 and len(row["input_ids"]) == 30
+    assert pad_row(row, 10) is row and pad_row(row, 4)["max_length"] == 17
     run = Forward(make_model(), "fp32", CPU)
-    run.multiple = 4
-    assert [len(logits) for logits in run(row)] == [7, 7] == [len(start), len(end)]
+    plain, run.multiple = run(row), 64
+    torch.testing.assert_close(torch.stack(run(row)), torch.stack(plain), rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture
@@ -70,37 +61,30 @@ def test_layers_are_compiled_from_volta_on(
     assert run.required == bool(asked)
 
 
-class Recorded:
-    """A Forward whose runs are written down: (what, in training, with gradients)."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ran: list[Any] = []
-        monkeypatch.setattr(Forward, "refresh", lambda _: self.ran.append("refresh"))
-        monkeypatch.setattr(Forward, "backward_of_nothing", self.note("backward"))
-        monkeypatch.setattr(Forward, "__call__", self.note("forward"))
-
-    def note(self, what: str) -> Any:
-        def noted(run: Forward, row: Any) -> None:
-            lengths = row["cu_seqlens"].diff().tolist()
-            self.ran.append((what, run.model.training, torch.is_grad_enabled(), lengths))
-
-        return noted
-
-
 @pytest.mark.parametrize("mode", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
     training: bool, mode: bool, compiled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = Recorded(monkeypatch)
+    ran: list[Any] = []  # (what, in training, with gradients, lengths)
+
+    def note(what: str) -> Any:
+        def noted(run: Forward, row: Any) -> None:
+            lengths = row["cu_seqlens"].diff().tolist()
+            ran.append((what, run.model.training, torch.is_grad_enabled(), lengths))
+
+        return noted
+
+    monkeypatch.setattr(Forward, "refresh", lambda _: ran.append("refresh"))
+    monkeypatch.setattr(Forward, "backward_of_nothing", note("backward"))
+    monkeypatch.setattr(Forward, "__call__", note("forward"))
     run = Forward(make_model().train(mode), "fp32", CPU, compiled=True)
     run.compile_layers(10, 4, *([] if training else [False]))
     backward = [("backward", True, True, [4, 4, 2])] * training
-    assert recorded.ran == ["refresh", *backward, ("forward", False, False, [4, 4, 2])]
+    assert ran == ["refresh", *backward, ("forward", False, False, [4, 4, 2])]
     assert run.model.training == mode and run.layers
-    plain = Forward(make_model(), "fp32", CPU)
-    plain.compile_layers(10, 4)
-    assert recorded.ran[-1] == ("forward", False, False, [4, 4, 2])  # nothing more ran
+    Forward(make_model(), "fp32", CPU).compile_layers(10, 4)
+    assert ran[-1] == ("forward", False, False, [4, 4, 2])  # nothing more ran
 
 
 @pytest.mark.parametrize("message", ["first\nsecond\nthird", ""])
@@ -130,15 +114,14 @@ def test_a_backward_of_nothing_leaves_zeros() -> None:
 
 
 def test_half_precision_is_for_the_forward_alone() -> None:
-    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        seen = []
+    seen: list[Any] = []
 
-        def read(model: nn.Module, row: Any, tokens: int, seen: list = seen) -> tuple:
-            seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), tokens))
-            return (torch.zeros(tokens),)
+    def read(model: nn.Module, row: Any, tokens: int) -> tuple:
+        half = torch.is_autocast_enabled("cpu")
+        seen.append((half and torch.get_autocast_dtype("cpu"), tokens))
+        return (torch.zeros(tokens),)
 
+    for precision in ("fp32", "bf16"):
         run = Forward(make_model(), precision, CPU, read=read)
         assert len(run(make_row([3, 4]))) == 1 and not torch.is_autocast_enabled("cpu")
-        ((enabled, found, tokens),) = seen
-        assert enabled == (precision == "bf16") and tokens == 7
-        assert found is dtype or not enabled
+    assert seen == [(False, 7), (torch.bfloat16, 7)]

@@ -1,5 +1,6 @@
 """The step: what the optimizer sees of a batch, what is told, and what the parts are given."""
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,12 +79,10 @@ def test_slots_average_once_before_the_clipping(tiny_config: Path) -> None:
 
 def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
     with trial_of(tiny_config, precision="bf16") as trial:
-        (validation,) = list(trial.build_validation_data_loader())[:1]
+        validation = next(iter(trial.build_validation_data_loader()))
         trial.answers.reset()
-        runs = (
-            lambda: trial.train_batch(first_batch(trial), 0, 0),
-            lambda: trial.evaluate_batch(validation, 0),
-        )
+        train = functools.partial(trial.train_batch, first_batch(trial), 0, 0)
+        runs = train, functools.partial(trial.evaluate_batch, validation, 0)
         for run in runs:
             linear = trial.forward.linears[0]
             with torch.no_grad():
@@ -172,8 +171,10 @@ def test_a_profile_ends_with_the_run_at_the_latest(
         trial.rank = 1
         monkeypatch.undo()
         assert trial._prepare_profile().steps == 0
-    with pytest.raises(UserError, match="10 steps after 3 of warm-up are more than the run's 12"):
-        trial_of(tiny_config, profile_steps=10).__enter__()
+    wrong = {10: "10 steps after 3 of warm-up are more than the run's 12", -1: "must be at least 0"}
+    for steps, said in wrong.items():
+        with pytest.raises(UserError, match=said):
+            trial_of(tiny_config, profile_steps=steps).__enter__()
 
 
 def test_frozen_parameters_stay_out_of_the_buffer(
