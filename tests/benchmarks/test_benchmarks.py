@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import lm, predict, render, serve, step
 from benchmarks.__main__ import main
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Script
 
 FACTS = {"stage", "versions", "device", "clocks", "commit", "load", "time", "identical", "ratio"}
 
@@ -20,29 +20,30 @@ def forks(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr(sys, "executable", python)
 
 
-def result_of(stage: str, file: Path, capsys: Any, *words: str) -> dict[str, Any]:
-    """What a stage writes, after it was put into a page."""
-    assert main([stage, *words, "--json", str(file)]) == 0, capsys.readouterr().err
-    result = json.loads(file.read_text())
-    assert result.keys() >= FACTS and result["identical"]
-    assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
-    page = file.parent.parent / "page.md"
-    page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(render, "RESULTS", file.parent)
+@pytest.fixture
+def result_of(tiny: tuple[str, ...], tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any:
+    """`result_of(stage, *words)`: what a stage writes, after it was put into a page."""
+
+    def result(stage: str, *words: str) -> dict[str, Any]:
+        file, page = tmp_path / "results" / f"{stage}.json", tmp_path / "page.md"
+        assert main([stage, *tiny, *words, "--json", str(file)]) == 0, capsys.readouterr().err
+        found = json.loads(file.read_text())
+        assert found.keys() >= FACTS and found["identical"]
+        assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
+        page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
+        monkeypatch.setattr(render, "RESULTS", file.parent)
         assert main(["render", "--readme", str(page)]) == 0
-    first, *table, last = page.read_text().splitlines()
-    assert (first, last) == ("before", "after") and "old" not in table and len(table) == 5
-    assert table[3].startswith(f"| {stage}")
+        first, *table, last = page.read_text().splitlines()
+        assert (first, last) == ("before", "after") and "old" not in table and len(table) == 5
+        assert table[3].startswith(f"| {stage}")
+        return found
+
     return result
 
 
 @pytest.mark.parametrize("workload", ["finetuning", "pretraining", "lm"])
-def test_a_step_of_each_workload(
-    workload: str, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
-) -> None:
-    file = tmp_path / "results" / "step.json"
-    result = result_of("step", file, capsys, *tiny, "--workload", workload)
+def test_a_step_of_each_workload(workload: str, result_of: Any) -> None:
+    result = result_of("step", "--workload", workload)
     for side in ("ours", "peer"):
         found = result["results"][side]
         rate = found["tokens_per_second" if workload == "lm" else "windows_per_second"]
@@ -51,38 +52,31 @@ def test_a_step_of_each_workload(
     assert result["settings"]["workload"] == workload
 
 
-def test_two_processes(tiny: tuple[str, ...], tmp_path: Path, capsys: Any) -> None:
-    result = result_of("lm", tmp_path / "results" / "lm.json", capsys, *tiny)
-    losses = result["losses"]
+def test_two_processes(result_of: Any) -> None:
+    losses = result_of("lm")["losses"]
     assert len(losses["ours"]) == 8 and losses["ours"] == pytest.approx(losses["peer"], abs=1e-4)
 
 
-def test_fine_tuning_from_files_to_scores(
-    tiny: tuple[str, ...], tmp_path: Path, capsys: Any
-) -> None:
-    file = tmp_path / "results" / "finetune.json"
-    result = result_of("finetune", file, capsys, *tiny, "--examples", "12")
+def test_fine_tuning_from_files_to_scores(result_of: Any) -> None:
+    result = result_of("finetune", "--examples", "12")
     assert result["settings"]["train"] == 12 and result["settings"]["dev"] == 6
     assert all({"exact", "f1"} <= found.keys() for found in result["results"].values())
 
 
-def test_prediction_beside_its_model(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
-) -> None:
+def test_prediction_beside_its_model(result_of: Any, script: Script, monkeypatch: Any) -> None:
     monkeypatch.setattr(predict, "SMALL", 6)
     monkeypatch.setattr(predict, "LARGE", 12)
-    result = result_of("predict", tmp_path / "results" / "predict.json", capsys, *tiny)
+    run = predict.run_python  # with `-c` it would be no fork
+    monkeypatch.setattr(predict, "run_python", lambda _, x, *words: run(script(x)[1], *words))
+    result = result_of("predict")
     assert result["windows"] >= 12 and set(result["peak_mib"]) == {"6", "12"}
     assert min(result["peak_mib"].values()) > 100 and result["ratio"] > 0
 
 
-def test_serving_beside_another_checkout(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[str, ...], tmp_path: Path, capsys: Any
-) -> None:
+def test_serving_beside_another_checkout(result_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUESTIONS", "CLIENTS", "ALONE"):
         monkeypatch.setattr(serve, name, 4)
-    file, before = tmp_path / "results" / "serve.json", ("--before", str(ROOT))
-    result = result_of("serve", file, capsys, *tiny, *before)
+    result = result_of("serve", "--before", str(ROOT))
     assert result["settings"]["questions"] == 4
     assert result["median_seconds_of_one_client"]["ours"]["median"] > 0
 

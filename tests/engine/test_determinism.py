@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import predict
 from detalbert.engine.determinism import choose_exact_kernels
-from tests.conftest import ROOT, SOAK, LocalRun, Script, settings
+from tests.conftest import ROOT, SOAK, Script, settings
 from tests.fakes.runs import run
 
 # Forked processes, four at a time: each warms its threads up, then calls the same square root
@@ -76,13 +76,13 @@ class VectorMath(TorchDispatchMode):
 
 
 def test_training_and_prediction_begin_with_a_small_one(
-    tiny_config: Path, tmp_path: Path, local_run: LocalRun
+    tiny_config: Path, tmp_path: Path, finished: Path
 ) -> None:
     with VectorMath() as training:
         assert run(tiny_config, tmp_path, *settings(max_steps=1, optimizer="adamw")) == 0
     question = ["--question", "Who?", "--context", "Ann is here."]
     with VectorMath() as prediction:  # it computes in another thread, later
-        assert predict.main(["--model", str(local_run.path), *question]) == 0
+        assert predict.main(["--model", str(finished / "out"), *question]) == 0
     for calls in (training, prediction):
         name, numbers = calls.seen[0]
         assert name == "sqrt" and numbers <= 64

@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import subprocess
-import time
 from itertools import islice
 from typing import Any
 
@@ -23,6 +22,7 @@ from detalbert.engine.order import TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
 from tests.conftest import ROOT, Script, max_examples
+from tests.engine.blocked import blocked
 from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
@@ -86,21 +86,6 @@ def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
             assert_same(found, wanted)
 
 
-class Blocked(Dataset):
-    """Its second batch does not come."""
-
-    def __getitem__(self, number: int) -> list[dict[str, Any]]:
-        while number == 1:
-            time.sleep(1)
-        return [{"input_ids": torch.ones(1)}]
-
-
-def blocked() -> Any:
-    batches = iter(RowLoader(Blocked(), range(2), num_workers=1))
-    next(batches)
-    return batches
-
-
 def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, fork: None) -> None:
     """torch sends SIGTERM, which a loader process does not hear, to what outlives a time-out."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
@@ -116,7 +101,7 @@ def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
-    program = script("from tests.engine.test_loaders import blocked; batches = blocked()")
+    program = script("from tests.engine.blocked import blocked; batches = blocked()")
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
 
