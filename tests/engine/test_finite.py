@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from detalbert.engine.finite import LIMIT, FiniteSteps
 from detalbert.errors import Diverged
 from detalbert.training.metrics import RunMetrics
-from tests.conftest import ROOT, TINY, TINY_LM, configured, launcher
-from tests.engine.trials import first_batch, trial_of
+from tests.conftest import ROOT, TINY, TINY_LM, launcher
+from tests.engine.trials import config_file, first_batch, trial_of
 from tests.fakes.runs import newest, run, steps_of
 from tests.same_bits import differences
 
@@ -53,11 +52,6 @@ def test_a_step_without_a_finite_gradient_changes_nothing(tiny_config: Path) -> 
             trial.check_weights(3)
 
 
-def config_of(config: dict[str, Any], cache_dir: Path, folder: Path, **hparams: Any) -> Path:
-    (folder / "config.yaml").write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
-    return folder / "config.yaml"
-
-
 RUNS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "fine-tuning": (TINY, 2, {}),
     "a language model": (TINY_LM, 4, {"layout": {"shard": 2, "tensor": 2}}),
@@ -70,7 +64,7 @@ def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
 ) -> None:
     """The last rank's seventh gradient is infinite; checkpoints are at steps 4 and 8."""
     values, processes, hparams = RUNS[name]
-    config = config_of(values, cache_dir, tmp_path, max_steps=8, **hparams)
+    config = config_file(tmp_path, values, cache_dir, max_steps=8, **hparams)
 
     def train(output: Path) -> str:
         command = [*launcher(processes, python), "-m", "tests.broken", "gradient"]
@@ -102,7 +96,7 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
 ) -> None:
     steps = {"max_steps": 40, "reporting_period": 40, "checkpoint_period": 2}
     high = {"base_learning_rate": 1e20, "validation_period": period, **steps}
-    assert run(config_of(config, cache_dir, tmp_path, **high), tmp_path / "out") == 1
+    assert run(config_file(tmp_path, config, cache_dir, **high), tmp_path / "out") == 1
     *others, line = capsys.readouterr().err.splitlines()
     assert line.startswith("ERROR: train.py: error: ") and said in line
     assert "hyperparameters.base_learning_rate" in line

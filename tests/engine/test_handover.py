@@ -2,42 +2,41 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from determined import core
 
 from detalbert.engine import handover, threads, token_budget
 from detalbert.engine.optim import lr_factor
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
-from tests.conftest import TINY, TINY_PRETRAINING, configured, settings
-from tests.engine.trials import one_step, trial_of
+from tests.conftest import TINY, TINY_PRETRAINING, settings
+from tests.engine.trials import config_file, one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
 from tests.same_bits import differences, of_value
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_again() -> Iterator[None]:
-    yield
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], None]]:
+    """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
+
+    def have(cores: int, idle: float) -> None:
+        for module in (threads, handover):
+            monkeypatch.setattr(module, "count_cores", lambda: cores)
+        monkeypatch.setattr(threads, "idle_cores", lambda: idle)
+
+    yield have
     torch.set_num_threads(1)
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, cores: int, idle: float) -> None:
-    """Have the machine be of so many cores, so many of them idle."""
-    for module in (threads, handover):
-        monkeypatch.setattr(module, "count_cores", lambda: cores)
-    monkeypatch.setattr(threads, "idle_cores", lambda: idle)
-
-
-def test_auto_counts_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_counts_idle_cores(machine: Any) -> None:
     for cores, idle, fresh, expected in (
         (2, 2.0, True, 2),
         (2, 1.9, True, 2),  # somebody's moment is no neighbour
@@ -46,7 +45,7 @@ def test_auto_counts_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, 0.1, False, 2),  # of a restart the checkpoint knows; else every core
         (64, 40.2, True, 40),
     ):
-        machine(monkeypatch, cores, idle)
+        machine(cores, idle)
         assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
         assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
 
@@ -62,8 +61,8 @@ class FourSlots(core.DummyDistributedContext):
         return [*self.others, stuff]
 
 
-def test_slots_share_their_machine_and_the_smallest_machine_counts(monkeypatch: Any) -> None:
-    machine(monkeypatch, cores=16, idle=12.0)
+def test_slots_share_their_machine_and_the_smallest_machine_counts(machine: Any) -> None:
+    machine(16, 12.0)
     assert set_threads("auto", FourSlots([8, 8, 8])) == 6
     assert set_threads("auto", FourSlots([4, 4, 8])) == 4
 
@@ -73,14 +72,14 @@ def said(name: str, shown: str) -> list[str]:
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, cache_dir: Path, machine: Any, monkeypatch: Any, capsys: Any
 ) -> None:
     more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=100"]
     more += ["--set", "data.max_validation_examples=9"]
     more += settings(max_steps=4, num_workers=0, reporting_period=2)
 
     def start(cores: int, name: str) -> list[str]:
-        machine(monkeypatch, cores, float(cores))
+        machine(cores, float(cores))
         assert run(Path("configs/local.yaml"), tmp_path / name, *more) == 0
         return said("threads", capsys.readouterr().err)
 
@@ -99,6 +98,7 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
 LAST = "the run goes on; its rounding may differ from an uncut one's"
 
 
+@pytest.mark.usefixtures("machine")
 def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -136,17 +136,13 @@ def test_what_auto_chose_is_set_again(
 ) -> None:
     """Before any row is packed, for training or for a validation."""
     values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(config, cache_dir, **values)))
-    for budget, stop, name in (
-        (256, 9, "few"),
-        (1024, 9, "many"),
-        (256, 3, "cut"),
-        (1024, 9, "cut"),
-    ):
+    path = config_file(tmp_path, config, cache_dir, **values)
+    begun = (256, 9, "few"), (1024, 9, "many"), (256, 3, "cut"), (1024, 9, "cut")
+    for budget, stop, name in begun:
         monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
         with monkeypatch.context() as patch:
             stop_after(patch, stop)
-            assert run(tmp_path / "config.yaml", tmp_path / name) == 0
+            assert run(path, tmp_path / name) == 0
     assert differences(tmp_path / "few", tmp_path / "many") != []
     assert differences(tmp_path / "few", tmp_path / "cut") == []
 
@@ -207,7 +203,7 @@ def test_of_another_trial_only_the_weights_are_taken(
         assert len(trial.optimizer.state) > 0  # it moves
 
 
-def test_a_gpu_keeps_this_machines_threads(tiny_config: Path) -> None:
+def test_a_gpu_keeps_this_machines_threads(tiny_config: Path, machine: Any) -> None:
     kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
     with trial_of(tiny_config) as trial:
         for trial.handover.cpu, threads in ((False, 1), (True, 2)):

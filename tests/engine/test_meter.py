@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from detalbert.engine import meter as meter_module
 from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
@@ -14,7 +13,8 @@ from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.trial import StepTrial
 from detalbert.training.metrics import RunMetrics
 from lm.trial import LmTrial
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured, settings
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, settings
+from tests.engine.trials import config_file
 from tests.fakes.runs import run
 
 
@@ -100,7 +100,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Of each report its own steps' FLOPs; a validation, which is in none, counts nothing."""
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(configured(config, cache_dir)))
+    path = config_file(tmp_path, config, cache_dir)
     counted: list[float] = []
     reports: list[tuple[dict[str, Any], float]] = []
 
@@ -122,7 +122,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     monkeypatch.setattr(StepTrial, "_prepare_utilization", prepare)
     monkeypatch.setattr(StepTrial, "_step", count)
     monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
-    assert run(tmp_path / "tiny.yaml", tmp_path / "out", *settings(max_steps=6)) == 0
+    assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0
     assert len(reports) == 2
     for metrics, flops in reports:
         assert metrics["mfu"] == pytest.approx(flops / 67e12, rel=1e-9) and flops > 1e6

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 
 from detalbert.engine.determinism import choose_exact_kernels
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured
-from tests.engine.trials import trial_of
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
+from tests.engine.trials import config_file, trial_of
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
 WARM_UP, STEPS = 2, 5  # the first steps compile, one for rows of any length
@@ -46,8 +45,7 @@ def no_waits() -> Iterator[None]:
 def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
     """Those of a model after STEPS steps, of which only the first WARM_UP may wait."""
     folder.mkdir(exist_ok=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(configured(WORKLOADS[workload], cache)))
-    with trial_of(folder / "config.yaml") as trial:
+    with trial_of(config_file(folder, WORKLOADS[workload], cache)) as trial:
         assert trial.context.device.type == "cuda"
         trial.model.train()
         for step, rows in enumerate(islice(trial.build_training_data_loader(), STEPS)):

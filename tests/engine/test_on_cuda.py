@@ -19,7 +19,6 @@ import pytest
 import torch
 import torch._dynamo  # before torch is patched: it looks at what it finds
 import torch.nn.functional as F
-import yaml
 from torch._subclasses import fake_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,8 +26,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
-from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING, configured
-from tests.engine.trials import trial_of
+from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING
+from tests.engine.trials import config_file, trial_of
+from tests.fakes.runs import change
 
 GPU = torch.device("cuda", 0)
 CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16}
@@ -171,14 +171,11 @@ WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
 def test_a_step_and_a_validation(
     workload: str, capability: Any, cache_dir: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    half, config = (
-        CAPABILITIES[capability],
-        configured(WORKLOADS[workload], cache_dir, compile=False),
-    )
-    config["hyperparameters"]["model_config"].update(NO_DROPOUT)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    half = CAPABILITIES[capability]
+    path = config_file(tmp_path, WORKLOADS[workload], cache_dir, compile=False)
+    change(path, model_config=NO_DROPOUT)
     with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(trial_of(tmp_path / "config.yaml"))
+        trial = stack.enter_context(trial_of(path))
         rows = next(iter(trial.build_training_data_loader()))
         held_out = next(iter(trial.build_validation_data_loader()))
         mode = stack.enter_context(gpu(capability, monkeypatch))

@@ -1,6 +1,5 @@
 """The step: what the optimizer sees of a batch, what is told, and what the parts are given."""
 
-import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,18 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AlbertConfig
 
 import model_def
 from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
 from detalbert.engine.flops import training_flops
 from detalbert.engine.forward import Forward
-from detalbert.engine.trial import ModelBesideCheckpoint, read_context
+from detalbert.engine.trial import read_context
 from detalbert.errors import UserError
-from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import parse_hparams
-from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import NO_DROPOUT
 from tests.engine.trials import first_batch, one_step, trial_of
 from tests.fakes.runs import change
@@ -79,17 +75,15 @@ def test_slots_average_once_before_the_clipping(tiny_config: Path) -> None:
 
 def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
     with trial_of(tiny_config, precision="bf16") as trial:
-        validation = next(iter(trial.build_validation_data_loader()))
+        rows, held_out = first_batch(trial), next(iter(trial.build_validation_data_loader()))
         trial.answers.reset()
-        train = functools.partial(trial.train_batch, first_batch(trial), 0, 0)
-        runs = train, functools.partial(trial.evaluate_batch, validation, 0)
-        for run in runs:
-            linear = trial.forward.linears[0]
+        (linear, *_) = trial.forward.linears
+        for training in (True, False):
             with torch.no_grad():
                 linear.weight.mul_(2)
             assert not torch.equal(linear.copy, linear.weight.bfloat16())
-            with torch.set_grad_enabled(run is runs[0]):
-                run()
+            with torch.set_grad_enabled(training):
+                trial.train_batch(rows, 0, 0) if training else trial.evaluate_batch(held_out, 0)
             assert torch.equal(linear.copy, linear.weight.bfloat16())
 
 
@@ -117,9 +111,8 @@ def test_a_gpus_use_is_measured_in_training_alone(tiny_config: Path, monkeypatch
         assert trial.utilization is None  # no GPU here
         wrapped: list[Any] = []
         gpu = SimpleNamespace(type="cuda")
-        trial.context = SimpleNamespace(
-            device=gpu, wrap_reducer=lambda made, **how: wrapped.append(how) or made
-        )
+        trial.context = SimpleNamespace(device=gpu)
+        trial.context.wrap_reducer = lambda made, **how: wrapped.append(how) or made
         for dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
             trial.dtype = dtype
             used = trial._prepare_utilization()
@@ -150,9 +143,7 @@ def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPat
         assert trial.workers() == 11
 
 
-def test_layers_are_compiled_for_the_longest_row(
-    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_are_compiled_for_the_longest_row(tiny_config: Path, monkeypatch: Any) -> None:
     asked = []
     monkeypatch.setattr(Forward, "compile_layers", lambda self, *sizes: asked.append(sizes))
     for budget in (512, "auto"):
@@ -161,9 +152,7 @@ def test_layers_are_compiled_for_the_longest_row(
     assert asked == [(512, 192), 512, (2 * 192, 192), 4096]
 
 
-def test_a_profile_ends_with_the_run_at_the_latest(
-    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_ends_with_the_run_at_the_latest(tiny_config: Path, monkeypatch: Any) -> None:
     with trial_of(tiny_config, profile_steps=9) as trial:
         assert trial.profile.steps == 9  # and 3 of warm-up: all 12
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 1)
@@ -177,9 +166,7 @@ def test_a_profile_ends_with_the_run_at_the_latest(
             trial_of(tiny_config, profile_steps=steps).__enter__()
 
 
-def test_frozen_parameters_stay_out_of_the_buffer(
-    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_parameters_stay_out_of_the_buffer(tiny_config: Path, monkeypatch: Any) -> None:
     build = model_def.build_model
 
     def freeze(*args: Any) -> nn.Module:
@@ -192,19 +179,6 @@ def test_frozen_parameters_stay_out_of_the_buffer(
         trained = [p for p in trial.model.parameters() if p.requires_grad]
         assert len(trial.gradients.parameters) == len(trained) > 2
         assert trial.model.qa_outputs.weight.grad is None
-
-
-def test_a_checkpoint_has_the_config_and_the_tokenizer(tmp_path: Path) -> None:
-    model = nn.Module()
-    model.config = AlbertConfig(hidden_size=48, num_attention_heads=2)
-    wrapper = nn.Module()
-    wrapper.module = model
-    for number, given in enumerate((model, wrapper)):
-        beside = ModelBesideCheckpoint(given, named_tokenizer("embedded/albert-tiny"))
-        beside.on_checkpoint_write_end(str(tmp_path / str(number)))
-        folder = tmp_path / str(number) / PRETRAINED
-        assert AlbertConfig.from_pretrained(folder).hidden_size == 48
-        assert (folder / "tokenizer.json").is_file()
 
 
 def test_a_trial_reads_its_config_from_determined() -> None:
