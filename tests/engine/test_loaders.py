@@ -1,5 +1,6 @@
 """Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -28,11 +29,11 @@ from tests.engine.rows import make_windows
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 
 
-@st.composite
-def tensors(draw: Any) -> torch.Tensor:
-    shape = draw(st.lists(st.integers(0, 5), max_size=3))
-    values = torch.tensor(draw(st.integers(0, 9))) + torch.arange(int(np.prod(shape)))
-    return values.to(draw(DTYPES)).reshape(shape)
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+TENSORS = st.builds(
+    lambda shape, dtype, first: (first + torch.arange(math.prod(shape))).to(dtype).reshape(shape),
+    *(SHAPES, DTYPES, st.integers(0, 9)),
+)
 
 
 def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
@@ -42,7 +43,7 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> No
             torch.testing.assert_close(one[name], value, rtol=0, atol=0)
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), tensors() | st.integers()), max_size=4))
+@given(st.lists(st.dictionaries(st.text(max_size=3), TENSORS | st.integers()), max_size=4))
 def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
     assert_same(Parcel(rows).rows(), rows)
     assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
@@ -50,8 +51,8 @@ def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
 
 def test_columns_of_unusual_layout() -> None:
     stride_of_0 = torch.from_numpy(np.zeros(0, np.int64))
-    for column in (torch.arange(12).reshape(3, 4).t(), stride_of_0, torch.tensor(7)):
-        assert_same(Parcel([{"x": column}]).rows(), [{"x": column}])
+    rows = [{"x": torch.arange(12).reshape(3, 4).t(), "y": stride_of_0, "z": torch.tensor(7)}]
+    assert_same(Parcel(rows).rows(), rows)
 
 
 def test_rows_share_one_buffer_and_may_be_written_to() -> None:
@@ -63,13 +64,8 @@ def test_rows_share_one_buffer_and_may_be_written_to() -> None:
 
 
 def test_pinning_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = []
-
-    def pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-        pinned.append(len(self))
-        return self.clone()
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(len(x)) or x.clone())
     rows = [{"a": torch.arange(3), "max_length": 3}, {"a": torch.arange(2)}]
     assert_same(pin_memory(Parcel(rows)).rows(), rows)
     assert len(pinned) == 1
@@ -159,15 +155,11 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
         assert len(validation_loader(windows, slots, slot, 80)) >= 1
 
 
-@pytest.mark.parametrize(
-    ("cores", "processes", "workers"),
-    [(1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4), (8, 8, 0), (16, 8, 1), (1, 2, 0)],
-)
-def test_loaders_leave_a_core_to_every_slot(
-    cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaders, "count_cores", lambda: cores)
-    assert loaders.default_workers(processes) == workers
+def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_slot = ((1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4))
+    for cores, processes, workers in (*one_slot, (8, 8, 0), (16, 8, 1), (1, 2, 0)):
+        monkeypatch.setattr(loaders, "count_cores", lambda cores=cores: cores)
+        assert loaders.default_workers(processes) == workers
 
 
 def test_the_buffer_is_aligned_and_the_pipes_up_to_half_a_mebibyte() -> None:
@@ -183,8 +175,8 @@ def test_the_buffer_is_aligned_and_the_pipes_up_to_half_a_mebibyte() -> None:
 
 def test_what_torchs_loader_is_given() -> None:
     alone, workers = RowLoader([], range(3)), RowLoader([], range(3), 2)
-    assert (alone.num_workers, alone.prefetch_factor, alone.collate_fn) == (0, None, list)
-    assert (workers.num_workers, workers.prefetch_factor, workers.collate_fn) == (2, 4, Parcel)
-    assert not alone.pin_memory and not workers.pin_memory
     pinned = RowLoader([], range(3), pin_memory=True)
-    assert pinned.pin_memory and pinned.collate_fn is Parcel and pinned.batch_size is None
+    assert [x.num_workers for x in (alone, workers, pinned)] == [0, 2, 0]
+    assert [x.prefetch_factor for x in (alone, workers, pinned)] == [None, 4, None]
+    assert [x.collate_fn for x in (alone, workers, pinned)] == [list, Parcel, Parcel]
+    assert [x.pin_memory for x in (alone, workers, pinned)] == [False, False, True]

@@ -88,9 +88,9 @@ def test_a_causal_layer_keeps_what_the_hooks_see(family: str, half: bool) -> Non
 
 
 def encoder(family: str, **keys: Any) -> PretrainedConfig:
-    shape = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 192}
-    if family == "distilbert":
-        shape = {"dim": 64, "n_heads": 4, "hidden_dim": 192}
+    names = "hidden_size", "num_attention_heads", "intermediate_size"
+    names = ("dim", "n_heads", "hidden_dim") if family == "distilbert" else names
+    shape = dict(zip(names, (64, 4, 192), strict=True))
     names = "attention_probs_dropout_prob", "attention_dropout", "qa_dropout"
     drops = dict.fromkeys((*names, "classifier_dropout_prob"), 0.0)
     shape |= {"vocab_size": 128, "max_position_embeddings": 300}
