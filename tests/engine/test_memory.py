@@ -20,7 +20,7 @@ from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from lm.packed import pack
 from lm.sizes import causal_sizes
-from tests.lm.ranks import CPU, VOCABULARY, rows_of, start, tiny, windows
+from tests.lm.ranks import CPU, rows_of, start, tiny, windows
 
 Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes
 
@@ -80,21 +80,19 @@ def test_a_causal_layer_keeps_what_the_hooks_see(family: str, half: bool) -> Non
     sizes = causal_sizes(tiny(family))
     whole, inputs = (slope(functools.partial(causal, family, half, x)) for x in (False, True))
     assert layer_bytes(sizes, half) == pytest.approx(whole, rel=0.01)
-    # with activation checkpointing
-    assert inputs == (2 if half else 4) * sizes.hidden
+    assert inputs == (2 if half else 4) * sizes.hidden  # with activation checkpointing
     ours = split(sizes, 1, 1, half, True, False).per_token
     more = split(sizes._replace(layers=3), 1, 1, half, True, False).per_token
     assert more - ours == inputs
 
 
-def encoder(family: str, **keys: Any) -> PretrainedConfig:
-    names = "hidden_size", "num_attention_heads", "intermediate_size"
-    names = ("dim", "n_heads", "hidden_dim") if family == "distilbert" else names
-    shape = dict(zip(names, (64, 4, 192), strict=True))
-    names = "attention_probs_dropout_prob", "attention_dropout", "qa_dropout"
-    drops = dict.fromkeys((*names, "classifier_dropout_prob"), 0.0)
-    shape |= {"vocab_size": 128, "max_position_embeddings": 300}
-    return AutoConfig.for_model(family, **shape, **drops, **keys)
+def encoder(family: str, dropout: float = 0.0, layers: int = 12) -> PretrainedConfig:
+    names = "num_hidden_layers hidden_size num_attention_heads intermediate_size"
+    names += " hidden_dropout_prob attention_probs_dropout_prob classifier_dropout_prob"
+    if family == "distilbert":
+        names = "n_layers dim n_heads hidden_dim dropout attention_dropout qa_dropout"
+    shape = dict(zip(names.split(), (layers, 64, 4, 192, dropout, 0.0, 0.0), strict=True))
+    return AutoConfig.for_model(family, vocab_size=128, max_position_embeddings=300, **shape)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -103,18 +101,15 @@ def encoder(family: str, **keys: Any) -> PretrainedConfig:
 def test_an_encoder_s_layer_keeps_what_the_hooks_see(
     family: str, precision: str, dropout: float
 ) -> None:
-    drop = {"dropout" if family == "distilbert" else "hidden_dropout_prob": dropout}
+    make = AutoModelForQuestionAnswering.from_config
 
     def kept(layers: int, tokens: int) -> int:
-        name = "n_layers" if family == "distilbert" else "num_hidden_layers"
-        model = AutoModelForQuestionAnswering.from_config(
-            encoder(family, **drop, **{name: layers}), attn_implementation=attention.PACKED
-        )
+        model = make(encoder(family, dropout, layers), attn_implementation=attention.PACKED)
         forward = Forward(model.train(), precision, CPU, compiled=False)
         forward.refresh()
         return kept_bytes(lambda: forward(made_up_row(tokens, tokens, CPU)))
 
-    sizes = Sizes.of(encoder(family, **drop), 0)
+    sizes = Sizes.of(encoder(family, dropout), 0)
     assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)
 
 
@@ -198,16 +193,12 @@ def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
 def test_measured_on_an_h100() -> None:
     """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
     layers compiled."""
-    sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
-    memory = replicated(sizes, 1, True, False)
-    allocated = memory.states + 4096 * memory.per_token
-    assert allocated == pytest.approx(12_378_132_992, rel=0.1)
+    memory = replicated(Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000), 1, True, False)
+    assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
 
 
 def test_it_is_a_line_in_the_tokens() -> None:
-    sizes = causal_sizes(tiny("llama"))
-    memory = split(sizes, 2, 1, True, False, False)
+    memory = split(causal_sizes(tiny("llama")), 2, 1, True, False, False)
     most = memory.tokens(16)
     assert memory.at(most) <= 16 * 2**30 * 0.95 < memory.at(most + 1)
     assert memory.tokens(1) < 0  # the overhead alone is more
-    assert sizes.vocabulary == VOCABULARY

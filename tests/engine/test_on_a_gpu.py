@@ -5,7 +5,6 @@
 `make test` hides GPUs; test_on_cuda.py holds what shows without one.
 """
 
-import contextlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -28,18 +27,10 @@ def exact() -> Iterator[None]:
     """As train.py starts; a sharded model's process group ends with the test."""
     choose_exact_kernels()
     yield
+    torch.cuda.set_sync_debug_mode("default")
     torch.use_deterministic_algorithms(False)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def no_waits() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
@@ -49,8 +40,9 @@ def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor
         assert trial.context.device.type == "cuda"
         trial.model.train()
         for step, rows in enumerate(islice(trial.build_training_data_loader(), STEPS)):
-            with no_waits() if step >= WARM_UP else contextlib.nullcontext():
-                trial.train_batch(rows, 0, step)
+            torch.cuda.set_sync_debug_mode("error" if step >= WARM_UP else "default")
+            trial.train_batch(rows, 0, step)
+            torch.cuda.set_sync_debug_mode("default")
             trial.schedule.step()
         parameters = list(trial.model.parameters())
         assert {p.grad.dtype for p in parameters} == {torch.float32}

@@ -35,9 +35,7 @@ def test_one_use_gives_what_autocast_gives() -> None:
     linear, plain = pair()
     x = torch.randn(3, 5, 64)
     ours, autocasts = run(linear, x, 1, autocast=True), run(plain, x, 1, autocast=True)
-    assert ours[0].shape == (3, 5, 32)
-    for got, wanted in zip(ours, autocasts, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(ours, autocasts, rtol=2e-2, atol=2e-2)
 
 
 def test_gradients_of_many_uses_are_gathered_in_fp32() -> None:

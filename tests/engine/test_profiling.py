@@ -11,7 +11,7 @@ import torch
 from detalbert.engine.profiling import ROWS, StepProfile
 from detalbert.errors import UserError
 from tests.conftest import settings
-from tests.fakes.runs import run, stop_after
+from tests.fakes.runs import run
 from tests.same_bits import differences
 
 CPU = torch.device("cpu")
@@ -34,19 +34,6 @@ def test_a_profile_is_written_and_changes_no_bit(
     assert differences(tmp_path / "without", tmp_path / "with") == []
 
 
-def test_a_run_stopped_in_its_profile_goes_on_without(
-    tiny_config: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too few steps are left for another one, and that is no mistake."""
-    arguments = tiny_config, tmp_path / "out", *settings(profile_steps=9)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 6)
-        assert run(*arguments) == 0
-    assert "profile of" not in capsys.readouterr().err
-    assert run(*arguments) == 0
-    assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().err
-
-
 def take(profile: StepProfile, steps: int) -> None:
     for _ in range(steps):
         with profile.step(), profile.mark("all_reduce"):
@@ -55,7 +42,9 @@ def take(profile: StepProfile, steps: int) -> None:
 
 def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level("INFO", "detalbert")
-    folder = tmp_path / "new" / "traces"
+    stopped, folder = StepProfile(9, 12, tmp_path, CPU), tmp_path / "new" / "traces"
+    take(stopped, 4)
+    stopped.on_trial_shutdown()  # or no other could begin
     profile = StepProfile(2, 5, folder, CPU)
     take(profile, 4)
     assert caplog.messages == [] and not folder.exists()

@@ -140,11 +140,15 @@ def test_layers_are_compiled_for_the_longest_row(tiny_config: Path, monkeypatch:
     assert asked == [(512, 192), 512, (2 * 192, 192), 4096]
 
 
-def test_a_profile_ends_with_the_run_at_the_latest(tiny_config: Path, monkeypatch: Any) -> None:
+def test_a_profile_ends_with_the_run_at_the_latest(
+    tiny_config: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level("INFO", "detalbert")
     with trial_of(tiny_config, profile_steps=9) as trial:
         assert trial.profile.steps == 9  # and 3 of warm-up: all 12
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 1)
-        assert trial._prepare_profile().steps == 0  # 11 are left
+        assert trial._prepare_profile().steps == 0
+        assert "no profile: 11 steps are left, 12 are needed" in caplog.text
         trial.rank = 1
         monkeypatch.undo()
         assert trial._prepare_profile().steps == 0
