@@ -97,7 +97,9 @@ def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
-    program = script("from tests.engine.blocked import blocked; batches = blocked()")
+    soon = "torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2"
+    source = f"import torch; from tests.engine.blocked import blocked; {soon}; batches = blocked()"
+    program = script(source)
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -123,7 +123,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     monkeypatch.setattr(StepTrial, "_step", count)
     monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
     assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0
-    assert len(reports) == 2
+    assert len(reports) == 3
     for metrics, flops in reports:
         assert metrics["mfu"] == pytest.approx(flops / 67e12, rel=1e-9) and flops > 1e6
         assert metrics["memory_gib"] == 0.0

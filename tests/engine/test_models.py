@@ -53,18 +53,11 @@ def test_a_config_is_made_for_the_tokenizer(tokenizer: Any) -> None:
         assert keys == {key: getattr(own, key) for key in keys}
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"model_type": "frog"}, r"model_config\.model_type: 'frog' is no model"),
-        ({"hiden_size": 32}, r"model_config\.hiden_size: unknown key; .* 'hidden_size'"),
-        ({"vocab_size": 7}, r"model_config\.vocab_size: 7 is less than the tokenizer's \d+ pieces"),
-        ({"hidden_size": 33, "num_attention_heads": 2}, r"hidden_size: 33 is no multiple of .* 2"),
-    ],
-)
-def test_a_config_that_does_not_fit_is_refused(keys: Any, said: str, tokenizer: Any) -> None:
-    with pytest.raises(UserError, match=said):
-        config_from_keys(keys, tokenizer)
+def test_a_config_that_does_not_fit_is_refused(tokenizer: Any) -> None:
+    less = r"32 is less than the tokenizer's \d+ pieces"
+    for key, said in (("hiden_size", "unknown key; .* 'hidden_size'"), ("vocab_size", less)):
+        with pytest.raises(UserError, match=rf"model_config\.{key}: {said}"):
+            config_from_keys({key: 32}, tokenizer)
 
 
 def hparams(**keys: Any) -> HParams:

@@ -43,12 +43,6 @@ def test_the_order_is_numpys_of_seed_and_epoch() -> None:
         assert np.array_equal(order.global_batch(epoch), wanted)
 
 
-def test_a_loader_goes_on_step_by_step() -> None:
-    order = TrainOrder(np.full(20, 10), 4, 2, seed=7)
-    for step, share in zip(range(3, 12), Steps(order, 1, 3), strict=False):
-        assert np.array_equal(share, order.share(step, 1))
-
-
 def test_a_loader_is_as_long_as_an_epoch() -> None:
     for windows, steps in ((3, 1), (8, 1), (15, 1), (16, 2)):
         assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_utils
@@ -34,15 +33,6 @@ class Code:
 
     def __reduce__(self) -> Any:
         return print, ("it ran",)
-
-
-def test_weights_lose_the_wrappers_prefix_and_nothing_else(tmp_path: Path) -> None:
-    state = {"module.a.weight": torch.ones(2), "b.module.weight": torch.zeros(3)}
-    saved = {"models_state_dict": [state, {"another": torch.ones(1)}]}
-    torch.save(saved, tmp_path / "state_dict.pth")
-    weights = read_weights(tmp_path / "state_dict.pth")
-    assert list(weights) == ["a.weight", "b.module.weight"]
-    assert torch.equal(weights["a.weight"], torch.ones(2))
 
 
 NUMBERS = {"trial_id": 1, "last_ckpt": 7, "step_id": 0, "done": False, "name": "x"}
@@ -87,12 +77,6 @@ def test_what_determined_would_read_for_a_missing_file_is_never_reached(tmp_path
     (tmp_path / "state_dict.pth").mkdir()  # a disk that fails is worth another try
     with pytest.raises(Unavailable, match="Is a directory"):
         check_pickles(tmp_path)
-
-
-def test_tensors_and_numbers_are_taken(tmp_path: Path) -> None:
-    generators = {"np": np.random.get_state(), "cpu": torch.random.get_rng_state()}
-    fill(tmp_path, {"models_state_dict": [{"a": torch.ones(2)}], "rng_state": generators})
-    check_pickles(tmp_path)
 
 
 def with_keys(folder: Path, **keys: Any) -> Path:
