@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    BertForPreTraining,
-)
+import transformers
+from transformers import AutoModelForQuestionAnswering, BertForPreTraining
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
@@ -33,10 +27,12 @@ def tokenizer() -> Any:
     return named_tokenizer(SHIPPED)
 
 
-def bert(folder: Path, tokenizer: Any, cls: type = BertForMaskedLM, **keys: Any) -> Any:
+def bert(
+    folder: Path, tokenizer: Any, cls: type = transformers.BertForMaskedLM, **keys: Any
+) -> Any:
     """A small BERT with this head, saved in `folder`, without a tokenizer."""
     torch.manual_seed(5)
-    model = cls(BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
+    model = cls(transformers.BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
     model.save_pretrained(folder)
     return model
 
@@ -96,7 +92,7 @@ def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) 
     assert models.starts_from_scratch(hparams(model_config={}), tokenizer)
     tokenizer.save_pretrained(tmp_path)
     assert not models.starts_from_scratch(plain, tokenizer)
-    larger = AutoTokenizer.from_pretrained(tmp_path)
+    larger = transformers.AutoTokenizer.from_pretrained(tmp_path)
     larger.add_tokens(["<another>"])
     assert models.starts_from_scratch(plain, larger)
     words = "bert.embeddings.word_embeddings.weight"
@@ -145,7 +141,9 @@ def test_a_tied_weight_is_found_under_either_name(tokenizer: Any, tmp_path: Path
 def test_a_model_without_a_span_head_is_one_line(tokenizer: Any) -> None:
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
-        models.random_model(AutoModelForQuestionAnswering, AutoConfig.for_model(**keys))
+        models.random_model(
+            AutoModelForQuestionAnswering, transformers.AutoConfig.for_model(**keys)
+        )
 
 
 def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer: Any, tmp_path: Any) -> None:
