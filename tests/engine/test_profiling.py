@@ -44,7 +44,8 @@ def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -
     caplog.set_level("INFO", "detalbert")
     stopped, folder = StepProfile(9, 12, tmp_path, CPU), tmp_path / "new" / "traces"
     take(stopped, 4)
-    stopped.on_trial_shutdown()  # or no other could begin
+    stopped.on_trial_shutdown()
+    assert not torch.autograd._profiler_enabled()
     profile = StepProfile(2, 5, folder, CPU)
     take(profile, 4)
     assert caplog.messages == [] and not folder.exists()
