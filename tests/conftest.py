@@ -44,6 +44,7 @@ def max_examples(count: int) -> hypothesis.settings:
 hypothesis.settings.register_profile("tests", max_examples(100))
 hypothesis.settings.load_profile("tests")
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # no test takes a machine's power; a small run waited for little else
 
 
 Once = Callable[[str, Callable[[pathlib.Path], Any]], pathlib.Path]

@@ -6,8 +6,7 @@ from detalbert.squad.windows import Windows
 
 
 def make_windows(lengths: np.ndarray, questions: np.ndarray | None = None) -> Windows:
-    """Windows with a two-token question and contexts of `lengths` - 5 tokens; of these questions,
-    ascending, or one each."""
+    """With two-token questions and contexts of `lengths` - 5; of these questions, or one each."""
     context = np.asarray(lengths, np.int32) - 5
     ends = np.cumsum(context, dtype=np.int64)
     total, count = int(context.sum()), len(context)

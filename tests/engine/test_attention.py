@@ -1,41 +1,29 @@
-"""Packed attention against the library's padded forward."""
+"""Packed attention against its definition and the library's forward, window by window."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention
 from detalbert.engine.evaluation import row_losses
-from detalbert.engine.rows import SquadRow
+from detalbert.engine.rows import SquadRow, to_device
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
 
 
-def padded_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tensor:
-    """The library's forward on a padded batch with its attention mask; per-window losses [n]."""
-
-    def grid(flat: Tensor) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(flat.split(lengths), batch_first=True)
-
-    batch = {
-        "input_ids": grid(row["input_ids"]),
-        "attention_mask": grid(torch.ones_like(row["input_ids"])),
-    }
-    batch["input_ids"][batch["attention_mask"] == 0] = model.config.pad_token_id
-    if getattr(model.config, "type_vocab_size", 0) > 1:
-        batch["token_type_ids"] = grid(row["token_type_ids"])
-    output = model(**batch)
+def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tensor:
+    """The library's own span loss of each window alone [n]."""
+    parts = zip(row["input_ids"].split(lengths), row["token_type_ids"].split(lengths), strict=True)
     losses = []
-    for i, n in enumerate(lengths):
-        start = F.cross_entropy(output.start_logits[i, :n], row["start_positions"][i])
-        end = F.cross_entropy(output.end_logits[i, :n], row["end_positions"][i])
-        losses.append((start + end) / 2)
+    for n, (ids, segments) in enumerate(parts):
+        batch = {f"{end}_positions": row[f"{end}_positions"][n, None] for end in ("start", "end")}
+        if getattr(model.config, "type_vocab_size", 0) > 1:
+            batch["token_type_ids"] = segments[None]
+        losses.append(model(input_ids=ids[None], **batch).loss)
     return torch.stack(losses)
 
 
@@ -43,120 +31,106 @@ def packed_losses(model: nn.Module, row: SquadRow) -> Tensor:
     return row_losses(row, *attention.answer_logits(model, row))
 
 
-def losses_and_gradients(model: nn.Module, losses: Tensor) -> tuple[Tensor, Tensor]:
-    model.zero_grad()
-    losses.mean().backward()
-    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return losses.detach(), torch.cat(gradients)
+def distance(one: nn.Module, losses: Tensor, other: nn.Module, wanted: Tensor) -> float:
+    """How far losses and the gradients of their mean are from those of another model."""
+    sides = []
+    for model, found in ((one, losses), (other, wanted)):
+        model.zero_grad()
+        found.mean().backward()
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        sides.append((found.detach(), torch.cat(gradients)))
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(*sides, strict=True))
 
 
-def relative_distance(ours: tuple[Tensor, ...], reference: tuple[Tensor, ...]) -> float:
-    return max(float((a - b).norm() / b.norm()) for a, b in zip(ours, reference, strict=True))
+def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
+    """How far packed `row` is from the library's forward of make_row's row."""
+    model, library = make_model(name), make_model(name, "eager")
+    losses = packed_losses(model, row)
+    return distance(model, losses, library, library_losses(library, make_row(lengths), lengths))
 
 
-def parity(
-    name: str, row: SquadRow, implementation: str = "eager", lengths: list[int] = LENGTHS
-) -> float:
-    """How far loss and gradients of packed `row` are from the padded forward of make_row's row."""
-    model, library = make_model(name), make_model(name, implementation)
-    ours = losses_and_gradients(model, packed_losses(model, row))
-    reference = padded_losses(library, make_row(lengths), lengths)
-    return relative_distance(ours, losses_and_gradients(library, reference))
-
-
-@pytest.fixture(params=["windows", "grid"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Window after window (what a CPU does), and the padded grid (what a GPU does)."""
-    padded = request.param == "grid"
+@pytest.mark.parametrize("padded", [False, True])  # what a CPU does, and what a GPU does
+@pytest.mark.parametrize(
+    "name, lengths",
+    [*((name, LENGTHS) for name in MODELS), ("albert", [23]), ("albert", [12, 12, 12])],
+)
+def test_loss_and_gradients_are_those_of_the_library(
+    name: str, lengths: list[int], padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "Layout", functools.partial(attention.Layout, padded=padded))
+    assert parity(name, make_row(lengths), lengths) < 1e-5
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", MODELS)
-def test_loss_and_gradients_are_those_of_the_padded_forward(
-    name: str, implementation: str, both_ways: None
-) -> None:
-    assert parity(name, make_row(LENGTHS), implementation) < 1e-5
+def test_parity_fails_when_windows_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, tokens = make_row(LENGTHS), sum(LENGTHS)
+    assert parity("roberta", {**row, "position_ids": torch.arange(tokens)}) > 1e-2
+    assert parity("albert", {**row, "token_type_ids": 0 * row["token_type_ids"]}) > 1e-2
+    whole = attention.Layout(torch.tensor([0, tokens], dtype=torch.int32), tokens, tokens)
+    monkeypatch.setattr(attention, "Layout", lambda *_: whole)
+    assert parity("bert", row) > 1e-2
 
 
-@pytest.mark.parametrize("lengths", [[23], [12, 12, 12]])
-def test_parity_holds_for_one_window_and_for_equal_ones(
-    lengths: list[int], both_ways: None
-) -> None:
-    assert parity("albert", make_row(lengths), lengths=lengths) < 1e-5
+def test_losses_are_fp32_and_do_not_depend_on_the_grid() -> None:
+    row, draw = make_row(LENGTHS), torch.Generator().manual_seed(1)
+    logits = torch.randn(2, sum(LENGTHS), generator=draw).mul(8).bfloat16().requires_grad_()
+    narrow = row_losses(row, *logits)
+    wide = row_losses({**row, "max_length": sum(LENGTHS)}, *logits)
+    assert wide.dtype == torch.float32
+    torch.testing.assert_close(wide, narrow, rtol=1e-6, atol=0)
+    wide.sum().backward()
+    assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["albert", "bert", "roberta"])
-def test_parity_fails_when_windows_see_each_other(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = torch.tensor([0, sum(LENGTHS)], dtype=torch.int32)
-
-    def leak(cu_seqlens: Tensor, tokens: int, max_length: int) -> attention.Layout:
-        return layout(whole, tokens, tokens)
-
-    layout = attention.Layout
-    monkeypatch.setattr(attention, "Layout", leak)
-    assert parity(name, make_row(LENGTHS)) > 1e-2
-
-
-@pytest.mark.parametrize("name", ["albert", "bert", "roberta"])
-def test_parity_fails_when_positions_run_on(name: str) -> None:
-    row = make_row(LENGTHS)
-    row["position_ids"] = torch.arange(sum(LENGTHS))
-    assert parity(name, row) > 1e-2
-
-
-@pytest.mark.parametrize("name", ["albert", "bert", "electra"])
-def test_parity_fails_when_segments_are_lost(name: str) -> None:
-    row = make_row(LENGTHS)
-    row["token_type_ids"] = torch.zeros_like(row["token_type_ids"])
-    assert parity(name, row) > 1e-2
+CAUSAL = {False: attention.packed_attention, True: attention.causal_attention}
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_attention_is_softmax_of_scaled_scores_within_each_window(padded: bool) -> None:
-    lengths, heads, size = [3, 1, 4], 2, 8
+@pytest.mark.parametrize("causal, kv_heads", [(False, 4), (True, 4), (True, 2), (True, 1)])
+def test_attention_is_softmax_of_scaled_scores_within_each_window(
+    causal: bool, kv_heads: int, padded: bool
+) -> None:
+    """Causal: over what came before in the window. Several heads may share one of the keys."""
+    lengths, module = [3, 1, 4], nn.Module()
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, 1, heads, sum(lengths), size)
-    layout = attention.Layout(make_row(lengths)["cu_seqlens"], sum(lengths), 4, padded=padded)
-    out, weights = attention.packed_attention(
-        torch.nn.Module(), query, key, value, None, scaling=0.3, packed_layout=layout
-    )
-    parts = zip(*(x[0].split(lengths, dim=1) for x in (query, key, value)), strict=True)
-    expected = [(q @ k.mT * 0.3).softmax(-1) @ v for q, k, v in parts]
+    given = [torch.randn(1, heads, 8, 8) for heads in (4, kv_heads, kv_heads)]
+    module.is_causal = causal
+    layout = attention.Layout(make_row(lengths)["cu_seqlens"], 8, 4, padded=padded)
+    out, weights = CAUSAL[causal](module, *given, None, scaling=0.3, packed_layout=layout)
+    wide = (x[0].repeat_interleave(4 // x.shape[1], dim=0).split(lengths, dim=1) for x in given)
+    parts = []
+    for q, k, v in zip(*wide, strict=True):
+        scores = q @ k.mT * 0.3
+        hidden = torch.ones_like(scores).triu(1).bool() & causal
+        parts.append(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v)
     assert weights is None
-    torch.testing.assert_close(out, torch.cat(expected, dim=1).transpose(0, 1)[None])
+    torch.testing.assert_close(out, torch.cat(parts, dim=1).transpose(0, 1)[None])
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_attention_drops_weights_out(padded: bool) -> None:
-    lengths = [200, 300]
-    layout = attention.Layout(make_row(lengths)["cu_seqlens"], 500, 300, padded=padded)
-    query, value = torch.zeros(1, 1, 500, 4), torch.ones(1, 1, 500, 4)
+def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool) -> None:
+    """Over many masks; and a token of a causal window never sees what comes after it."""
     torch.manual_seed(0)
-    out, _ = attention.packed_attention(
-        torch.nn.Module(), query, query, value, None, dropout=0.5, packed_layout=layout
-    )
-    x = torch.randn(3, 1, 2, 5, 8)
-    exact = F.scaled_dot_product_attention(*x)
-    torch.testing.assert_close(attention._with_dropout(*x, None, 0.0, False), exact)
-    # Every weight is 1 / length; half of them are dropped and the rest doubled, so 1 on average.
-    assert out.std() > 0.01
-    assert out.mean().item() == pytest.approx(1.0, abs=0.02)
+    q, k, v = torch.randn(3, 1, 2, 12, 8)
+    layout = attention.Layout(make_row([5, 7])["cu_seqlens"], 12, 7, padded=padded)
+
+    def run(dropout: float) -> Tensor:
+        return CAUSAL[causal](nn.Module(), q, k, v, None, dropout, 0.3, packed_layout=layout)[0]
+
+    outs = torch.stack([run(0.1) for _ in range(1000)])
+    torch.testing.assert_close(outs.mean(0), run(0.0), atol=0.075, rtol=0)
+    assert outs.std(0).mean() > 0.1
+    torch.testing.assert_close(run(1e-6), run(0.0))
 
 
-def test_a_layout_that_cannot_hold_its_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="8 tokens do not fit 2 windows of at most 3"):
-        attention.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
-
-
-def test_an_ordinary_call_of_a_packed_model_is_refused() -> None:
+def test_a_call_that_would_mix_windows_is_refused() -> None:
     model, ids = make_model(), torch.tensor([[2, 7, 3]])
     with pytest.raises(ValueError, match=r"attention\.answer_logits"):
         model(input_ids=ids)
     with pytest.raises(ValueError, match="attention_mask"):
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    with pytest.raises(ValueError, match="8 tokens do not fit 2 windows of at most 3"):
+        attention.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
 
 
 def test_models_that_would_attend_across_windows_are_refused() -> None:
@@ -168,51 +142,58 @@ def test_models_that_would_attend_across_windows_are_refused() -> None:
     causal = ("gpt2", {"n_embd": 32, "n_layer": 1, "n_head": 4})
     for name, keys in (own_code, local, causal):
         config = AutoConfig.for_model(name, **{**SHAPE, **keys})
-        model = AutoModelForQuestionAnswering.from_config(
-            config, attn_implementation=attention.PACKED
-        )
+        make = AutoModelForQuestionAnswering.from_config
         with pytest.raises(UserError, match=r"hyperparameters\.model: .*use an encoder"):
-            attention.answer_logits(model, row)
+            attention.answer_logits(make(config, attn_implementation=attention.PACKED), row)
 
 
-def test_the_call_goes_through_the_ddp_wrapper(tmp_path: Path) -> None:
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        wrapped = torch.nn.parallel.DistributedDataParallel(make_model("roberta"))
-        forwards = []
-        wrapped.register_forward_pre_hook(lambda *_: forwards.append(1))
-        row, bare = make_row(LENGTHS), make_model("roberta")
-        ours = losses_and_gradients(wrapped, packed_losses(wrapped, row))
-    finally:
-        torch.distributed.destroy_process_group()
-    assert forwards == [1]
-    assert relative_distance(ours, losses_and_gradients(bare, packed_losses(bare, row))) < 1e-6
+@pytest.mark.parametrize("causal, use", [(False, "an encoder"), (True, "a model such as GPT-2")])
+def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str) -> None:
+    layout, module = attention.Layout(torch.tensor([0, 5]), 5, 5), nn.Module()
+    attend = functools.partial(CAUSAL[causal], module, *[torch.ones(1, 2, 5, 8)] * 3)
+    for more in ("sliding_window", "position_bias", "softcap"):
+        said = f"Module uses {more}, which packed rows do not support; use {use}"
+        with pytest.raises(UserError, match=said):
+            attend(None, packed_layout=layout, **{more: 4})
+    for mask, bounds in ((torch.ones(5), layout), (None, None)):
+        with pytest.raises(ValueError, match="takes no mask"):
+            attend(mask, packed_layout=bounds)
+    module.is_causal = True
+    if not causal:
+        with pytest.raises(UserError, match="Module uses is_causal"):
+            attend(None, packed_layout=layout)
+
+
+def test_the_call_goes_through_a_wrapper() -> None:
+    wrapper, bare, row, calls = nn.Module(), make_model("roberta"), make_row(LENGTHS), []
+    wrapper.module, wrapper.forward = bare, lambda **given: calls.append(given) or bare(**given)
+    assert torch.equal(packed_losses(wrapper, row), packed_losses(bare, row)) and len(calls) == 1
 
 
 def test_nothing_is_read_back_from_the_device() -> None:
-    # A meta tensor has no values: any .item(), .tolist() or bool() of one raises.
-    model = make_model().to("meta")
-    row = {k: v.to("meta") if k != "max_length" else v for k, v in make_row(LENGTHS).items()}
-    start, end = attention.answer_logits(model, row)
+    """A meta tensor has no values: any .item(), .tolist() or bool() of one raises."""
+    here = make_row(LENGTHS)
+    row = to_device(here, torch.device("meta"))
+    assert list(row) == list(here) and row["max_length"] == max(LENGTHS)
+    assert all(
+        row[x].is_meta and row[x].shape == here[x].shape for x in row.keys() - {"max_length"}
+    )
+    stays = to_device(here, torch.device("cpu"))
+    assert all(stays[name] is here[name] for name in here)  # no copy
+    start, end = attention.answer_logits(make_model().to("meta"), row)
     losses = row_losses(row, start, end)
     losses.mean().backward()
-    assert losses.shape == (len(LENGTHS),)
-    assert start.shape == end.shape == (sum(LENGTHS),)
+    assert losses.shape == (len(LENGTHS),) and start.shape == end.shape == (sum(LENGTHS),)
 
 
-GPU = torch.device("cuda")  # no tensor is there: a stand-in for its name and its capability
-
-
-@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_the_kernel_is_for_ampere_and_newer(
-    capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+def test_the_kernel_is_for_ampere_and_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
     monkeypatch.setattr(attention, "varlen_attn", object())
-    assert attention.has_kernel(GPU) == has and not attention.has_kernel(torch.device("cpu"))
+    for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, is_=capability: is_)
+        assert attention.has_kernel(gpu) == has and not attention.has_kernel(torch.device("cpu"))
     monkeypatch.setattr(attention, "varlen_attn", None)  # before torch 2.10
-    assert not attention.has_kernel(GPU)
+    assert not attention.has_kernel(gpu)
 
 
 def test_a_layout_knows_its_way_and_its_bound() -> None:
@@ -226,47 +207,58 @@ def test_a_layout_knows_its_way_and_its_bound() -> None:
     assert attention.Layout(torch.tensor([0, 4], device="meta"), 4, 4).lengths == [4]
 
 
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.Layout, list[Any]]:
+    """A layout that has one, and how it is called: shapes, then what follows the bounds."""
+
+    def varlen_attn(query: Tensor, *given: Any, scale: float, **options: Any) -> Tensor:
+        assert given[2] is given[3] is layout.cu_seqlens
+        calls.append((query.shape, *(x.shape for x in given[:2]), *given[4:], scale, options))
+        return query
+
+    calls: list[Any] = []
+    monkeypatch.setattr(attention, "varlen_attn", varlen_attn)
+    layout = attention.Layout(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
+    layout.kernel = True
+    return layout, calls
+
+
 @pytest.mark.parametrize(
-    ("dtype", "size", "dropout", "by_kernel"),
+    "dtype, size, dropout, by_kernel",
     [
-        (torch.bfloat16, 256, 0.0, True),
-        (torch.float16, 8, 0.0, True),
-        (torch.float32, 8, 0.0, False),
-        (torch.bfloat16, 264, 0.0, False),
-        (torch.bfloat16, 8, 0.1, False),
+        ("bfloat16", 256, 0.0, True),
+        ("float16", 8, 0.0, True),
+        ("float32", 8, 0.0, False),
+        ("bfloat16", 264, 0.0, False),
+        ("bfloat16", 8, 0.1, False),
     ],
 )
 def test_the_kernel_runs_what_it_can(
-    dtype: torch.dtype, size: int, dropout: float, by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: str, size: int, dropout: float, by_kernel: bool, kernel: Any
 ) -> None:
-    calls = []
-
-    def kernel(query: Tensor, *given: Any, scale: float) -> Tensor:
-        calls.append((query.shape, *(x.shape for x in given[:2]), *given[4:], scale))
-        assert given[2] is given[3] is layout.cu_seqlens
-        return query
-
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
-    layout = attention.Layout(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
-    layout.kernel = True
-    x = torch.ones(1, 2, 5, size, dtype=dtype)
-    out, _ = attention.packed_attention(
-        nn.Module(), x, x, x, None, dropout=dropout, scaling=0.3, packed_layout=layout
-    )
-    flat = (5, 2, size)
-    assert out.shape == (1, *flat) and calls == [(flat, flat, flat, 512, 512, 0.3)] * by_kernel
+    layout, calls = kernel
+    x, flat = torch.ones(1, 2, 5, size, dtype=getattr(torch, dtype)), (5, 2, size)
+    run = functools.partial(attention.packed_attention, nn.Module(), x, x, x, None)
+    out, _ = run(dropout=dropout, scaling=0.3, packed_layout=layout)
+    assert out.shape == (1, *flat)
+    assert calls == [(flat, flat, flat, 512, 512, 0.3, {})] * by_kernel
     layout.kernel = False
-    attention.packed_attention(nn.Module(), x, x, x, None, packed_layout=layout)
+    run(packed_layout=layout)
     assert len(calls) == by_kernel
 
 
-@pytest.mark.parametrize("more", ["sliding_window", "position_bias", "softcap", "is_causal"])
-def test_attention_that_is_more_than_a_softmax_is_refused(more: str) -> None:
-    layout, x = attention.Layout(torch.tensor([0, 5]), 5, 5), torch.ones(1, 2, 5, 8)
-    module = nn.Module()
-    module.is_causal = more == "is_causal"
-    given = {} if module.is_causal else {more: 4}
-    with pytest.raises(UserError, match=f"Module uses {more}, which packed rows do not support"):
-        attention.packed_attention(module, x, x, x, None, packed_layout=layout, **given)
-    with pytest.raises(ValueError, match="takes no mask"):
-        attention.packed_attention(module, x, x, x, torch.ones(5), packed_layout=layout)
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_the_kernel_is_told_that_it_is_causal(
+    old: bool, kv_heads: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, calls = kernel
+    wanted = {"is_causal": True} if old else {"window_size": (-1, 0)}
+    if old:  # torch 2.10: another name for causal, and as many heads of keys as of queries
+        monkeypatch.setattr(attention, "_CAUSAL_KERNEL", wanted)
+        monkeypatch.setattr(attention, "_KERNEL_OPTIONS", {})
+    q, k = (torch.ones(1, heads, 5, 8, dtype=torch.bfloat16) for heads in (2, kv_heads))
+    attention.causal_attention(nn.Module(), q, k, k, None, packed_layout=layout)
+    grouped = {"enable_gqa": True} if kv_heads == 1 and not old else {}
+    ((_, keys, *_, found),) = calls
+    assert keys == (5, 2 if old else kv_heads, 8) and found == {**wanted, **grouped}

@@ -1,8 +1,10 @@
 """Cutting windows into micro-batches."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detalbert.engine import batches
@@ -12,7 +14,6 @@ from detalbert.errors import UserError
 from tests.engine.rows import make_windows
 
 
-@settings(deadline=None, derandomize=True)
 @example(lengths=[384] * 11, spare=0)
 @given(lengths=st.lists(st.integers(1, 384), min_size=1, max_size=60), spare=st.integers(0, 4096))
 def test_micro_batches_are_few_and_even(lengths: list, spare: int) -> None:
@@ -30,14 +31,8 @@ def test_micro_batches_are_few_and_even(lengths: list, spare: int) -> None:
     assert (len(parts) - 1) * spare <= lengths.sum() or len(parts) == 1
 
 
-def test_micro_batches_takes_the_fewest_that_the_total_allows() -> None:
-    lengths = np.array([100, 300, 200, 200, 100, 100])
-    parts = micro_batches(lengths, 500)
-    assert [int(lengths[part].sum()) for part in parts] == [500, 500]
+def test_micro_batches_at_the_limit() -> None:
     assert micro_batches(np.array([], dtype=np.int64), 500) == []
-
-
-def test_micro_batches_names_the_key_for_a_window_that_does_not_fit() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
@@ -47,7 +42,8 @@ def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.Monk
     tried = []
     monkeypatch.setattr(batches, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
     assert len(micro_batches(np.array([60] * 5), 100)) == 5
-    assert tried == [3, 4, 5]
+    assert len(micro_batches(np.array([100, 300, 200, 200, 100, 100]), 500)) == 2
+    assert tried == [3, 4, 5, 2]
 
 
 def test_rows_of_like_lengths_are_full() -> None:
@@ -55,16 +51,12 @@ def test_rows_of_like_lengths_are_full() -> None:
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
     rows = rows_of_like_lengths(lengths, 1, 6, 4)
     assert [row.tolist() for row in rows] == [[2, 5, 3], [4], [1]]
-    many = rows_of_like_lengths(np.ones(64, int), 0, 64, 100)  # a sort that keeps no order shows
-    assert [row.tolist() for row in many] == [list(range(64))]
-    mixed = np.tile([5, 4], 40)
+    mixed = np.tile([5, 4], 40)  # a sort that keeps no order shows
     (row,) = rows_of_like_lengths(mixed, 0, 80, 1000)
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
 
 
-def test_a_row_of_a_validation_is_of_one_chunk_of_questions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_of_a_validation_is_of_one_chunk_of_questions(monkeypatch: Any) -> None:
     """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
     monkeypatch.setattr(batches, "CHUNK", 2)
     lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])
@@ -72,8 +64,6 @@ def test_a_row_of_a_validation_is_of_one_chunk_of_questions(
     rows = [row.tolist() for row in validation_rows(windows, 60)]
     assert rows == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
     assert [row.tolist() for row in validation_rows(windows, 1000)][-1] == [9, 8]
-    alone = make_windows(lengths[:1], questions=np.zeros(1, np.int64))
-    assert [row.tolist() for row in validation_rows(alone, 60)] == [[0]]
     nothing = make_windows(np.zeros(0, np.int64), questions=np.zeros(0, np.int64))
     assert validation_rows(nothing, 60) == []
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from detalbert.engine.finite import LIMIT, FiniteSteps
 from detalbert.errors import Diverged
-from detalbert.training.checkpoints import list_checkpoints
-from tests.conftest import ROOT, TINY, TINY_LM, configured, launcher
-from tests.engine.trials import first_batch, trial_of
-from tests.fakes.runs import change, newest, run
+from detalbert.training.metrics import RunMetrics
+from tests.conftest import ROOT, TINY, TINY_LM, launcher
+from tests.engine.trials import config_file, first_batch, trial_of
+from tests.fakes.runs import newest, run, steps_of
 from tests.same_bits import differences
 
 GOOD, BAD = torch.tensor(3.0), torch.tensor(torch.inf)
@@ -37,95 +36,77 @@ def test_a_step_without_a_finite_gradient_changes_nothing(tiny_config: Path) -> 
         trial.train_batch(batch, 0, 0)
         state = trial.optimizer.state
         before = [p.clone() for p in trial.model.parameters()]
-        moments = [{k: v + 0 for k, v in state[p].items()} for p in trial.model.parameters()]
+        moments = [state[p]["exp_avg"] + state[p]["exp_avg_sq"] for p in trial.model.parameters()]
         backward = trial.backward
         trial.backward = lambda loss: backward(loss * torch.inf)
         trial.train_batch(batch, 0, 1)
-        for parameter, was, kept in zip(trial.model.parameters(), before, moments, strict=True):
-            assert torch.equal(parameter, was)
-            for name in ("exp_avg", "exp_avg_sq"):
-                assert torch.equal(state[parameter][name], kept[name])
+        for p, was, kept in zip(trial.model.parameters(), before, moments, strict=True):
+            assert torch.equal(p, was)
+            assert torch.equal(state[p]["exp_avg"] + state[p]["exp_avg_sq"], kept)
         report = trial.meter.cross_slot_reduce([trial.meter.per_slot_reduce()])
         assert report["skipped_steps"] == 1 and report["grad_norm"] > 0
         trial.check_weights(2)
         with torch.no_grad():
-            parameter.view(-1)[0] = torch.nan
+            p.view(-1)[0] = torch.nan
         with pytest.raises(Diverged, match="step 3: a weight is not finite"):
             trial.check_weights(3)
 
 
-RUNS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
-    "fine-tuning": (TINY, 2, {}),
-    "a language model": (TINY_LM, 4, {"layout": {"shard": 2, "tensor": 2}}),
-}
+SPLIT = {"layout": {"shard": 2, "tensor": 2}}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("config, processes, hparams", [(TINY, 2, {}), (TINY_LM, 4, SPLIT)])
 def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
-    name: str, tmp_path: Path, cache_dir: Path, python: str
+    config: Any, processes: int, hparams: Any, tmp_path: Path, cache_dir: Path, python: str
 ) -> None:
-    """The last rank's seventh gradient is infinite; checkpoints are at steps 4, 8 and 12."""
-    config, processes, hparams = RUNS[name]
-    values = configured(config, cache_dir, **hparams)
-    values["checkpoint_storage"] = {"save_trial_latest": 9}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    """The last rank's seventh gradient is infinite; checkpoints are at steps 4 and 8."""
+    config = {**config, "checkpoint_storage": {"save_trial_latest": 2}}
+    path = config_file(tmp_path, config, cache_dir, max_steps=8, validation_period=8, **hparams)
 
     def train(output: Path) -> str:
         command = [*launcher(processes, python), "-m", "tests.broken", "gradient"]
-        command += ["--config", str(tmp_path / "config.yaml"), "--output-dir", str(output)]
+        command += ["--config", str(path), "--output-dir", str(output)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
     skipped = "WARNING: 1 step(s) had no finite gradient and changed nothing"
     assert train(tmp_path / "uncut").count(skipped) == 1
-    shutil.copytree(tmp_path / "uncut", tmp_path / "cut")
-    for steps, folder in list_checkpoints(tmp_path / "cut" / "checkpoints"):
-        if steps > 4:
-            shutil.rmtree(folder)
-    said = train(tmp_path / "cut")
-    assert "resumed at step 4 of 12" in said and said.count(skipped) == 1
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
+    if not hparams:  # a sharded model that is cut: tests/lm/test_trial.py
+        shutil.copytree(tmp_path / "uncut", tmp_path / "cut")
+        shutil.rmtree(newest(tmp_path / "cut"))
+        said = train(tmp_path / "cut")
+        assert "resumed at step 4 of 8" in said and said.count(skipped) == 1
+        assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
-@pytest.mark.parametrize("workload", ["fine-tuning", "a language model"])
 @pytest.mark.parametrize(
-    "validation_period, said",
-    [(40, "no finite gradient in 10 steps in a row; lower"), (5, "validation at step 5: ")],
+    "config, period, said",
+    [
+        (TINY, 40, "no finite gradient in 10 steps in a row; lower"),
+        (TINY, 5, "validation at step 5: "),
+        (TINY_LM, 5, "validation at step 5: "),
+    ],
 )
 def test_a_rate_that_is_far_too_high_ends_the_run(
-    workload: str,
-    validation_period: int,
-    said: str,
-    tmp_path: Path,
-    cache_dir: Path,
-    capsys: Any,
+    config: dict[str, Any], period: int, said: str, tmp_path: Path, cache_dir: Path, capsys: Any
 ) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(configured(RUNS[workload][0], cache_dir)))
-    change(path, base_learning_rate=1e20, max_steps=40, reporting_period=40, checkpoint_period=2)
-    change(path, validation_period=validation_period)
-    assert run(path, tmp_path / "out") == 1
+    steps = {"max_steps": 40, "reporting_period": 40, "checkpoint_period": 2}
+    high = {"base_learning_rate": 1e20, "validation_period": period, **steps}
+    assert run(config_file(tmp_path, config, cache_dir, **high), tmp_path / "out") == 1
     *others, line = capsys.readouterr().err.splitlines()
     assert line.startswith("ERROR: train.py: error: ") and said in line
     assert "hyperparameters.base_learning_rate" in line
     assert not [other for other in others if not other.startswith(("INFO: ", "WARNING: "))]
-    steps, _ = list_checkpoints(tmp_path / "out" / "checkpoints")[-1]
-    assert steps < 20
+    assert steps_of(tmp_path / "out")[-1] < 20
     if (weights := newest(tmp_path / "out") / "state_dict.pth").is_file():
         state = torch.load(weights, weights_only=True)["models_state_dict"][0]
         assert all(bool(value.isfinite().all()) for value in state.values())
 
 
 def test_metrics_of_an_older_run_that_diverged_are_json(tmp_path: Path) -> None:
-    from detalbert.training.metrics import RunMetrics
-
     metrics = RunMetrics(tmp_path, {"metric": "loss", "smaller_is_better": True})
     metrics.validations = [{"steps": 2, "loss": float("nan")}]
     metrics.write_metrics()
-
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=refuse)
+    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
     assert kept["best"] == {"steps": 2, "loss": None}

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from transformers.activations import NewGELUActivation
+from torch import nn
 
 from detalbert.engine import attention
-from detalbert.engine.evaluation import row_losses
-from detalbert.engine.forward import Forward, encoder_layers, pad_row
-from detalbert.engine.precision import StepLinear
+from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, made_up_row, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import (
@@ -25,38 +23,15 @@ from tests.fakes.encoders import (
 CPU = torch.device("cpu")
 
 
-def test_a_padded_row_gives_the_windows_the_same_logits() -> None:
-    model = make_model()
-    row = make_row([9, 17, 4])
-    plain = attention.answer_logits(model, row)
-    padded = pad_row(row, 64)
-    assert len(padded["input_ids"]) == 64 and padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64]
-    assert padded["max_length"] == 34
-    for got, wanted in zip(attention.answer_logits(model, padded), plain, strict=True):
-        torch.testing.assert_close(got[:30], wanted, rtol=1e-5, atol=1e-6)
-    assert pad_row(row, 10) is row
-
-
 def test_the_layers_are_found_once_each() -> None:
-    groups = encoder_layers(make_model())
-    assert [type(layer).__name__ for layer in groups] == ["AlbertLayerGroup"]
-    layers = encoder_layers(make_model("bert"))
-    assert [type(layer).__name__ for layer in layers] == ["BertLayer"] * 2
-
-
-def test_gelu_is_fused_and_means_the_same() -> None:
-    spelled, fused = make_model(), make_model()
-    row = make_row([12, 20])
-    wanted = attention.answer_logits(spelled, row)
-    got = Forward(fused, "auto", CPU)(row)
-    assert any(isinstance(m, NewGELUActivation) for m in spelled.modules())
-    assert not any(isinstance(m, NewGELUActivation) for m in fused.modules())
-    torch.testing.assert_close(torch.stack(got), torch.stack(wanted), rtol=1e-5, atol=1e-5)
+    found = {name: encoder_layers(make_model(name)) for name in ("albert", "bert")}
+    kinds = {name: [type(layer).__name__ for layer in layers] for name, layers in found.items()}
+    assert kinds == {"albert": ["AlbertLayerGroup"], "bert": ["BertLayer"] * 2}
 
 
 def loss_and_gradients(run: Forward, row: SquadRow) -> list[torch.Tensor]:
     run.refresh()
-    run.model.zero_grad()
+    run.model.train().zero_grad()
     start, end = run(row)
     (start.float().square().sum() + end.float().square().mean()).backward()
     return [start.float().detach(), *(p.grad for p in run.model.parameters())]
@@ -74,20 +49,15 @@ def test_half_precision_stays_near_fp32() -> None:
         assert off < 0.05 * wanted.norm() or wanted.norm() < 1e-3 * exact[1].norm()
 
 
+@pytest.mark.soak  # half a minute; below the same without torch's code generator
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
     torch._dynamo.reset()
-    plain, compiled = (
-        Forward(make_model(), "fp32", CPU),
-        Forward(make_model(), "fp32", CPU, compiled=True),
-    )
+    plain, compiled = (Forward(make_model(), "fp32", CPU, compiled=x) for x in (False, True))
     compiled.compile_layers(256, 64)
-    assert not any(p.grad is not None and p.grad.any() for p in compiled.model.parameters())
     for lengths in ([12, 20, 33], [40], [64, 64, 3]):
-        row = make_row(lengths)
-        ours, wanted = loss_and_gradients(compiled, row), loss_and_gradients(plain, row)
-        for got, want in zip(ours, wanted, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+        sides = (loss_and_gradients(run, make_row(lengths)) for run in (compiled, plain))
+        torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
 
 
 def _kernel_stand_in(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None):
@@ -108,71 +78,38 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
     row = make_row([9, 17, 4])
-    got = attention.answer_logits(make_model(), row)
-    alone = [
-        attention.answer_logits(make_model(), {**make_row([n]), **cut(row, a, a + n)})
-        for a, n in ((0, 9), (9, 17), (26, 4))
-    ]
-    for side in (0, 1):
+    alone = []
+    for n, end in ((9, 9), (17, 26), (4, 30)):
+        window = {name: row[name][end - n : end] for name in ("input_ids", "position_ids")}
+        alone.append(attention.answer_logits(make_model(), {**make_row([n]), **window}))
+    for side, got in enumerate(attention.answer_logits(make_model(), row)):
         wanted = torch.cat([logits[side] for logits in alone])
-        torch.testing.assert_close(got[side], wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def cut(row: SquadRow, first: int, last: int) -> dict[str, Any]:
-    return {name: row[name][first:last] for name in ("input_ids", "position_ids")}
-
-
-def test_rows_of_any_length_compile_a_handful_of_times(
+def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
     """Dynamo traces the layers for real; only the code generator is left out."""
     torch._dynamo.reset()
-    traced = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        traced.append(graph)
-        return graph.forward
-
-    compile_with(backend, monkeypatch)
-    run = Forward(make_model(), "fp32", CPU, compiled=True)
-    run.compile_layers(512, 64)
+    traced: list[Any] = []
+    compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
+    both = [Forward(make_model(), "fp32", CPU, compiled=x) for x in (False, True)]
+    both[1].compile_layers(512, 64)
+    assert not any(p.grad is not None and p.grad.any() for p in both[1].model.parameters())
     first = len(traced)
     assert 1 <= first <= 4
     for seed, lengths in enumerate(([5], [60, 60, 9], [33] * 7, [64] * 20, [1, 2, 3], [48] * 5)):
-        run.model.train(seed % 2 == 0)
-        with torch.set_grad_enabled(seed % 2 == 0):
-            run(make_row(lengths, seed))
+        row = make_row(lengths, seed)
+        sides = [loss_and_gradients(each, row) for each in both]
+        torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
+        with torch.no_grad():
+            sides = [each.model.eval() and each(row) for each in both]
+        torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
     assert len(traced) == first
 
 
-def test_half_precision_learns_as_fp32_does() -> None:
-    """Two hundred steps towards made-up answers, from the same weights and rows."""
-    assert train("bf16") == pytest.approx(train("fp32"), rel=0.05)
-
-
-def train(precision: str) -> float:
-    """Mean loss of the last 20 of 200 steps."""
-    run = Forward(make_model(initializer_range=0.05), precision, CPU)
-    kinds = {type(linear) for linear in run.linears}
-    assert kinds == {"fp32": set(), "bf16": {StepLinear}}[precision]
-    optimizer = torch.optim.AdamW(run.model.parameters(), lr=3e-3)
-    losses = []
-    for step in range(200):
-        row = make_row([12, 20, 33], seed=step % 4)
-        row["start_positions"] = torch.tensor([step % 4, 5, 2])
-        row["end_positions"] = torch.tensor([step % 4 + 1, 7, 2])
-        run.refresh()
-        loss = row_losses(row, *run(row)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return sum(losses[-20:]) / 20
-
-
-def test_a_compiler_that_fails_is_done_without(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_a_compiler_that_fails_is_done_without(monkeypatch: Any, caplog: Any) -> None:
     torch._dynamo.reset()
     backend = torch._dynamo.config.patch(suppress_errors=False)
     compile_with(broken_compiler, monkeypatch)
@@ -184,3 +121,110 @@ def test_a_compiler_that_fails_is_done_without(
     with backend:
         run.compile_layers(256, 64)
     assert_runs_uncompiled(run, caplog.text)
+
+
+def test_a_made_up_row_is_full_windows_and_a_rest() -> None:
+    for tokens, bounds in ((10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])):
+        row = made_up_row(tokens, 4, CPU)
+        assert row["cu_seqlens"].tolist() == bounds and row["cu_seqlens"].dtype is torch.int32
+        assert row["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1][:tokens]
+        assert row["max_length"] == min(4, tokens)
+        assert row["windows"].tolist() == list(range(len(bounds) - 1))
+        for name in ("input_ids", "token_type_ids"):
+            assert row[name].tolist() == [0] * tokens and row[name].dtype is torch.int64
+
+
+def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
+    row = make_row([9, 17, 4])
+    padded = pad_row(row, 64)
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        assert padded[name].tolist() == [*row[name].tolist(), *[0] * 34]
+    assert padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64] and padded["max_length"] == 34
+    assert padded["cu_seqlens"].dtype is torch.int32 and len(row["input_ids"]) == 30
+    assert pad_row(row, 10) is row and pad_row(row, 4)["max_length"] == 17
+    run = Forward(make_model(), "fp32", CPU)
+    plain, run.multiple = run(row), 64
+    torch.testing.assert_close(torch.stack(run(row)), torch.stack(plain), rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `compile` is called with, in place of a compiler."""
+    calls: list[Any] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **how: calls.append(how))
+    return calls
+
+
+COMPILED = [("cpu", None, None, False), ("cpu", None, True, True), ("cpu", None, False, False)]
+COMPILED += [("cuda", (6, 1), None, False), ("cuda", (7, 0), None, True)]
+COMPILED += [("cuda", (9, 0), False, False)]
+
+
+@pytest.mark.parametrize("device, capability, asked, wanted", COMPILED)
+def test_layers_are_compiled_from_volta_on(
+    device: str, capability: Any, asked: Any, wanted: bool, compiled: list[Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    run = Forward(make_model("bert"), "fp32", torch.device(device), asked)
+    assert compiled == [{"dynamic": True}] * 2 * wanted and len(run.layers) == 2 * wanted
+    assert run.multiple == (ROW_MULTIPLE if wanted else 1) and ROW_MULTIPLE == 64
+    assert run.required == bool(asked)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
+    training: bool, mode: bool, compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Any] = []  # (what, in training, with gradients, lengths)
+
+    def note(what: str) -> Any:
+        def noted(run: Forward, row: Any) -> None:
+            lengths = row["cu_seqlens"].diff().tolist()
+            ran.append((what, run.model.training, torch.is_grad_enabled(), lengths))
+
+        return noted
+
+    monkeypatch.setattr(Forward, "refresh", lambda _: ran.append("refresh"))
+    monkeypatch.setattr(Forward, "backward_of_nothing", note("backward"))
+    monkeypatch.setattr(Forward, "__call__", note("forward"))
+    run = Forward(make_model().train(mode), "fp32", CPU, compiled=True)
+    run.compile_layers(10, 4, *([] if training else [False]))
+    backward = [("backward", True, True, [4, 4, 2])] * training
+    assert ran == ["refresh", *backward, ("forward", False, False, [4, 4, 2])]
+    assert run.model.training == mode and run.layers
+    Forward(make_model(), "fp32", CPU).compile_layers(10, 4)
+    assert ran[-1] == ("forward", False, False, [4, 4, 2])  # nothing more ran
+
+
+@pytest.mark.parametrize("message", ["first\nsecond\nthird", ""])
+def test_prediction_goes_on_without_a_compiler(
+    message: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Also where the config asks for compiled layers: the model is trained, and has to answer."""
+
+    def fail(self: Forward, row: Any) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Forward, "__call__", fail)
+    run = Forward(make_model().eval(), "fp32", CPU, compiled=True)
+    (layer,) = run.layers
+    layer._compiled_call_impl = fail
+    run.compile_layers(10, 4, training=False)
+    assert run.layers == [] and layer._compiled_call_impl is None and not run.model.training
+    reason = "first second" if message else "RuntimeError"
+    assert caplog.messages == [f"layers run uncompiled, as torch.compile fails here: {reason}"]
+
+
+def test_half_precision_is_for_the_forward_alone() -> None:
+    seen: list[Any] = []
+
+    def read(model: nn.Module, row: Any, tokens: int) -> tuple:
+        half = torch.is_autocast_enabled("cpu")
+        seen.append((half and torch.get_autocast_dtype("cpu"), tokens))
+        return (torch.zeros(tokens),)
+
+    for precision in ("fp32", "bf16"):
+        run = Forward(make_model(), precision, CPU, read=read)
+        assert len(run(make_row([3, 4]))) == 1 and not torch.is_autocast_enabled("cpu")
+    assert seen == [(False, 7), (torch.bfloat16, 7)]

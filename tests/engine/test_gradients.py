@@ -1,7 +1,6 @@
 """One buffer of gradients: views, clipping, and the all-reduce over ranks."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from torch import nn
 
 from detalbert.engine.gradients import FlatGradients, all_reduce
 from tests.lm.ranks import start
-
-TINY = (1e-30, 1e-37, 1e-44)  # largest gradients; the last is no normal float32
 
 
 def model() -> nn.Module:
@@ -31,13 +28,9 @@ def test_backward_adds_into_the_buffer_and_zero_clears_it() -> None:
         assert got.grad.untyped_storage().data_ptr() == gradients.flat.untyped_storage().data_ptr()
     gradients.zero()
     assert not any(p.grad.any() for p in ours.parameters())
-
-
-def test_every_gradient_begins_at_a_multiple_of_128_bytes() -> None:
-    net = model()
-    gradients = FlatGradients(net.parameters(), slots=1)
-    assert [p.grad.storage_offset() for p in net.parameters()] == [0, 64, 96, 128]
-    assert len(gradients.flat) == 160  # 35, 5, 15 and 3 numbers
+    # 35, 5, 15 and 3 numbers: every gradient begins at a multiple of 128 bytes
+    assert [p.grad.storage_offset() for p in ours.parameters()] == [0, 64, 96, 128]
+    assert len(gradients.flat) == 160
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
@@ -52,66 +45,63 @@ def test_clipping_is_torchs(max_norm: float) -> None:
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-6, atol=0)
 
 
-def _all_reduced(ranks: int) -> dict[str, torch.Tensor]:
-    """On each rank: what it has after every kind of all-reduce."""
-    rank = dist.get_rank()
-    seen: dict[str, Any] = {}
-    for wire in (torch.float32, torch.bfloat16, torch.float16):
-        for size, scale in ((1, 1.0), (1000, 1e-6), (1001, 1e4)):
-            flat = _addend(rank, size, scale)
-            all_reduce(flat, wire)
-            seen[f"{wire} {size}"] = flat
-    zeros = torch.zeros(5)
-    all_reduce(zeros, torch.float16)
-    for tiny in TINY:
-        flat = torch.tensor([tiny, -tiny, 0.0, tiny / 8])
-        all_reduce(flat, torch.float16)
-        seen[f"tiny {tiny}"] = flat
-    broken = torch.tensor([1.0, float("nan")])
-    all_reduce(broken, torch.float16)
-    seen["zeros"], seen["broken"] = zeros, broken
-    net = model()
-    with torch.no_grad():
-        net[0].weight.add_(rank)  # FlatGradients makes all ranks start from rank 0's
-    gradients = FlatGradients(net.parameters(), ranks, "bf16")
-    net(torch.full((2, 7), float(rank))).sum().backward()
-    gradients.average()
-    seen["weight"], seen["mean"] = net[0].weight.detach(), gradients.flat
-    return seen
-
-
 def _addend(rank: int, size: int, scale: float) -> torch.Tensor:
     draw = torch.Generator().manual_seed(100 * rank + size)
     return torch.randn(size, generator=draw) * scale
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_gets_the_same_sum(ranks: int, tmp_path: Path, fork: None) -> None:
+def _row_gradients(net: nn.Module, slots: int, rank: int) -> FlatGradients:
+    gradients = FlatGradients(net.parameters(), slots, "bf16")
+    net(torch.full((2, 7), float(rank))).sum().backward()
+    return gradients
+
+
+SIZES = {1: 1.0, 1000: 1e-6, 1001: 1e4}  # numbers: their scale
+SPECIAL = {f"tiny {x}": [x, -x, 0.0, x / 8] for x in (1e-30, 1e-37, 1e-44)}  # the last: no normal
+SPECIAL |= {"zeros": [0.0] * 5, "broken": [1.0, float("nan")]}
+# fp16 is scaled by the largest gradient; the smallest then fall below its normal range.
+BOUNDS = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
+
+def _all_reduced(ranks: int) -> dict[str, torch.Tensor]:
+    """On each rank: what it has after every kind of all-reduce."""
+    rank = dist.get_rank()
+    seen = {f"{x} {n}": _addend(rank, n, SIZES[n]) for n in SIZES for x in BOUNDS}
+    for wire in BOUNDS:
+        for size in SIZES:
+            all_reduce(seen[f"{wire} {size}"], wire)
+    for name, values in SPECIAL.items():
+        seen[name] = torch.tensor(values)
+        all_reduce(seen[name], torch.float16)
+    net = model()
+    with torch.no_grad():
+        net[0].weight.add_(rank)  # FlatGradients makes all ranks start from rank 0's
+    gradients = _row_gradients(net, ranks, rank)
+    gradients.average()
+    return {**seen, "weight": net[0].weight.detach(), "mean": gradients.flat}
+
+
+def test_every_rank_gets_the_same_sum(tmp_path: Path, fork: None) -> None:
+    ranks = 3
     seen = start(_all_reduced, ranks, tmp_path, ranks)
     for name in seen[0]:
         for other in seen[1:]:
             torch.testing.assert_close(other[name], seen[0][name], rtol=0, atol=0, equal_nan=True)
-    bounds = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
-    for size, scale in ((1, 1.0), (1000, 1e-6), (1001, 1e4)):
+    for size, scale in SIZES.items():
         parts = [_addend(rank, size, scale).double() for rank in range(ranks)]
         largest = torch.stack(parts).abs().sum(0)
-        for wire, bound in bounds.items():
+        for wire, bound in BOUNDS.items():
             off = (seen[0][f"{wire} {size}"].double() - sum(parts)).abs()
-            # fp16 is scaled by the largest gradient; the smallest then fall below its normal range.
             assert (off <= bound * largest + 1e-6 * bound * scale * 100).all(), (wire, size)
     for size in (1000, 1001):  # what has travelled is no finer than its wire
-        sent = seen[0][f"{torch.bfloat16} {size}"]
+        sent, exact = (seen[0][f"{x} {size}"] for x in (torch.bfloat16, torch.float32))
         assert torch.equal(sent, sent.bfloat16().float())
-        exact = seen[0][f"{torch.float32} {size}"]
         assert not torch.equal(exact, exact.bfloat16().float())
-    for tiny in TINY:
-        wanted = torch.tensor([tiny, -tiny, 0.0, tiny / 8]) * ranks
-        torch.testing.assert_close(seen[0][f"tiny {tiny}"], wanted, rtol=2**-8, atol=1e-40)
-    assert not seen[0]["zeros"].any()
+    for name, values in SPECIAL.items():
+        if name != "broken":
+            wanted = torch.tensor(values) * ranks
+            torch.testing.assert_close(seen[0][name], wanted, rtol=2**-8, atol=1e-40)
     assert not torch.isfinite(seen[0]["broken"]).all()
     assert torch.equal(seen[0]["weight"], model()[0].weight)
-    net = model()
-    total = FlatGradients(net.parameters(), slots=1)
-    for rank in range(ranks):
-        net(torch.full((2, 7), float(rank))).sum().backward()
-    torch.testing.assert_close(seen[0]["mean"], total.flat / ranks, rtol=2**-6, atol=2**-6)
+    total = sum(_row_gradients(model(), 1, rank).flat for rank in range(ranks))
+    torch.testing.assert_close(seen[0]["mean"], total / ranks, rtol=2**-6, atol=2**-6)

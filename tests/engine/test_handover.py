@@ -2,147 +2,110 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import yaml
-from determined import core
 
 from detalbert.engine import handover, threads, token_budget
 from detalbert.engine.optim import lr_factor
 from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
-from tests.conftest import TINY, TINY_PRETRAINING, configured, settings
-from tests.engine.trials import one_step, trial_of
+from tests.conftest import TINY, TINY_PRETRAINING, settings
+from tests.engine.trials import config_file, one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
 from tests.same_bits import differences, of_value
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_again() -> Iterator[None]:
-    yield
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], None]]:
+    """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
+
+    def have(cores: int, idle: float) -> None:
+        for module in (threads, handover):
+            monkeypatch.setattr(module, "count_cores", lambda: cores)
+        monkeypatch.setattr(threads, "idle_cores", lambda: idle)
+
+    yield have
     torch.set_num_threads(1)
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, cores: int, idle: float) -> None:
-    """Have the machine be of so many cores, so many of them idle."""
-    for module in (threads, handover):
-        monkeypatch.setattr(module, "count_cores", lambda: cores)
-    monkeypatch.setattr(threads, "idle_cores", lambda: idle)
-
-
-@pytest.mark.parametrize(
-    "cores, idle, fresh, expected",
-    [
+def test_auto_counts_idle_cores(machine: Any) -> None:
+    for cores, idle, fresh, expected in (
         (2, 2.0, True, 2),
         (2, 1.9, True, 2),  # somebody's moment is no neighbour
         (2, 1.0, True, 1),
         (2, 0.1, True, 1),  # at least 1
         (2, 0.1, False, 2),  # of a restart the checkpoint knows; else every core
         (64, 40.2, True, 40),
-    ],
-)
-def test_auto_counts_idle_cores(
-    cores: int, idle: float, fresh: bool, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine(monkeypatch, cores, idle)
-    assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
-    assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
+    ):
+        machine(cores, idle)
+        assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
+        assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
 
 
-class FourSlots(core.DummyDistributedContext):
-    """The second of two machines of two slots each; `others` are the other ranks' numbers."""
-
-    def __init__(self, others: list[int]) -> None:
-        super().__init__()
-        self.local_size, self.others = 2, others
-
-    def allgather(self, stuff: Any) -> list[Any]:
-        return [*self.others, stuff]
+def test_slots_share_their_machine_and_the_smallest_machine_counts(machine: Any) -> None:
+    machine(16, 12.0)
+    for others, expected in (([8, 8, 8], 6), ([4, 4, 8], 4)):  # of four slots, two a machine
+        slots = SimpleNamespace(local_size=2, allgather=lambda mine, others=others: [*others, mine])
+        assert set_threads("auto", slots) == expected
 
 
-def test_slots_share_their_machine_and_the_smallest_machine_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine(monkeypatch, cores=16, idle=12.0)
-    assert set_threads("auto", FourSlots([8, 8, 8])) == 6
-    assert set_threads("auto", FourSlots([4, 4, 8])) == 4
-
-
-def said(shown: str) -> str:
-    return [
-        line
-        for line in shown.splitlines()
-        if line.startswith(("INFO: threads ", "WARNING: threads "))
-    ][-1]
+def said(name: str, shown: str) -> list[str]:
+    return [line for line in shown.splitlines() if f": {name}  " in line]
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, cache_dir: Path, machine: Any, monkeypatch: Any, capsys: Any
 ) -> None:
-    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=200"]
-    more += ["--set", "data.max_validation_examples=20"]
-    more += settings(max_steps=8, num_workers=0, reporting_period=2)
-    config, outs = Path("configs/local.yaml"), {n: tmp_path / f"uncut {n}" for n in (1, 2)}
-    for cores, out in outs.items():
-        machine(monkeypatch, cores, float(cores))
-        assert run(config, out, *more) == 0
-    assert differences(outs[1], outs[2]) != []  # or there is nothing to keep
-    for began, now in ((2, 1), (1, 2)):
-        cut = tmp_path / f"cut {began}"
-        machine(monkeypatch, began, float(began))
-        with monkeypatch.context() as patch:
-            stop_after(patch, 4)
-            assert run(config, cut, *more) == 0
-        assert f"INFO: threads       {began} a slot" in said(capsys.readouterr().err)
-        machine(monkeypatch, now, float(now))
-        assert run(config, cut, *more) == 0
-        shown = capsys.readouterr().err
-        if now < began:  # else it is as it was, and says nothing
-            assert said(shown).startswith(
-                "WARNING: threads       2 a slot (as the run began); this "
-            )
-            assert "this machine has 1 core(s)" in said(shown)
-        assert ("threads   " in shown) == (now < began)
-        assert differences(outs[began], cut) == []
+    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=100"]
+    more += ["--set", "data.max_validation_examples=9"]
+    more += settings(max_steps=4, num_workers=0, reporting_period=2)
 
+    def start(cores: int, name: str) -> list[str]:
+        machine(cores, float(cores))
+        assert run(Path("configs/local.yaml"), tmp_path / name, *more) == 0
+        return said("threads", capsys.readouterr().err)
 
-def test_another_number_that_the_config_names_is_taken_and_told(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    start(2, "uncut")
     with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        assert run(tiny_config, tmp_path / "out", *settings(threads=1)) == 0
-    assert "threads       1 a slot (hyperparameters.threads: 1)" in capsys.readouterr().err
-    assert run(tiny_config, tmp_path / "out", *settings(threads=2)) == 0
-    assert "the run began with 1, so it is rounded otherwise now" in said(capsys.readouterr().err)
+        stop_after(patch, 2)
+        assert start(2, "cut")[0].startswith("INFO: threads       2 a slot")
+    (line,) = start(1, "cut")
+    assert line.startswith(
+        "WARNING: threads       2 a slot (as the run began); this machine has 1 "
+    )
+    assert torch.get_num_threads() == 2
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 LAST = "the run goes on; its rounding may differ from an uncut one's"
 
 
+@pytest.mark.usefixtures("machine")
 def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """It compares with the run's first start, not with the one before."""
-    describe, out, has = handover._describe_machine, tmp_path / "out", list[str]()
-    for stop, machine, more in (
+    describe, out, has, counts = handover._describe_machine, tmp_path / "out", [], []
+    for stop, new, more in (
         (3, {}, {}),
         (6, {}, {}),
         (9, {"torch": "1.0", "slots": 2}, {"max_tokens_per_forward": 300}),
-        (12, {"torch": "1.0"}, {"allreduce_dtype": "bf16"}),
+        (12, {"torch": "1.0"}, {"allreduce_dtype": "bf16", "threads": 2}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(handover, "_describe_machine", lambda c, new=machine: describe(c) | new)
+            patch.setattr(handover, "_describe_machine", lambda c, new=new: describe(c) | new)
             stop_after(patch, stop)
-            assert run(tiny_config, out, *settings(**more)) == 0
-        has += [line for line in capsys.readouterr().err.split("\n") if ": restart  " in line]
+            assert run(tiny_config, out, *settings(**{"threads": 1, **more})) == 0
+        shown = capsys.readouterr().err
+        has += said("restart", shown)
+        counts += said("threads", shown)
     kept = torch.load(newest(out) / "state_dict.pth", weights_only=True)["callbacks"]["handover"]
     start, was = "WARNING: restart       ", f"torch {torch.__version__} -> 1.0"
     budget, masks = "max_tokens_per_forward 512 -> 300", "as will the masks of dropout"
@@ -152,26 +115,23 @@ def test_a_restart_says_once_what_is_different(
     ]
     assert kept["torch"] == str(torch.__version__) and kept["slots"] == 1
     assert kept["device"].startswith("CPU with ") and kept["Python"].startswith("3.")
+    assert len(counts) == 2 and "threads       1 a slot (hyperparameters.threads: 1)" in counts[0]
+    assert "the run began with 1, so it is rounded otherwise now" in counts[1]
 
 
-@pytest.mark.parametrize("pretraining", [False, True])
+@pytest.mark.parametrize("config", [TINY, TINY_PRETRAINING], ids=["fine-tuning", "pretraining"])
 def test_what_auto_chose_is_set_again(
-    pretraining: bool, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any row is packed, for training or for a validation."""
-    values = {"max_tokens_per_forward": "auto", "num_workers": 1}
-    config = configured(TINY_PRETRAINING if pretraining else TINY, cache_dir, **values)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    for budget in (256, 1024):
-        monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
-        assert run(tmp_path / "config.yaml", tmp_path / f"uncut {budget}") == 0
-    assert differences(tmp_path / "uncut 256", tmp_path / "uncut 1024") != []
-    for budget, stop in ((256, 3), (1024, 7), (1024, 99)):
+    values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6}
+    path = config_file(tmp_path, config, cache_dir, **values)
+    for budget, stop, name in ((256, 9, "uncut"), (256, 3, "cut"), (1024, 9, "cut")):
         monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
         with monkeypatch.context() as patch:
             stop_after(patch, stop)
-            assert run(tmp_path / "config.yaml", tmp_path / "cut") == 0
-    assert differences(tmp_path / "uncut 256", tmp_path / "cut") == []
+            assert run(path, tmp_path / name) == 0
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 def restored(trial: Any, **kept: Any) -> Any:
@@ -202,16 +162,16 @@ def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
         assert caplog.messages == [f"restart       {changed}: {LAST}"]
 
 
-def trained(tiny_config: Path, out: Path) -> dict[str, Any]:
+@pytest.fixture
+def state(finished: Path) -> dict[str, Any]:
     """The checkpoint at the end of a run, as Determined reads it: the rate has come down to 0."""
-    assert run(tiny_config, out) == 0
-    return torch.load(newest(out) / "state_dict.pth", weights_only=True)
+    return torch.load(newest(finished / "out") / "state_dict.pth", weights_only=True)
 
 
 def test_of_another_trial_only_the_weights_are_taken(
-    tiny_config: Path, tmp_path: Path, capsys: Any
+    tiny_config: Path, state: dict[str, Any], caplog: Any
 ) -> None:
-    state = trained(tiny_config, tmp_path / "source")
+    caplog.set_level("INFO", "detalbert")
     state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
     assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
     with trial_of(tiny_config) as trial:
@@ -224,23 +184,21 @@ def test_of_another_trial_only_the_weights_are_taken(
         after = trial.optimizer.state_dict(), trial.schedule.state_dict()
         assert of_value(before) == of_value(after)
         assert trial.handover.threads == 1
-        assert "warm start    another trial's weights" in capsys.readouterr().err
+        assert "warm start    another trial's weights" in caplog.text
         trial.meter.reset()
         one_step(trial)
         assert len(trial.optimizer.state) > 0  # it moves
 
 
-@pytest.mark.parametrize("cpu", [True, False])
-def test_a_gpu_keeps_this_machines_threads(cpu: bool, tiny_config: Path) -> None:
+def test_a_gpu_keeps_this_machines_threads(tiny_config: Path, machine: Any) -> None:
+    kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
     with trial_of(tiny_config) as trial:
-        trial.handover.cpu = cpu
-        kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
-        trial.handover.on_checkpoint_load_start(kept)
-        assert trial.handover.threads == (2 if cpu else 1)
+        for trial.handover.cpu, threads in ((False, 1), (True, 2)):
+            trial.handover.on_checkpoint_load_start(kept)
+            assert trial.handover.threads == threads
 
 
-def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, tmp_path: Path) -> None:
-    state = trained(tiny_config, tmp_path / "source")
+def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: Any) -> None:
     same, old = copy.deepcopy(state), copy.deepcopy(state)
     del old["callbacks"]["handover"]  # of a version that did not write it
     with trial_of(tiny_config) as trial:
@@ -266,9 +224,8 @@ def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
     return {key: group[key] for key in ("lr", "weight_decay", "betas")}
 
 
-def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: Any) -> None:
     """`det experiment continue ID --config hyperparameters.max_steps=24`, and so on."""
-    state = trained(tiny_config, tmp_path / "source")
     with trial_of(tiny_config) as trial:
         loaded = trial.optimizer.state_dict()["param_groups"][0]
         expected = {"lr": 0.0, "weight_decay": loaded["weight_decay"], "betas": loaded["betas"]}
@@ -284,10 +241,7 @@ def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, tmp_path
         assert trial.optimizer.param_groups[1]["lr"] == pytest.approx(rate * 11 / 12)
 
 
-def test_a_source_of_another_model_is_refused_in_one_line(
-    tiny_config: Path, tmp_path: Path
-) -> None:
-    state = trained(tiny_config, tmp_path / "source")
+def test_a_source_of_another_model_is_refused_in_one_line(tiny_config: Path, state: Any) -> None:
     state["callbacks"]["handover"]["trial"] = 7
     (weights,) = state["models_state_dict"]
     name = next(iter(weights))

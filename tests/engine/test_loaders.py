@@ -1,74 +1,58 @@
 """Loaders: batches of any step at any number of slots, and the buffer in which they travel."""
 
+import math
 import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
-import time
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
-from detalbert.engine.loaders import (
-    Parcel,
-    RowLoader,
-    default_workers,
-    train_loader,
-    validation_loader,
-)
+from detalbert.engine.loaders import Parcel, RowLoader, train_loader, validation_loader
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
 from tests.conftest import ROOT, Script, max_examples
+from tests.engine.blocked import blocked
 from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 
 
-@st.composite
-def tensors(draw: Any) -> torch.Tensor:
-    shape = draw(st.lists(st.integers(0, 5), max_size=3))
-    values = torch.tensor(draw(st.integers(0, 9))) + torch.arange(int(np.prod(shape)))
-    return values.to(draw(DTYPES)).reshape(shape)
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+TENSORS = st.builds(
+    lambda shape, dtype, first: (first + torch.arange(math.prod(shape))).to(dtype).reshape(shape),
+    *(SHAPES, DTYPES, st.integers(0, 9)),
+)
 
 
 def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
     assert [list(row) for row in found] == [list(row) for row in wanted]
     for one, other in zip(found, wanted, strict=True):
         for name, value in other.items():
-            if isinstance(value, torch.Tensor):
-                assert one[name].dtype == value.dtype and one[name].shape == value.shape
-                assert torch.equal(one[name], value)
-            else:
-                assert one[name] == value
+            torch.testing.assert_close(one[name], value, rtol=0, atol=0)
 
 
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.dictionaries(st.text(max_size=3), tensors() | st.integers()), max_size=4))
+@given(st.lists(st.dictionaries(st.text(max_size=3), TENSORS | st.integers()), max_size=4))
 def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
     assert_same(Parcel(rows).rows(), rows)
     assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        torch.arange(12).reshape(3, 4).t(),
-        torch.from_numpy(np.zeros(0, np.int64)),  # its stride is 0
-        torch.tensor(7),
-    ],
-)
-def test_columns_of_unusual_layout(column: torch.Tensor) -> None:
-    assert_same(Parcel([{"x": column}]).rows(), [{"x": column}])
+def test_columns_of_unusual_layout() -> None:
+    stride_of_0 = torch.from_numpy(np.zeros(0, np.int64))
+    rows = [{"x": torch.arange(12).reshape(3, 4).t(), "y": stride_of_0, "z": torch.tensor(7)}]
+    assert_same(Parcel(rows).rows(), rows)
 
 
 def test_rows_share_one_buffer_and_may_be_written_to() -> None:
@@ -80,99 +64,61 @@ def test_rows_share_one_buffer_and_may_be_written_to() -> None:
 
 
 def test_pinning_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = []
-
-    def pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-        pinned.append(len(self))
-        return self.clone()
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    rows = [{"a": torch.arange(3), "max_length": 3}, {"a": torch.arange(2), "max_length": 2}]
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(len(x)) or x.clone())
+    rows = [{"a": torch.arange(3), "max_length": 3}, {"a": torch.arange(2)}]
     assert_same(pin_memory(Parcel(rows)).rows(), rows)
     assert len(pinned) == 1
 
 
-class Made(Dataset):
-    """Batches of two rows, `size` int64 tokens each."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __getitem__(self, number: int) -> list[dict[str, Any]]:
-        tokens = torch.arange(self.size) * (number + 1)
-        return [{"input_ids": tokens, "max_length": 9}, {"input_ids": tokens[:1], "max_length": 1}]
-
-
-@pytest.mark.parametrize("size", [10, 200_000])  # through the pipe, through shared memory
-def test_workers_give_what_the_process_itself_gives(size: int, fork: None) -> None:
-    assert isinstance(Parcel(Made(size)[0]).buffer, np.ndarray) == (size == 10)
-    alone = list(RowLoader(Made(size), range(5)))
-    shared = list(RowLoader(Made(size), range(5), num_workers=2))
-    assert len(alone) == len(shared) == 5
-    for found, wanted in zip(shared, alone, strict=True):
-        assert_same(found, wanted)
-
-
-class Blocked(Made):
-    """Its second batch does not come."""
-
-    def __getitem__(self, number: int) -> list[dict[str, Any]]:
-        while number == 1:
-            time.sleep(1)
-        return super().__getitem__(number)
+def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
+    """Small batches through the pipe, large ones through shared memory, and one without rows."""
+    made = [[{"ids": torch.arange(n), "n": n}, {"ids": torch.ones(1)}] for n in (10, 200_000)]
+    assert [type(Parcel(rows).buffer) for rows in made] == [np.ndarray, torch.Tensor]
+    batches = [*made, [], *made]
+    alone, shared = (list(RowLoader(batches, range(5), number)) for number in (0, 2))
+    for sides in (alone, shared):
+        for found, wanted in zip(sides, batches, strict=True):
+            assert_same(found, wanted)
 
 
 def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, fork: None) -> None:
     """torch sends SIGTERM, which a loader process does not hear, to what outlives a time-out."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
-    batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
-    next(batches)
+    batches = blocked()
     (worker,) = multiprocessing.active_children()
     for number in STOP_SIGNALS:
         os.kill(worker.pid, number)
-    worker.join(0.5)
+    worker.join(0.2)
     assert worker.is_alive()
     del batches
     worker.join(10)
     assert worker.exitcode == -signal.SIGKILL
 
 
-LEAVES_ONE = """
-from tests.engine.test_loaders import Blocked, RowLoader
-batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
-next(batches)
-"""
-
-
 def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
-    done = subprocess.run(script(LEAVES_ONE), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    soon = "torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2"
+    source = f"import torch; from tests.engine.blocked import blocked; {soon}; batches = blocked()"
+    program = script(source)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_worker_that_is_killed_is_one_line(fork: None) -> None:
-    batches = iter(RowLoader(Blocked(1), range(2), num_workers=1))
-    next(batches)
+    batches = blocked()
     multiprocessing.active_children()[0].kill()
     with pytest.raises(Unavailable, match="by signal: Killed.*lower hyperparameters.num_workers"):
         next(batches)
 
 
 def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> None:
-    class Wrong(Made):
+    class Wrong(Dataset):
         def __getitem__(self, number: int) -> list[dict[str, Any]]:
             raise UserError("data.x: wrong; change it")
 
     for workers in (0, 1):
         with pytest.raises(UserError, match="^data.x: wrong; change it$"):
-            list(RowLoader(Wrong(1), range(2), num_workers=workers))
-
-
-def test_a_batch_without_rows(fork: None) -> None:
-    class Nothing(Made):
-        def __getitem__(self, number: int) -> list[dict[str, Any]]:
-            return []
-
-    assert list(RowLoader(Nothing(0), range(2), num_workers=1)) == [[], []]
+            list(RowLoader(Wrong(), range(2), num_workers=workers))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -189,10 +135,10 @@ def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
             assert one["max_length"] == int(one["cu_seqlens"].diff().max())
 
 
-@given(
-    st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array),
-    st.sampled_from([1, 2, 3, 64]),
-)
+LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
+
+
+@given(LENGTHS, st.sampled_from([1, 2, 3, 64]))
 @max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
     windows = make_windows(lengths)
@@ -211,34 +157,28 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
         assert len(validation_loader(windows, slots, slot, 80)) >= 1
 
 
-@pytest.mark.parametrize(
-    ("cores", "processes", "workers"),
-    [(1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4), (8, 8, 0), (16, 8, 1), (1, 2, 0)],
-)
-def test_loaders_leave_a_core_to_every_slot(
-    cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaders, "count_cores", lambda: cores)
-    assert default_workers(processes) == workers
+def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_slot = ((1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4))
+    for cores, processes, workers in (*one_slot, (8, 8, 0), (16, 8, 1), (1, 2, 0)):
+        monkeypatch.setattr(loaders, "count_cores", lambda cores=cores: cores)
+        assert loaders.default_workers(processes) == workers
 
 
-def test_every_tensor_begins_at_a_multiple_of_64_bytes() -> None:
-    sizes = [1, 64, 65, 0, 3]
-    parcel = Parcel([{str(i): torch.ones(n, dtype=torch.uint8) for i, n in enumerate(sizes)}])
-    assert [place[0] for place in parcel.contents[0].values()] == [0, 64, 128, 256, 256]
-    assert len(parcel.buffer) == 320 + 64
+def test_the_buffer_is_aligned_and_the_pipes_up_to_half_a_mebibyte() -> None:
+    def parcel(*sizes: int) -> Parcel:
+        return Parcel([{str(i): torch.ones(n, dtype=torch.uint8) for i, n in enumerate(sizes)}])
 
-
-@pytest.mark.parametrize(("more", "shared"), [(0, False), (1, True)])
-def test_half_a_mebibyte_still_goes_through_the_pipe(more: int, shared: bool) -> None:
-    parcel = Parcel([{"a": torch.ones(2**19 + more, dtype=torch.uint8)}])
-    assert isinstance(parcel.buffer, torch.Tensor) == shared
+    places = parcel(1, 64, 65, 0, 3).contents[0].values()
+    assert [place[0] for place in places] == [0, 64, 128, 256, 256]
+    assert len(parcel(1, 64, 65, 0, 3).buffer) == 320 + 64
+    assert isinstance(parcel(2**19).buffer, np.ndarray)
+    assert isinstance(parcel(2**19 + 1).buffer, torch.Tensor)
 
 
 def test_what_torchs_loader_is_given() -> None:
-    alone, workers = RowLoader(Made(1), range(3)), RowLoader(Made(1), range(3), 2)
-    assert (alone.num_workers, alone.prefetch_factor, alone.collate_fn) == (0, None, list)
-    assert (workers.num_workers, workers.prefetch_factor, workers.collate_fn) == (2, 4, Parcel)
-    assert not alone.pin_memory and not workers.pin_memory
-    pinned = RowLoader(Made(1), range(3), pin_memory=True)
-    assert pinned.pin_memory and pinned.collate_fn is Parcel and pinned.batch_size is None
+    alone, workers = RowLoader([], range(3)), RowLoader([], range(3), 2)
+    pinned = RowLoader([], range(3), pin_memory=True)
+    assert [x.num_workers for x in (alone, workers, pinned)] == [0, 2, 0]
+    assert [x.prefetch_factor for x in (alone, workers, pinned)] == [None, 4, None]
+    assert [x.collate_fn for x in (alone, workers, pinned)] == [list, Parcel, Parcel]
+    assert [x.pin_memory for x in (alone, workers, pinned)] == [False, False, True]

@@ -1,7 +1,6 @@
 """Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as published."""
 
 import functools
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PretrainedConfig
 
 from detalbert.engine import attention
 from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
 from lm.layout import Layout, make_mesh
 from lm.model import build_model
 from lm.packed import pack
 from lm.sizes import causal_sizes
-from tests.lm.ranks import CPU, VOCABULARY, rows_of, start, tiny, windows
+from tests.lm.ranks import CPU, rows_of, start, tiny, windows
 
 Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes
 
@@ -51,9 +50,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
     plain = F.layer_norm
 
-    def kernel(
-        q: Any, k: Any, v: Any, layout: Any, dropout: float, scale: Any, causal: bool
-    ) -> Any:
+    def kernel(q: Any, k: Any, v: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
         return out.transpose(1, 2)
 
@@ -81,26 +78,21 @@ def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: in
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2"])
 def test_a_causal_layer_keeps_what_the_hooks_see(family: str, half: bool) -> None:
     sizes = causal_sizes(tiny(family))
-    kept = functools.partial(causal, family, half)
-    assert layer_bytes(sizes, half) == pytest.approx(
-        slope(functools.partial(kept, False)), rel=0.01
-    )
-    inputs = slope(functools.partial(kept, True))  # with activation checkpointing
-    assert inputs == (2 if half else 4) * sizes.hidden
+    whole, inputs = (slope(functools.partial(causal, family, half, x)) for x in (False, True))
+    assert layer_bytes(sizes, half) == pytest.approx(whole, rel=0.01)
+    assert inputs == (2 if half else 4) * sizes.hidden  # with activation checkpointing
     ours = split(sizes, 1, 1, half, True, False).per_token
     more = split(sizes._replace(layers=3), 1, 1, half, True, False).per_token
     assert more - ours == inputs
 
 
-def encoder(family: str, **keys: Any) -> PretrainedConfig:
-    shape = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 192}
+def encoder(family: str, dropout: float = 0.0, layers: int = 12) -> PretrainedConfig:
+    names = "num_hidden_layers hidden_size num_attention_heads intermediate_size"
+    names += " hidden_dropout_prob attention_probs_dropout_prob classifier_dropout_prob"
     if family == "distilbert":
-        shape = {"dim": 64, "n_heads": 4, "hidden_dim": 192}
-    names = "attention_probs_dropout_prob", "attention_dropout", "qa_dropout"
-    drops = dict.fromkeys((*names, "classifier_dropout_prob"), 0.0)
-    return AutoConfig.for_model(
-        family, vocab_size=128, max_position_embeddings=300, **shape, **drops, **keys
-    )
+        names = "n_layers dim n_heads hidden_dim dropout attention_dropout qa_dropout"
+    shape = dict(zip(names.split(), (layers, 64, 4, 192, dropout, 0.0, 0.0), strict=True))
+    return AutoConfig.for_model(family, vocab_size=128, max_position_embeddings=300, **shape)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -109,36 +101,33 @@ def encoder(family: str, **keys: Any) -> PretrainedConfig:
 def test_an_encoder_s_layer_keeps_what_the_hooks_see(
     family: str, precision: str, dropout: float
 ) -> None:
-    drop = {"dropout" if family == "distilbert" else "hidden_dropout_prob": dropout}
+    make = AutoModelForQuestionAnswering.from_config
 
     def kept(layers: int, tokens: int) -> int:
-        name = "n_layers" if family == "distilbert" else "num_hidden_layers"
-        model = AutoModelForQuestionAnswering.from_config(
-            encoder(family, **drop, **{name: layers}), attn_implementation=attention.PACKED
-        )
+        model = make(encoder(family, dropout, layers), attn_implementation=attention.PACKED)
         forward = Forward(model.train(), precision, CPU, compiled=False)
         forward.refresh()
         return kept_bytes(lambda: forward(made_up_row(tokens, tokens, CPU)))
 
-    sizes = Sizes.of(encoder(family, **drop), 0)
+    sizes = Sizes.of(encoder(family, dropout), 0)
     assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)
 
 
 def test_a_padded_grid_keeps_more() -> None:
     sizes = Sizes.of(encoder("bert"), 0)
-    more = layer_bytes(sizes, True, grid=True) - layer_bytes(sizes, True)
-    assert more == pytest.approx(2 * 64 * (4 * 2.2 - 3))  # q, k, v, output; q, k, v unpadded go
-    dropped = Sizes.of(encoder("bert", **{}), 0)._replace(padded=True)
-    assert layer_bytes(dropped, True) == layer_bytes(sizes, True, grid=True)
+    grid = layer_bytes(sizes, True, grid=True)
+    assert grid - layer_bytes(sizes, True) == pytest.approx(2 * 64 * (4 * 2.2 - 3))
+    assert layer_bytes(sizes._replace(padded=True), True) == grid
 
 
-LAYOUTS = [Layout(1, 4, 1), Layout(1, 2, 2), Layout(2, 2, 1)]
+WIDE = {"hidden_size": 128, "intermediate_size": 256}
+SPLITS = [(Layout(1, 4, 1), "llama"), (Layout(1, 2, 2), "gpt_neox"), (Layout(2, 2, 1), "llama")]
 
 
-def states() -> dict[str, int]:
-    """Bytes of this process's weights, gradients and moments after a step, by layout and family."""
-    found = {}
-    for layout, family in itertools.product(LAYOUTS, ("llama", "gpt_neox")):
+def states() -> list[int]:
+    """Bytes of this process's weights, gradients and moments after a step, of each split."""
+    found = []
+    for layout, family in SPLITS:
         model = build_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
         optimizer = torch.optim.AdamW(model.parameters())
         share = windows(0, 4)[layout.data_rank(dist.get_rank()) :: layout.data_ranks]
@@ -146,24 +135,16 @@ def states() -> dict[str, int]:
         optimizer.step()
         moments = [v for s in optimizer.state.values() for v in s.values() if v.ndim]
         tensors = [*model.parameters(), *(p.grad for p in model.parameters()), *moments]
-        found[f"{layout} {family}"] = sum(_local(t).nbytes for t in tensors)
+        found.append(sum(local_part(tensor).nbytes for tensor in tensors))
     return found
-
-
-WIDE = {"hidden_size": 128, "intermediate_size": 256}
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def test_states_are_the_tensors_of_four_processes(tmp_path: Path, fork: None) -> None:
     measured = start(states, 4, tmp_path)
-    for layout, family in itertools.product(LAYOUTS, ("llama", "gpt_neox")):
+    for (layout, family), found in zip(SPLITS, zip(*measured, strict=True), strict=True):
         sizes = causal_sizes(tiny(family, **WIDE))
         planned = split(sizes, layout.shard, layout.tensor, False, False, False).states
-        mean = sum(found[f"{layout} {family}"] for found in measured) / 4
-        assert planned == pytest.approx(mean, rel=0.01), (layout, family)
+        assert planned == pytest.approx(sum(found) / 4, rel=0.01), (layout, family)
 
 
 # llm-foundry, scripts/train/benchmarking/README.md (commit 8c8dd48), 2,048 tokens, 8 GPUs, no
@@ -179,32 +160,26 @@ FOUNDRY = [
 FMS = [(32, 4096, 11008, 32, 6_738_415_616, 2), (40, 5120, 13824, 40, 13_015_864_320, 1)]
 
 
-def whole_logits(memory: Any, vocabulary: int) -> Any:
+def whole_logits(sizes: Sizes) -> Any:
     """As these train: the logits of all tokens in bf16, and with their gradient in fp32."""
-    return memory._replace(head=0, per_token=memory.per_token + 10 * vocabulary)
+    memory = split(sizes, 8, 1, True, False, False)
+    return memory._replace(head=0, per_token=memory.per_token + 10 * sizes.vocabulary)
 
 
-@pytest.mark.parametrize(("layers", "h", "heads", "parameters", "small", "large"), FOUNDRY)
-def test_published_micro_batches_of_llm_foundry(
-    layers: int, h: int, heads: int, parameters: int, small: int | None, large: int
-) -> None:
-    layer = 12 * h * h
-    sizes = Sizes("gpt_neox", h, 4 * h, layers, heads, 50_368, parameters, layer)
-    memory = whole_logits(split(sizes, 8, 1, True, False, False), 50_368)
-    assert memory.tokens(80) // 2048 == pytest.approx(large, rel=0.25)
-    if small is not None:  # sums of gradients are in bf16 too
-        gathered = memory.gathered - 2 * layer - 4 * 50_368 * h
-        pure = memory._replace(states=memory.states / 2, gathered=gathered)
-        assert pure.tokens(40) // 2048 == pytest.approx(small, rel=0.25)
-
-
-@pytest.mark.parametrize(("layers", "h", "f", "heads", "parameters", "batch"), FMS)
-def test_published_micro_batches_of_fms_fsdp(
-    layers: int, h: int, f: int, heads: int, parameters: int, batch: int
-) -> None:
-    sizes = Sizes("llama", h, f, layers, heads, 32_000, parameters, 4 * h * h + 3 * h * f)
-    memory = whole_logits(split(sizes, 8, 1, True, False, False), 32_000)
-    assert memory.tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
+def test_published_micro_batches() -> None:
+    for layers, h, heads, parameters, small, large in FOUNDRY:
+        layer = 12 * h * h
+        sizes = Sizes("gpt_neox", h, 4 * h, layers, heads, 50_368, parameters, layer)
+        memory = whole_logits(sizes)
+        assert memory.tokens(80) // 2048 == pytest.approx(large, rel=0.25)
+        if small is not None:  # sums of gradients are in bf16 too
+            gathered = memory.gathered - 2 * layer - 4 * 50_368 * h
+            pure = memory._replace(states=memory.states / 2, gathered=gathered)
+            assert pure.tokens(40) // 2048 == pytest.approx(small, rel=0.25)
+    for layers, h, f, heads, parameters, batch in FMS:
+        layer = 4 * h * h + 3 * h * f
+        sizes = Sizes("llama", h, f, layers, heads, 32_000, parameters, layer)
+        assert whole_logits(sizes).tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
 
 
 def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
@@ -218,16 +193,12 @@ def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
 def test_measured_on_an_h100() -> None:
     """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
     layers compiled."""
-    sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
-    memory = replicated(sizes, 1, True, False)
-    allocated = memory.states + 4096 * memory.per_token
-    assert allocated == pytest.approx(12_378_132_992, rel=0.1)
+    memory = replicated(Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000), 1, True, False)
+    assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
 
 
 def test_it_is_a_line_in_the_tokens() -> None:
-    sizes = causal_sizes(tiny("llama"))
-    memory = split(sizes, 2, 1, True, False, False)
+    memory = split(causal_sizes(tiny("llama")), 2, 1, True, False, False)
     most = memory.tokens(16)
     assert memory.at(most) <= 16 * 2**30 * 0.95 < memory.at(most + 1)
     assert memory.tokens(1) < 0  # the overhead alone is more
-    assert sizes.vocabulary == VOCABULARY

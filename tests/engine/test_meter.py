@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from detalbert.engine import meter as meter_module
 from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
@@ -14,7 +13,8 @@ from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.trial import StepTrial
 from detalbert.training.metrics import RunMetrics
 from lm.trial import LmTrial
-from tests.conftest import TINY_LM, TINY_PRETRAINING, configured
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, settings
+from tests.engine.trials import config_file
 from tests.fakes.runs import run
 
 
@@ -44,27 +44,14 @@ def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) 
 GPU = torch.device("cuda", 0)
 
 
-class Cuda:
-    """In place of torch.cuda: a GPU's name, and how much its tensors took."""
-
-    def __init__(self, name: str = "NVIDIA H100 80GB HBM3") -> None:
-        self.name, self.most = name, 0
-
-    def get_device_name(self, device: torch.device) -> str:
-        return self.name
-
-    def max_memory_allocated(self, device: torch.device) -> int:
-        return self.most
-
-    def reset_peak_memory_stats(self, device: torch.device) -> None:
-        self.most = 0
-
-
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    made = Cuda()
-    for name in ("get_device_name", "max_memory_allocated", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """In place of torch.cuda: a GPU's name, and how much its tensors took."""
+    made = types.SimpleNamespace(name="NVIDIA H100 80GB HBM3", most=0)
+    facts = {"get_device_name": lambda _: made.name, "max_memory_allocated": lambda _: made.most}
+    facts["reset_peak_memory_stats"] = lambda _: setattr(made, "most", 0)
+    for name, fact in facts.items():
+        monkeypatch.setattr(torch.cuda, name, fact)
     return made
 
 
@@ -74,7 +61,7 @@ def metered(seconds: float) -> TrainingMeter:
     return meter
 
 
-def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: Cuda) -> None:
+def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: Any) -> None:
     used = Utilization(metered(2.0), GPU, half=True)
     used.add([9e12])  # before the first report began
     used.reset()
@@ -89,34 +76,31 @@ def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: Cuda) -> None:
     assert Utilization(metered(1.0), GPU, half=False).peak == 67e12
 
 
-def test_no_mfu_where_a_gpu_or_a_model_is_not_known(cuda: Cuda) -> None:
+def test_no_mfu_where_a_gpu_or_a_model_is_not_known(cuda: Any) -> None:
     used = Utilization(metered(2.0), GPU, half=True)
     used.add([1e12, None])
-    assert used.cross_slot_reduce([used.per_slot_reduce(), (1e12, 989e12, 2**29)]) == {
-        "memory_gib": 0.5
-    }
+    both = [used.per_slot_reduce(), (1e12, 989e12, 2**29)]
+    assert used.cross_slot_reduce(both) == {"memory_gib": 0.5}
     cuda.name = "a newer one"
     used = Utilization(metered(2.0), GPU, half=True)
     used.add([1e12])
     assert used.cross_slot_reduce([used.per_slot_reduce()]) == {"memory_gib": 0.0}
 
 
-COUNTED = {
-    "fine-tuning": lambda config, row: training_flops(config, row_lengths(row)),
-    "pretraining": flops_of_row,
-    "language model": lambda config, row: causal_flops(config, row_lengths(row)),
+WORKLOADS: dict[str, tuple[Any, Any]] = {
+    "fine-tuning": (TINY, lambda config, row: training_flops(config, row_lengths(row))),
+    "pretraining": (TINY_PRETRAINING, flops_of_row),
+    "language model": (TINY_LM, lambda config, row: causal_flops(config, row_lengths(row))),
 }
 
 
-@pytest.mark.parametrize("kind", COUNTED)
+@pytest.mark.parametrize("config, flops_of", WORKLOADS.values(), ids=WORKLOADS)
 def test_training_reports_of_every_workload_have_both_on_a_gpu(
-    kind: str, tiny_config: Path, cache_dir: Path, tmp_path: Path, cuda: Cuda, capsys: Any,
+    config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, capsys: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Of each report its own steps' FLOPs; a validation, which is in none, counts nothing."""
-    if kind != "fine-tuning":
-        config = TINY_PRETRAINING if kind == "pretraining" else TINY_LM
-        tiny_config.write_text(yaml.safe_dump(configured(config, cache_dir)))
+    path = config_file(tmp_path, config, cache_dir)
     counted: list[float] = []
     reports: list[tuple[dict[str, Any], float]] = []
 
@@ -127,7 +111,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     step, report = StepTrial._step, RunMetrics.report_training_metrics
 
     def count(self: StepTrial, batch: list[Any], at: int) -> dict[str, Any]:
-        counted.append(sum(COUNTED[kind](self.model.config, row) for row in batch))
+        counted.append(sum(flops_of(self.model.config, row) for row in batch))
         return step(self, batch, at)
 
     def keep(self: RunMetrics, metrics: dict[str, Any], **more: Any) -> None:
@@ -138,8 +122,8 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     monkeypatch.setattr(StepTrial, "_prepare_utilization", prepare)
     monkeypatch.setattr(StepTrial, "_step", count)
     monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
-    assert run(tiny_config, tmp_path / "out") == 0
-    assert len(reports) >= 4
+    assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0
+    assert len(reports) == 3
     for metrics, flops in reports:
         assert metrics["mfu"] == pytest.approx(flops / 67e12, rel=1e-9) and flops > 1e6
         assert metrics["memory_gib"] == 0.0
@@ -151,6 +135,5 @@ def test_tensor_peers_count_their_rows_once() -> None:
     assert LmTrial.row_flops(types.SimpleNamespace(_counts=False), row) == 0.0
 
 
-def test_a_run_on_a_cpu_reports_neither(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
-    assert run(tiny_config, tmp_path / "out") == 0
-    assert "mfu" not in capsys.readouterr().err
+def test_a_run_on_a_cpu_reports_neither(finished: Path) -> None:
+    assert "mfu" not in (finished / "shown").read_text()

@@ -5,7 +5,6 @@
 `make test` hides GPUs; test_on_cuda.py holds what shows without one.
 """
 
-import contextlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,11 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 
 from detalbert.engine.determinism import choose_exact_kernels
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured
-from tests.engine.trials import trial_of
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
+from tests.engine.trials import config_file, trial_of
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
 WARM_UP, STEPS = 2, 5  # the first steps compile, one for rows of any length
@@ -29,30 +27,22 @@ def exact() -> Iterator[None]:
     """As train.py starts; a sharded model's process group ends with the test."""
     choose_exact_kernels()
     yield
+    torch.cuda.set_sync_debug_mode("default")
     torch.use_deterministic_algorithms(False)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-@contextlib.contextmanager
-def no_waits() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
     """Those of a model after STEPS steps, of which only the first WARM_UP may wait."""
     folder.mkdir(exist_ok=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(configured(WORKLOADS[workload], cache)))
-    with trial_of(folder / "config.yaml") as trial:
+    with trial_of(config_file(folder, WORKLOADS[workload], cache)) as trial:
         assert trial.context.device.type == "cuda"
         trial.model.train()
         for step, rows in enumerate(islice(trial.build_training_data_loader(), STEPS)):
-            with no_waits() if step >= WARM_UP else contextlib.nullcontext():
-                trial.train_batch(rows, 0, step)
+            torch.cuda.set_sync_debug_mode("error" if step >= WARM_UP else "default")
+            trial.train_batch(rows, 0, step)
+            torch.cuda.set_sync_debug_mode("default")
             trial.schedule.step()
         parameters = list(trial.model.parameters())
         assert {p.grad.dtype for p in parameters} == {torch.float32}

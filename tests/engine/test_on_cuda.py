@@ -10,7 +10,6 @@ autograd does. The language model is not here: FSDP refuses what is on "meta".
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +19,6 @@ import pytest
 import torch
 import torch._dynamo  # before torch is patched: it looks at what it finds
 import torch.nn.functional as F
-import yaml
 from torch._subclasses import fake_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,11 +26,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
-from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING, configured
-from tests.engine.trials import trial_of
+from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING
+from tests.engine.trials import config_file, trial_of
+from tests.fakes.runs import change
 
 GPU = torch.device("cuda", 0)
-CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16, (9, 0): torch.bfloat16}
+CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16}
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA")
 
 
@@ -49,19 +48,13 @@ class Autocast(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        wanted = {
-            **dict.fromkeys(self.PRODUCTS, self.half),
-            **dict.fromkeys(self.EXACT, torch.float32),
-        }
-        if (dtype := wanted.get(func)) is not None:
+        def cast(x: Any) -> Any:
+            floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+            return x.to(self.half if func in self.PRODUCTS else torch.float32) if floats else x
 
-            def cast(x: Any) -> Any:
-                floats = isinstance(x, torch.Tensor) and x.is_floating_point()
-                return x.to(dtype) if floats else x
-
+        if func in self.PRODUCTS or func in self.EXACT:
             args, kwargs = tree_map(cast, (args, kwargs))
-        return func(*args, **kwargs)
+        return func(*args, **(kwargs or {}))
 
 
 class Watch(TorchDispatchMode):
@@ -110,18 +103,16 @@ def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = Non
     to_gpu = kwargs.get("device") is not None and torch.device(kwargs["device"]) == GPU
     if not to_gpu and not any(isinstance(x, fake_tensor.FakeTensor) for x in given):
         return func(*args, **kwargs)
-    fake = partial(tree_map, lambda x: self.from_tensor(x) if is_real(x) else x)
-    return _dispatch(self, func, types, *fake((args, kwargs)))
 
+    def fake(x: Any) -> Any:
+        real = isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
+        return self.from_tensor(x) if real else x
 
-def is_real(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
+    return _dispatch(self, func, types, *tree_map(fake, (args, kwargs)))
 
 
 @contextlib.contextmanager
-def gpu(
-    capability: tuple[int, int], patch: pytest.MonkeyPatch
-) -> Iterator[fake_tensor.FakeTensorMode]:
+def gpu(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> Iterator[Any]:
     """As on a machine with one such GPU, whose memory nobody reads."""
     make, tensor = torch.Tensor._make_subclass, torch.tensor
 
@@ -164,10 +155,8 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     trial.dtype = resolve_precision(trial.hparams.precision, GPU)
     models, context.models, context.optimizers = context.models, [], []
     context._scaler = None
-    trial.scaler = context.wrap_scaler(
-        torch.amp.GradScaler("cuda", enabled=trial.dtype is torch.float16)
-    )
-    context.models = models
+    scaler = torch.amp.GradScaler("cuda", enabled=trial.dtype is torch.float16)
+    trial.scaler, context.models = context.wrap_scaler(scaler), models
     read = trial.forward.read if hasattr(trial, "forward") else None
     trial.max_tokens = trial.prepare_rows(read)
     trial.finite = FiniteSteps(GPU)
@@ -180,18 +169,13 @@ WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_step_and_a_validation(
-    workload: str,
-    capability: tuple[int, int],
-    cache_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    workload: str, capability: Any, cache_dir: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    half, config = CAPABILITIES[capability], configured(WORKLOADS[workload], cache_dir)
-    config["hyperparameters"] |= {"num_workers": 0, "compile": False}
-    config["hyperparameters"]["model_config"].update(NO_DROPOUT)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    half = CAPABILITIES[capability]
+    path = config_file(tmp_path, WORKLOADS[workload], cache_dir, compile=False)
+    change(path, model_config=NO_DROPOUT)
     with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(trial_of(tmp_path / "config.yaml"))
+        trial = stack.enter_context(trial_of(path))
         rows = next(iter(trial.build_training_data_loader()))
         held_out = next(iter(trial.build_validation_data_loader()))
         mode = stack.enter_context(gpu(capability, monkeypatch))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.engine.order import Steps, TrainOrder, deal
@@ -35,32 +35,19 @@ def test_slots_share_the_batch_of_one(lengths: np.ndarray, slots: int, step: int
     assert sorted(np.concatenate(parts)) == sorted(alone.share(step, 0))
 
 
-def test_epochs_and_seeds_differ() -> None:
-    lengths = np.full(64, 10)
-    first = TrainOrder(lengths, 64, 1, seed=0)
-    assert not np.array_equal(first.global_batch(0), first.global_batch(1))
-    other = TrainOrder(lengths, 64, 1, seed=1)
-    assert not np.array_equal(first.global_batch(0), other.global_batch(0))
-
-
 def test_the_order_is_numpys_of_seed_and_epoch() -> None:
     """A restart with another version must find the same windows."""
-    order = TrainOrder(np.full(20, 10), 5, 1, seed=7)
-    assert np.array_equal(order.permutation(2), np.random.default_rng([7, 2]).permutation(20))
+    order = TrainOrder(np.full(20, 10), 20, 1, seed=7)
+    for epoch in (0, 2):
+        wanted = np.random.default_rng([7, epoch]).permutation(20)
+        assert np.array_equal(order.global_batch(epoch), wanted)
 
 
-def test_a_loader_goes_on_step_by_step() -> None:
-    order = TrainOrder(np.full(20, 10), 4, 2, seed=7)
-    for step, share in zip(range(3, 12), Steps(order, 1, 3), strict=False):
-        assert np.array_equal(share, order.share(step, 1))
+def test_a_loader_is_as_long_as_an_epoch() -> None:
+    for windows, steps in ((3, 1), (8, 1), (15, 1), (16, 2)):
+        assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
 
 
-@pytest.mark.parametrize(("windows", "steps"), [(3, 1), (8, 1), (15, 1), (16, 2)])
-def test_a_loader_is_as_long_as_an_epoch(windows: int, steps: int) -> None:
-    assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
-
-
-@settings(deadline=None, derandomize=True)
 @given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
 def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
     slots: int, per_slot: int, data: st.DataObject
@@ -81,13 +68,6 @@ def test_deal_of_a_known_batch() -> None:
     assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
     ties = deal(np.array([5, 5, 5, 5]), 2)
     assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]
-
-
-def test_deal_evens_out_what_random_dealing_does_not() -> None:
-    lengths = np.random.default_rng(0).integers(40, 385, 512)
-    dealt = [lengths[share].sum() for share in deal(lengths, 64)]
-    assert lengths.reshape(64, 8).sum(1).max() / lengths.sum() * 64 > 1.2
-    assert max(dealt) / lengths.sum() * 64 < 1.02
 
 
 def test_a_batch_the_slots_do_not_divide_is_refused() -> None:

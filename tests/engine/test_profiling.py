@@ -7,60 +7,31 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from detalbert.engine.profiling import ROWS, StepProfile
 from detalbert.errors import UserError
-from tests.conftest import TINY_PRETRAINING, configured, settings
-from tests.fakes.runs import refusal, run, stop_after
+from tests.conftest import settings
+from tests.fakes.runs import run
 from tests.same_bits import differences
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=["fine-tuning", "pretraining"])
-def config(request: Any, tiny_config: Path, cache_dir: Path) -> Path:
-    if request.param == "pretraining":
-        tiny_config.write_text(yaml.safe_dump(configured(TINY_PRETRAINING, cache_dir)))
-    return tiny_config
-
-
-def test_a_profile_is_written_and_changes_no_bit(config: Path, tmp_path: Path, capsys: Any) -> None:
-    """Five steps with a report, a checkpoint and a validation among them, and one loader worker."""
-    common = settings(max_tokens_per_forward=256, num_workers=1)
-    assert run(config, tmp_path / "without", *common) == 0
+def test_a_profile_is_written_and_changes_no_bit(
+    tiny_config: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """Three steps with a report, a checkpoint and a validation among them, and a loader worker."""
+    common = settings(num_workers=1, max_steps=6, validation_period=5)
+    common += ["--set", "data.max_validation_examples=4"]
+    assert run(tiny_config, tmp_path / "without", *common) == 0
     assert "profile of" not in capsys.readouterr().err
-    assert run(config, tmp_path / "with", *common, *settings(profile_steps=5)) == 0
+    assert run(tiny_config, tmp_path / "with", *common, *settings(profile_steps=3)) == 0
     shown = capsys.readouterr().err
-    assert shown.count("profile of 5 steps:\n") == 1 and "Self CPU time total: " in shown
+    assert shown.count("profile of 3 steps:\n") == 1 and "Self CPU time total: " in shown
     assert "enumerate(DataLoader)" in shown and "USDT" not in shown
     (path,) = map(Path, re.findall("^INFO: trace: (.*)$", shown, re.M))
     assert path.parent == tmp_path / "with" / "tensorboard" and path.name.endswith(".pt.trace.json")
     assert differences(tmp_path / "without", tmp_path / "with") == []
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(-1, "must be at least 0"), ("some", "expected a whole number"), (10, "the run's 12")],
-)
-def test_a_bad_number_is_one_line(
-    value: Any, said: str, tiny_config: Path, tmp_path: Path, capsys: Any
-) -> None:
-    error = refusal(capsys, tiny_config, tmp_path / "out", *settings(profile_steps=value))
-    assert "error: hyperparameters.profile_steps: " in error and said in error
-
-
-def test_a_run_stopped_in_its_profile_goes_on_without(
-    tiny_config: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too few steps are left for another one, and that is no mistake."""
-    arguments = tiny_config, tmp_path / "out", *settings(profile_steps=9)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 6)
-        assert run(*arguments) == 0
-    assert "profile of" not in capsys.readouterr().err
-    assert run(*arguments) == 0
-    assert "no profile: 6 steps are left, 12 are needed" in capsys.readouterr().err
 
 
 def take(profile: StepProfile, steps: int) -> None:
@@ -71,7 +42,10 @@ def take(profile: StepProfile, steps: int) -> None:
 
 def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level("INFO", "detalbert")
-    folder = tmp_path / "new" / "traces"
+    stopped, folder = StepProfile(9, 12, tmp_path, CPU), tmp_path / "new" / "traces"
+    take(stopped, 4)
+    stopped.on_trial_shutdown()
+    assert not torch.autograd._profiler_enabled()
     profile = StepProfile(2, 5, folder, CPU)
     take(profile, 4)
     assert caplog.messages == [] and not folder.exists()

@@ -13,32 +13,21 @@ from tests.fakes.encoders import make_model
 
 
 def test_a_budget_is_the_end_of_a_line() -> None:
-    gigabyte, half = 1e9, 0.5e9
-    memory = {768: gigabyte, 1536: gigabyte + half}
-    assert token_budget.fit(lambda n: memory[n], 10 * int(gigabyte), 384) == 14_336
-    steep = token_budget.fit(lambda n: n * 10**6, 600 * 10**6, 384)
-    assert steep == 384  # whole windows below 1,024 tokens
-    assert token_budget.fit(lambda n: n * 10**6, 10**6, 384) == 384  # never less than one
-    assert token_budget.fit(lambda n: n, 10**12, 384) == 32_768
-    assert token_budget.fit(lambda n: 10**6 + 1000 * n, 10**6 + 5000 * 1000, 384) == 4096
+    def fit(per_token: float, room: float, base: float = 0) -> int:
+        return token_budget.fit(lambda n: base + per_token * n, int(room), 384)
 
-
-def test_a_budget_where_the_probes_do_not_fit() -> None:
+    memory = {768: 1e9, 1536: 1.5e9}
+    assert token_budget.fit(lambda n: memory[n], 10 * 10**9, 384) == 14_336
+    assert fit(1e6, 6e8) == 384  # whole windows below 1,024 tokens
+    assert fit(1e6, 1e6) == 384  # never less than one
+    assert fit(1, 1e12) == 32_768
+    assert fit(1000, 1e6 + 5e6, base=1e6) == 4096
+    assert fit(1, 1024) == 1024 and fit(1, 1023) == 768
+    assert fit(0, 5000, base=1000) == 4096  # at least a byte a token: 5000 - 1000 + 768 tokens
+    assert fit(0, 1e9, base=math.inf) == 384  # the probes do not fit
     assert token_budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
-    assert token_budget.fit(lambda n: math.inf, 10**9, 384) == 384
-
-
-def test_a_cpu_has_a_budget_of_its_own() -> None:
-    assert (
-        token_budget.resolve(Forward(make_model(), "auto", torch.device("cpu")), 64, 1)
-        == token_budget.ON_A_CPU
-    )
-
-
-def test_a_budget_is_cut_to_whole_steps_and_never_below_a_byte_a_token() -> None:
-    assert token_budget.fit(lambda n: n, 1024, 384) == 1024
-    assert token_budget.fit(lambda n: n, 1023, 384) == 768
-    assert token_budget.fit(lambda n: 1000.0, 5000, 384) == 4096  # 5000 - 1000 + 768 tokens
+    cpu = Forward(make_model(), "auto", torch.device("cpu"))
+    assert token_budget.resolve(cpu, 64, 1) == token_budget.ON_A_CPU
 
 
 @pytest.mark.parametrize(("fraction", "tokens"), [(0.5, 17 * 1024), (1.0, 26 * 1024)])
@@ -50,21 +39,16 @@ def test_a_gpus_budget_is_what_is_free_less_the_moments(
     Of min(700, 500) MB are left 500 - 50 - 40, of these 92 % are 377.2: 18,360 tokens.
     """
 
-    def total(device: torch.device) -> SimpleNamespace:
-        return SimpleNamespace(total_memory=10**9)
-
     facts = {
         "mem_get_info": lambda device: (600 * 10**6, 10**9),
         "memory_reserved": lambda device: 100 * 10**6,
         "memory_allocated": lambda device: 50 * 10**6,
         "get_per_process_memory_fraction": lambda device: fraction,
-        "get_device_properties": total,
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=10**9),
     }
     for name, fact in facts.items():
         monkeypatch.setattr(torch.cuda, name, fact)
-    monkeypatch.setattr(
-        token_budget, "peak_memory", lambda forward, n, longest: 60 * 10**6 + 20_000 * n
-    )
+    monkeypatch.setattr(token_budget, "peak_memory", lambda _, n, longest: 6 * 10**7 + 20_000 * n)
     model = nn.Linear(5000, 1000, bias=False, device="meta")
     forward = SimpleNamespace(device=torch.device("cuda"), model=model)
     assert token_budget.resolve(forward, 384, 1) == tokens

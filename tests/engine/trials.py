@@ -15,7 +15,15 @@ from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import StopRequest
 from detalbert.training.workload import Training
 from model_def import SquadTrial
+from tests.conftest import configured
 from workloads import choose
+
+
+def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams: Any) -> Path:
+    """A config with this feature cache and other hyperparameters, as a file."""
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
+    return path
 
 
 @contextlib.contextmanager

@@ -1,0 +1,117 @@
+"""What a CPU does in its own way: the GELU, dropout, memory that is used again."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers.activations import GELUTanh, NewGELUActivation
+
+from detalbert.engine.dropout import CpuDropout, drop
+from detalbert.engine.forward import Forward
+from detalbert.engine.gelu import CpuGelu
+from tests.conftest import ROOT
+
+formula = partial(F.gelu, approximate="tanh")
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1), st.floats(-100, 100, width=32))
+def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight: float) -> None:
+    x = torch.tensor(values, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    got, wanted = CpuGelu()(x), formula(exact)
+    (got * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
+    atol = 2e-6 * max(1, abs(weight))
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-6, atol=atol)
+    with torch.no_grad():
+        assert torch.equal(CpuGelu()(x), got.detach())  # as a validation has it
+    assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
+
+
+def test_gelus_of_other_types_are_torchs() -> None:
+    for dtype in (torch.bfloat16, torch.float64):
+        x = torch.linspace(-4, 4, 100, dtype=dtype)
+        assert torch.equal(CpuGelu()(x), formula(x))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
+    """Four elements share a number: their rates, and those of any two together."""
+    torch.manual_seed(1)
+    kept = (drop(torch.ones(400_000), rate) != 0).view(-1, 4).double()
+    assert kept.mean(0).tolist() == pytest.approx([1 - rate] * 4, abs=0.005)
+    together = kept.T @ kept / len(kept)
+    apart = ~torch.eye(4, dtype=torch.bool)
+    assert together[apart].tolist() == pytest.approx([(1 - rate) ** 2] * 12, abs=0.006)
+
+
+TYPES = st.sampled_from([torch.float32, torch.bfloat16])
+
+
+@given(st.lists(st.integers(0, 7), max_size=3), st.floats(0, 1), TYPES)
+def test_an_element_is_dropped_or_scaled_and_so_is_its_gradient(
+    shape: list[int], rate: float, dtype: torch.dtype
+) -> None:
+    x = torch.full(shape, 3.0, dtype=dtype, requires_grad=True)
+    y = drop(x, rate)
+    assert y.shape == x.shape and y.dtype == dtype
+    rounded = round(rate * 65_536) / 65_536
+    scale = 0.0 if rounded == 1 else 1 / (1 - rounded)
+    expected = torch.where(y == 0, 0.0, 3.0 * scale).to(dtype)
+    torch.testing.assert_close(y.detach(), expected)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y / 3).detach())
+
+
+def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
+    masks, x = [], torch.ones(300, 301)
+    for threads in (2, 1):  # and 1 is the tests'
+        torch.set_num_threads(threads)
+        torch.manual_seed(3)
+        masks.append(drop(x, 0.1))
+    assert torch.equal(*masks) and not torch.equal(masks[0], drop(x, 0.1))
+
+
+def test_modules_are_taken_over_on_a_cpu_alone() -> None:
+    for device, gelu, dropout in (("meta", nn.GELU, nn.Dropout), ("cpu", CpuGelu, CpuDropout)):
+        model = nn.Sequential(GELUTanh(), NewGELUActivation(), nn.Dropout(0.25), nn.Linear(4, 4))
+        Forward(model, "fp32", torch.device(device))
+        assert [type(module) for module in model[:3]] == [gelu, gelu, dropout]
+    x = torch.ones(64, 4)
+    assert torch.equal(model.eval()[2](x), x)
+    assert model.train()[2](x).unique().tolist() == pytest.approx([0.0, 4 / 3])
+
+
+# As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
+TURNS = """
+import ctypes, resource
+from detalbert.engine.heap import keep_freed_memory
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+for turn in range(5):
+    if turn == 1:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [ctypes.c_void_p(libc.malloc(4 << 20)) for _ in range(20)]
+    for block in blocks:
+        ctypes.memset(block, 1, 4 << 20)
+    for block in blocks:
+        libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_what_is_freed_is_used_again(real_python: str) -> None:
+    pages = []
+    for first in ("keep_freed_memory()", "pass"):
+        command = [real_python, "-c", TURNS.format(first=first)]
+        pages.append(int(subprocess.check_output(command, cwd=ROOT)))
+    assert pages[0] < 1_000 < pages[1]
