@@ -3,8 +3,8 @@
 A start of train.py takes 6 s of CPU time for imports, a fork 0.1 s. The program takes Python's own
 arguments, has the zygote fork, forwards signals, ends as the fork ends. Killed, it takes it along.
 Scripts and `-m` are forked, all else goes to the real Python. The zygote has computed nothing and
-started no thread. What libraries read while imported (GOMP_SPINCOUNT, HF_HUB_OFFLINE) is the
-zygote's, and a fork's parent is the zygote: a test about one of these starts Python for real.
+started no thread. What libraries read when imported is the zygote's, and so is a fork's parent: a
+test about one of these starts Python for real.
 """
 
 import atexit
@@ -59,8 +59,7 @@ def serve(owner: str) -> None:
     except OSError:
         return
     listener.listen(256)
-    for name in LARGE:
-        importlib.import_module(name)
+    list(map(importlib.import_module, LARGE))
     os.fsync = lambda file: None  # as in tests/conftest.py
     forks: dict = {}  # a fork's link and its process descriptor -> (process id, both)
     while os.path.exists(f"/proc/{owner}"):
