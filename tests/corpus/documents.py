@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.reader import Shards
+from detalbert.corpus.sources import cut_parts, open_documents, read_exact, unpack_sizes
 from lm.data import write_documents
 from lm.settings import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
@@ -45,13 +46,29 @@ def read_back(folder: Path, split: str) -> list[str]:
     return texts
 
 
+def read(address: Any, part_bytes: int) -> list[str]:
+    """The documents at an address, read in parts."""
+    parts = unpack_sizes(open_documents(str(address), "data.documents", "train").parts)
+    return [text for part in cut_parts(parts, part_bytes) for text, _ in read_exact(part)]
+
+
+def write_sources(folder: Path, texts: list[str], suffixes: list[str]) -> list[Path]:
+    """Every kind of source that holds several documents, all with the same."""
+    squad = {"data": [{"paragraphs": [{"context": text, "qas": []} for text in texts]}]}
+    (folder / "a.json").write_text(json.dumps(squad))
+    inside = folder / "folder"
+    (inside / "deep").mkdir(parents=True)
+    for number, text in enumerate(texts[:15]):
+        (inside / f"{number:02}.txt").write_bytes(text.encode())
+    write_lines(inside / "deep" / f"b.jsonl{suffixes[-1]}", texts[15:])
+    (inside / "notes.md").write_text("not text")
+    lines = [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in suffixes]
+    return [*lines, folder / "a.json", inside]
+
+
 def write_lines(path: Path, texts: list[str]) -> Path:
     """`texts` as JSON lines, compressed as the name says."""
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-    codec = {".zst": "zstd", ".gz": "gzip"}.get(path.suffix)
-    if codec is None:
-        path.write_bytes(content)
-    else:
-        with pyarrow.CompressedOutputStream(str(path), codec) as file:
-            file.write(content)
+    with pyarrow.output_stream(str(path), compression="detect") as file:
+        file.write(content)
     return path

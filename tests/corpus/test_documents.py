@@ -1,6 +1,6 @@
-"""What `data.documents` names gives the very text; long documents are encoded in pieces."""
+"""What `data.documents` names gives the very text, compressed or not; pieces of long documents."""
 
-import json
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -8,67 +8,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import documents
+from detalbert.corpus import documents, packed, storage
 from detalbert.corpus.documents import Documents, split_long
-from detalbert.corpus.sources import cut_parts, open_documents, read_exact, unpack_sizes
 from detalbert.corpus.words import make_encoder
 from detalbert.errors import UserError
-from tests.corpus.documents import byte_tokenizer, write_lines
+from tests.conftest import max_examples
+from tests.corpus.documents import byte_tokenizer, read, write_lines, write_sources
 from tests.fakes.text import contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
 
 
-def read(address: Any, part_bytes: int = 300) -> list[str]:
-    parts = unpack_sizes(open_documents(str(address), "data.documents", "train").parts)
-    return [text for part in cut_parts(parts, part_bytes) for text, _ in read_exact(part)]
-
-
 def test_every_source_gives_the_same_documents(tmp_path: Path) -> None:
     texts = [*contexts(20), CODE, " \n", "\ttab", "😀"]
-    for suffix in (".jsonl", ".jsonl.zst", ".jsonl.gz"):
-        assert read(write_lines(tmp_path / f"a{suffix}", texts)) == texts
-    squad = {"data": [{"paragraphs": [{"context": text, "qas": []} for text in texts]}]}
-    (tmp_path / "a.json").write_text(json.dumps(squad))
-    assert read(tmp_path / "a.json") == texts
-    folder = tmp_path / "folder"
-    (folder / "deep").mkdir(parents=True)
-    for number, text in enumerate(texts[:15]):
-        (folder / f"{number:02}.txt").write_bytes(text.encode())
-    write_lines(folder / "deep" / "b.jsonl.zst", texts[15:])
-    (folder / "notes.md").write_text("not text")
-    assert read(folder) == texts
-    assert read(f"file://{folder}") == texts
+    *places, folder = write_sources(tmp_path, texts, ["", ".gz", ".zst"])
+    for place in (*places, folder, f"file://{folder}"):
+        assert read(place, 300) == texts
 
 
 def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(CODE.encode())
-    assert read(tmp_path / "a.txt", 5) == [CODE]
-    (tmp_path / "a.md").write_bytes(CODE.encode())  # named, not found in a folder
-    assert read(tmp_path / "a.md", 5) == [CODE]
+    for name in ("a.txt", "a.md"):  # named, not found in a folder
+        (tmp_path / name).write_bytes(CODE.encode())
+        assert read(tmp_path / name, 5) == [CODE]
     (tmp_path / "a.jsonl").write_text('\n  \n{"text": ""}\n{"text": " "}\r\n\n')
-    assert read(tmp_path / "a.jsonl") == [" "]
-
-
-def test_half_a_surrogate_pair_is_a_replacement_character(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.jsonl", 300) == [" "]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n') * 3)  # several frames
+    assert read(tmp_path / "a.jsonl.gz", 300) == ["a"] * 3
+    # Half a surrogate pair is a replacement character.
     (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83d b\\ud83d\\ude00"}\n')
-    assert read(tmp_path / "a.jsonl") == ["a\ufffd b😀"]
+    assert read(tmp_path / "a.jsonl", 300) == ["a\ufffd b😀"]
 
 
 def test_documents_on_s3(s3: Any, tmp_path: Path) -> None:
     client, faults = s3
     texts = contexts(60)
-    for suffix in ("jsonl.zst", "txt"):
-        path = tmp_path / f"a.{suffix}"
-        write_lines(path, texts) if suffix != "txt" else path.write_text(CODE)
-        client.put_object(Bucket="bucket", Key=f"documents/{path.name}", Body=path.read_bytes())
+    content = write_lines(tmp_path / "a.jsonl.zst", texts).read_bytes()
+    for name, body in (("a.jsonl.zst", content), ("a.txt", CODE.encode())):
+        client.put_object(Bucket="bucket", Key=f"documents/{name}", Body=body)
     faults.kinds = ["fine", "truncated"]
     assert read("s3://bucket/documents", 1500) == [*texts, CODE]
-
-
-def test_a_missing_file_is_no_hub_name() -> None:
-    with pytest.raises(UserError, match="data.documents: no/x.jsonl.zst: no such file"):
-        open_documents("no/x.jsonl.zst", "data.documents", "train")
 
 
 @given(st.text("ab\n", max_size=80), st.integers(1, 9))
@@ -94,3 +72,41 @@ def test_tokens_are_the_tokenizers_and_end_of_text() -> None:
         assert sizes.tolist() == [330, 1, 2] and lengths.sum() == len(ids)
         if piece > 20:  # else a line is cut, and its end may be another token
             assert ids.tolist() == sum(wanted, []) and lengths.tolist() == list(map(len, wanted))
+
+
+TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
+
+
+@given(st.integers(20, 5000), st.integers(40, 4000), st.sampled_from([".zst", ".gz"]))
+@max_examples(20)
+def test_parts_share_out_every_line_once(
+    tmp_path_factory: Any, part_bytes: int, block: int, suffix: str
+) -> None:
+    path = tmp_path_factory.mktemp("packed") / f"a.jsonl{suffix}"
+    write_lines(path, TEXTS[:60])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "BLOCK", block)
+        assert read(path, part_bytes) == TEXTS[:60]
+
+
+def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where lines are longer than blocks and parts. Each process has a stream of its own."""
+    path = write_lines(tmp_path / "a.jsonl.zst", TEXTS)
+    monkeypatch.setattr(storage, "BLOCK", 64)
+    opened, read_stored = [], storage.read
+    monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
+    assert read(path, 50) == TEXTS
+    assert len(opened) == 2  # for its size, and to read it
+    monkeypatch.setattr(packed.os, "getpid", lambda: 1)
+    assert list(packed.read(str(path), path.stat().st_size, 9, 9))[0][:3] != b""
+    assert len(opened) == 3
+
+
+@pytest.mark.parametrize("how", ["truncated", "not compressed"])
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+def test_damage_is_one_line(suffix: str, how: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / f"a.jsonl{suffix}", TEXTS)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if how == "truncated" else b'{"text": "a"}')
+    with pytest.raises(UserError, match=f"{path}: damaged, or not what its name says: .*copy it"):
+        read(path, 1000)

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import random
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,23 @@ import pytest
 
 from detalbert import integrity
 from detalbert.corpus import reader, storage
-from detalbert.corpus.reader import Corpus
+from detalbert.corpus.reader import Corpus, Shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
+from lm.order import WindowOrder
+from lm.windows import Windows
 from pretrain.examples import ExampleOrder, train_loader
+from tests.corpus.documents import documents_config, write_lines
+from tests.corpus.documents import write as write_documents
 from tests.fakes.damage import flip
 from tests.fakes.s3 import upload
 from tests.fakes.text import contexts, read_examples, text_config, write
+
+
+def some(folder: Path, count: int = 30, **more: Any) -> Path:
+    """Shards of so many paragraphs."""
+    (folder / "a.txt").write_text("\n".join(contexts(count)))
+    return write(folder / "a.txt", folder, **more)
 
 
 def change_index(content: bytes, old: str, new: str) -> bytes:
@@ -29,7 +41,6 @@ DAMAGE = {
     "one bit": ("train-00000.bin", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
     "number": ("index.json", lambda content: re.sub(rb'("documents": )\d', rb"\g<1>0", content)),
     "outside": ("index.json", lambda c: change_index(c, '"train-00000.bin', '"/dev/zero')),
-    "truncated": ("train-00000.bin", lambda content: content[:100]),
     "index": ("index.json", lambda content: content[:50]),
     "format": ("index.json", lambda content: content.replace(b'"format": 1', b'"format": 99')),
     "lengths": ("train-lengths.npy", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
@@ -38,8 +49,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
 def test_damaged_shards_are_refused(damage: str, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
-    folder = write(tmp_path / "a.txt", tmp_path, validation_fraction=0.5)
+    folder = some(tmp_path, validation_fraction=0.5)
     if damage == "missing":
         (folder / "train-00000.bin").unlink()
     else:
@@ -54,28 +64,21 @@ def test_damaged_shards_are_refused(damage: str, tmp_path: Path) -> None:
 
 
 def test_an_index_without_a_sum_is_read(tmp_path: Path) -> None:
-    """Commit 596c121 wrote none."""
-    (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
-    folder = write(tmp_path / "a.txt", tmp_path)
+    """Commit 596c121 wrote none. One whose key is damaged has one."""
+    folder = some(tmp_path)
     index = json.loads((folder / "index.json").read_text())
-    for key, whole in (("sha256", True), ("sha257", False)):
-        values = {key if k == "sha256" else k: v for k, v in index.items()}
-        if whole:
-            del values["sha256"]
+    total = index.pop("sha256")
+    for values, damaged in ((index, False), ({**index, "sha257": total}, True)):
         (folder / "index.json").write_text(json.dumps(values))
         reader.read_index.cache_clear()
-        if whole:
+        with pytest.raises(UserError, match="json is damaged") if damaged else nullcontext():
             assert len(Corpus(str(folder), "train", text_config("generated", tmp_path))) > 0
-        else:
-            with pytest.raises(UserError, match="index.json is damaged"):
-                reader.read_index(str(folder))
 
 
 def test_shards_that_cannot_be_written_to_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
-    folder = write(tmp_path / "a.txt", tmp_path)
+    folder = some(tmp_path)
     touch = Path.touch
 
     def refuse(path: Path) -> None:
@@ -89,34 +92,53 @@ def test_shards_that_cannot_be_written_to_are_read_once(
     Corpus(str(folder), "validation", text_config("generated", tmp_path))
 
 
-def test_streaming_with_faults_loses_and_repeats_nothing(s3: Any, tmp_path: Path) -> None:
-    client, faults = s3
-    (tmp_path / "a.txt").write_text("\n".join(contexts(700)))
-    folder = write(tmp_path / "a.txt", tmp_path, shard_mib=0.01)
-    upload(client, folder)
-    faults.kinds = ["fine", "slow", "500", "truncated"]
+def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarray]]:
+    """An epoch of examples, or of windows, of shards."""
     small = {"cache_gib": 0.00003, "shuffle_shards": 2}  # two or three shards: they are evicted
-    seen = []
-    for where in (folder, "s3://bucket/shards"):
-        examples = read_examples(where, text_config("generated", tmp_path, **small))
+    if kind == "examples":
+        examples = read_examples(where, text_config("generated", folder, **small))
         order = ExampleOrder(examples, 8, 1, seed=1, group=2)
         loader = iter(train_loader(examples, order, 0, 0, 512, 0, False))
-        steps = len(examples.lengths) // 8
-        seen.append([row for _ in range(steps) for row in next(loader)])
-    assert len(examples.corpus.shards) >= 6
-    assert sum(faults.done.values()) > 5 and all(faults.done.values()), faults.done
-    for local, remote in zip(*seen, strict=True):
-        for name in ("input_ids", "windows"):
-            assert np.array_equal(local[name], remote[name])
-    numbers = np.concatenate([row["windows"] for row in seen[1]])
-    assert len(set(numbers.tolist())) == len(numbers) == steps * 8
-    cached = list((tmp_path / "cache").glob("fetched-*/*.bin"))
-    assert 0 < len(cached) < len(examples.corpus.shards)
+        for _ in range(len(examples.lengths) // 8):
+            yield from next(loader)
+        return
+    windows = Windows(
+        Shards(str(where), "train", documents_config("generated", folder, **small)), 64
+    )
+    order = WindowOrder(windows.counts, 4, seed=1, group=2)
+    windows.shards.prefetch(order.soon(0))
+    assert windows.bytes_per_token > 1
+    for step in range(order.total // 4):
+        for place in order.step(step):
+            tokens, pieces = windows[place]
+            yield {"input_ids": tokens.numpy(), "pieces": pieces.numpy(), "windows": place[None]}
+
+
+@pytest.mark.parametrize("kind", ["examples", "windows"])
+def test_streaming_with_faults_loses_and_repeats_nothing(
+    kind: str, s3: Any, tmp_path: Path
+) -> None:
+    client, faults = s3
+    if kind == "examples":
+        folder = some(tmp_path, 500, shard_mib=0.01)
+    else:
+        path = write_lines(tmp_path / "a.jsonl", contexts(250))
+        folder = write_documents(path, tmp_path, shard_mib=0.005)
+    shards = len(list(folder.glob("train-*.bin")))
+    upload(client, folder)
+    faults.kinds = ["fine", "slow", "500", "truncated"]
+    here = list(batches(kind, folder, tmp_path))
+    there = list(batches(kind, "s3://bucket/shards", tmp_path))
+    assert shards > 4 and sum(faults.done.values()) > 3
+    for local, remote in zip(here, there, strict=True):
+        assert all(np.array_equal(local[name], value) for name, value in remote.items())
+    numbers = [tuple(np.atleast_1d(number)) for row in there for number in row["windows"]]
+    assert len(set(numbers)) == len(numbers) > 20
+    assert 0 < len(list((tmp_path / "cache").glob("fetched-*/*.bin"))) < shards
 
 
 def test_a_damaged_copy_is_fetched_again(s3: Any, tmp_path: Path, caplog: Any) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
-    upload(s3[0], write(tmp_path / "a.txt", tmp_path))
+    upload(s3[0], some(tmp_path))
     config = text_config("generated", tmp_path)
     before = Corpus("s3://bucket/shards", "train", config).example(0)[0]
     (copy,) = (tmp_path / "cache").glob("fetched-*/train-00000.bin")
@@ -136,8 +158,11 @@ def test_what_cannot_be_read_is_one_line(
     config = text_config("generated", tmp_path)
     with pytest.raises(UserError, match="no index.json"):
         Corpus("s3://bucket/nothing", "train", config)
-    (tmp_path / "a.txt").write_text("\n".join(contexts(30)))
-    folder = write(tmp_path / "a.txt", tmp_path)
+    with pytest.raises(UserError, match="key: no .txt file below s3://bucket/nothing"):
+        storage.find_files("s3://bucket/nothing", "key", (".txt",))
+    with pytest.raises(UserError, match="/nothing: cannot read it: No such file"):
+        storage.read_all("/nothing")
+    folder = some(tmp_path)
     upload(client, folder)
     name = json.loads((folder / "index.json").read_text())["splits"]["train"]["shards"][0]["name"]
     content = bytearray((folder / name).read_bytes())
@@ -147,6 +172,6 @@ def test_what_cannot_be_read_is_one_line(
     with pytest.raises(UserError, match="not the bytes that were written"):
         corpus.example(0)
     faults.kinds = ["500"]
-    with pytest.raises(Unavailable, match="not read after"):
+    with pytest.raises(Unavailable, match=f"not read after {storage.TRIES} tries: "):
         corpus.example(0)
     assert {path.suffix for path in (tmp_path / "cache").glob("fetched-*/*")} == {".lock"}

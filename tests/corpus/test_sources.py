@@ -1,15 +1,23 @@
-"""Text of every kind gives the same documents, however it is cut into parts."""
+"""Text of every kind gives the same documents, however it is cut; where it is cut."""
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
+import botocore
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus.sources import open_text, read_documents
+from detalbert.corpus import api_text
+from detalbert.corpus.chunks import Job, cut_job
+from detalbert.corpus.examples import cut_examples
+from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
+from detalbert.corpus.sources import Part, group_parts, open_text, read_documents, size_of
+from detalbert.corpus.writer import _share_out
 from tests.conftest import max_examples
+from tests.corpus.documents import write_sources
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -25,18 +33,10 @@ def documents(address: Any, part_bytes: int) -> list[str]:
 @pytest.mark.parametrize("part_bytes", [300, 1 << 20])
 def test_every_source_gives_the_same_documents(part_bytes: int, tmp_path: Path) -> None:
     texts = contexts(40)
-    jsonl = [json.dumps({"text": text}) for text in texts]
-    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    places = write_sources(tmp_path, texts, [""])
     (tmp_path / "a.txt").write_text("\n".join(texts))
-    (tmp_path / "a.jsonl").write_text("\n".join(jsonl))
-    squad = {"data": [{"paragraphs": [{"context": text, "qas": []} for text in texts]}]}
-    (tmp_path / "a.json").write_text(json.dumps(squad))
-    (tmp_path / "folder" / "1.txt").write_text("\n".join(texts[:15]))
-    (tmp_path / "folder" / "deep" / "2.jsonl").write_text("\n".join(jsonl[15:]))
-    (tmp_path / "folder" / "notes.md").write_text("not text")
-    for name in ("a.txt", "a.jsonl", "a.json", "folder"):
-        assert documents(tmp_path / name, part_bytes) == texts, name
-    assert documents(f"file://{tmp_path}/a.txt", part_bytes) == texts
+    for place in (*places, tmp_path / "a.txt", f"file://{tmp_path}/a.txt"):
+        assert documents(place, part_bytes) == texts
 
 
 @given(st.lists(st.text(NO_LINE_END, max_size=30), max_size=12), st.integers(1, 40), st.booleans())
@@ -59,3 +59,89 @@ def test_text_is_read_through_faults(s3: Any) -> None:
     faults.kinds = ["fine", "500", "truncated"]
     assert documents("s3://bucket/text", 1500) == texts
     assert faults.done["truncated"] and faults.done["500"]
+
+
+SERVICE = "sts"
+
+
+def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
+    services = [path.parent.parent.name for path in api_text.find_services()]
+    assert len(services) == len(set(services)) > 100 and services == sorted(services)
+    path = next(path for path in api_text.find_services() if path.parent.parent.name == SERVICE)
+    versions = sorted(folder.name for folder in path.parent.parent.iterdir() if folder.is_dir())
+    assert path.parent.name == versions[-1]
+    texts = api_text.read_service(path)
+    assert len(texts) == len(set(texts)) > 20 and min(map(len, texts)) >= 200
+    assert not any(re.search(r"</?\w+>|&\w+;|  |\n\n", text) for text in texts)
+    assert any("temporary security credentials" in text for text in texts)
+    source = open_text("botocore", "data.text", 1 << 20, "train")
+    assert source.fingerprint == f"botocore {botocore.__version__}"
+    part = next(part for part in source.parts if part.address == f"botocore:{path}")
+    assert [document for document, _ in read_documents(part)] == texts
+
+
+def test_sentences() -> None:
+    said = split_sentences('Dr. Who came. "Who?" He left.')
+    assert said == ["Dr. Who came.", '"Who?"', "He left."]
+    said = split_sentences("In the U.S. Army of 1.5 men.\nNew line")
+    assert said == ["In the U.S. Army of 1.5 men.", "New line"]
+    assert split_sentences(" \n ") == []
+
+
+_LETTERS = st.sampled_from([*"aB1.!? \n'\"”)([“À", ". ", ".\n", "Dr. ", "e.g. "])
+
+
+@given(st.lists(_LETTERS, max_size=40).map("".join))
+@max_examples(500)
+def test_sentences_end_where_the_rule_says(text: str) -> None:
+    """The rule as it would be written if speed did not matter."""
+    end = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")
+    sentences, begin = [], 0
+    for found in end.finditer(text):
+        stop = found.end(1) if found.group(1) is not None else found.start()
+        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
+            sentences.append(text[begin:stop].strip())
+            begin = found.end()
+    sentences.append(text[begin:].strip())
+    assert split_sentences(text) == [sentence for sentence in sentences if sentence]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=60), st.integers(5, 30))
+def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) -> None:
+    if sentences:
+        sentences[-1] = (sentences[-1][0], True)
+    lengths, counts = cut_examples([n for n, _ in sentences], [e for _, e in sentences], capacity)
+    assert lengths.sum() == sum(n for n, _ in sentences) and counts.sum() == len(lengths)
+    sizes = [e.sum() for e in np.split(lengths, np.cumsum(counts)[:-1])] if len(counts) else []
+    assert all(0 < size <= capacity for size in sizes)
+    ends = np.cumsum([n for n, _ in sentences])[[e for _, e in sentences]] if sentences else []
+    assert set(ends) <= {0, *np.cumsum(sizes)}  # no example goes past the end of a document
+
+
+def test_one_shard_has_chunks_for_many_processes() -> None:
+    """17 MB are one shard at the usual size."""
+    for address, size in (("a.txt", 17 << 20), ("hub:x", 4_400)):
+        chunks = cut_job(Job(0, (Part(address, 0, size, size),), 0.0))
+        assert 30 < len(chunks) <= 35 and max(size_of(chunk.parts) for chunk in chunks) < 1 << 20
+        parts = [part for chunk in chunks for part in chunk.parts]
+        assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])]
+        assert parts[-1].end == size
+    many = cut_job(Job(0, tuple(Part(f"{i}.jsonl", 0, 999, 999) for i in range(3_000)), 0.0))
+    assert len(many) < 15 and sum(len(chunk.parts) for chunk in many) == 3_000
+    assert len(cut_job(Job(0, (Part("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1  # read whole
+    rows = [Part("hub:x", at, at + 500_000, 6_000_000) for at in range(0, 6_000_000, 500_000)]
+    assert len(group_parts(rows, 500_000 * 4_000)) == 12  # rows are not bytes
+
+
+def test_a_long_compressed_file_is_one_stream() -> None:
+    """It shares no chunk with another file, so one process can read it from its start to its end;
+    short ones are read whole, many in a chunk."""
+    sizes = [9 << 20, 1000, 2000, 9 << 20]
+    parts = [Part(f"{i}.zst", 0, size, size, packed=1) for i, size in enumerate(sizes)]
+    chunks = cut_job(Job(0, tuple(parts), 0.0))
+    streams = [{part.stream for part in chunk.parts} for chunk in chunks]
+    assert all(len(stream) == 1 for stream in streams)
+    names = [name for stream in streams for name in stream]
+    assert [*dict.fromkeys(names)] == ["0.zst", "", "3.zst"] and names.count("") == 1
+    tasks = [len(task) for task in _share_out(chunks)]
+    assert tasks == [names.count("0.zst"), 1, names.count("3.zst")]

@@ -1,12 +1,10 @@
 """Text -> shards: the same bytes with any processes, chunks and kills; bad text is one line."""
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -20,8 +18,9 @@ from detalbert.corpus.shards import sweep
 from detalbert.corpus.writer import write_corpus
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Script
 from tests.fakes.damage import flip
+from tests.fakes.runs import wait_for
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
 
 
@@ -30,47 +29,31 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def test_shards_hold_the_text_and_do_not_depend_on_processes(
-    corpus_text: Path, tmp_path: Path, fork: None
+    corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    one = write(corpus_text, tmp_path / "1", shard_mib=0.02, validation_fraction=0.1)
-    two = write(corpus_text, tmp_path / "2", 2, shard_mib=0.02, validation_fraction=0.1)
-    assert sums(one) == sums(two)
-    tokenizer = named_tokenizer(TOKENIZER)
+    """Nor on where a shard is cut into chunks."""
+    values = {"shard_mib": 0.02, "validation_fraction": 0.1}
+    one = write(corpus_text, tmp_path / "1", **values)
+    monkeypatch.setattr(chunks, "_LEAST", 3_000)
+    monkeypatch.setattr(chunks, "_BATCH", 1_000)
+    assert sums(one) == sums(write(corpus_text, tmp_path / "2", 2, **values))
+    assert not leftovers(tmp_path)
+    tokenizer, data = named_tokenizer(TOKENIZER), text_config(corpus_text, tmp_path, **values)
     found = []
     for split in ("train", "validation"):
-        corpus = Corpus(str(one), split, text_config(corpus_text, tmp_path))
+        corpus = Corpus(str(one), split, data)
         assert len(corpus.shards) > 3 and corpus.counts["tokens"] == corpus.table[:, 0].sum()
         for number in range(len(corpus)):
             ids, sentences = corpus.example(number)
             assert sentences.sum() == len(ids) == corpus.table[number, 0]
             found += ids.tolist()
     assert 0.05 < corpus.counts["documents"] / 1201 < 0.15
-    wanted = [
-        token
-        for line in corpus_text.read_text().split("\n")
-        for sentence in split_sentences(line)
-        for token in tokenizer(sentence, add_special_tokens=False)["input_ids"]
-    ]
-    assert sorted(found) == sorted(wanted)
-
-
-def test_where_a_shard_is_cut_into_chunks_changes_no_byte(
-    corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = write(corpus_text, tmp_path / "1", validation_fraction=0.1)
-    monkeypatch.setattr(chunks, "_LEAST", 3_000)
-    monkeypatch.setattr(chunks, "_BATCH", 1_000)
-    assert sums(one) == sums(write(corpus_text, tmp_path / "2", validation_fraction=0.1))
-    assert not leftovers(tmp_path)
-
-
-def test_a_folder_takes_one_text(corpus_text: Path, tmp_path: Path) -> None:
-    tokenizer, folder = named_tokenizer(TOKENIZER), tmp_path / "shards"
-    data = text_config(corpus_text, tmp_path, shard_mib=0.02)
-    write_corpus(data, tokenizer, LENGTH, folder, processes=1)
-    (folder / "index.json").unlink()
+    lines = corpus_text.read_text().split("\n")
+    wanted = [sentence for line in lines for sentence in split_sentences(line)]
+    encoded = tokenizer(wanted, add_special_tokens=False)["input_ids"]
+    assert sorted(found) == sorted(token for ids in encoded for token in ids)
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        write_corpus(data, tokenizer, LENGTH + 1, folder, processes=1)
+        write_corpus(data, tokenizer, LENGTH + 1, one, processes=1)
 
 
 @pytest.mark.parametrize("name", ["train-00001.bin", "train-lengths.npy", "index.json"])
@@ -81,7 +64,7 @@ def test_what_is_damaged_is_written_again_with_one_line(
     dice, again = random.Random(0), partial(write, tmp_path / "a.txt", tmp_path, shard_mib=0.002)
     folder = again()
     before = sums(folder)
-    for _ in range(8):
+    for _ in range(3):
         flip(folder / name, dice)
         again()
         line = f"{folder / name}: not as it was written; writing it again"
@@ -95,97 +78,76 @@ def test_what_is_damaged_is_written_again_with_one_line(
 
 def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     """Those of earlier versions too: .piece-*, and files that end in a process number."""
-    kept = [".lock", "plan.json", "train-00000.bin", "train-lengths.npy", "jobs/00000.json"]
-    left = (
-        ".chunk-00000-00001.npz ..chunk-00000-00002.npz.x1 .train-00001.bin.x1 .index.json.x1 "
-        ".train-lengths.npy.x1 jobs/.00001.json.x1 .piece-00000-00001.npz .train-00001.bin.77 "
-        ".piece-00000-00002.npz.77"
-    )
+    kept = {".lock", "plan.json", "train-00000.bin", "train-lengths.npy", "jobs/00000.json"}
+    left = ".chunk-0-1.npz ..chunk-0-2.npz.x1 .train-00001.bin.x1 .index.json.x1 .piece-0-2.npz.77"
+    left += " .train-lengths.npy.x1 jobs/.00001.json.x1 .piece-0-1.npz .train-00001.bin.77"
     (tmp_path / "jobs").mkdir()
-    for name in kept + left.split():
+    for name in [*kept, *left.split()]:
         (tmp_path / name).touch()
     sweep(tmp_path)
-    files = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
-    assert sorted(files) == sorted(kept)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == kept
 
 
+# Slow, so that a cut falls anywhere; its chunks are others, too.
 SLOW = """
-import runpy, sys, time
+import os, runpy, sys, time
 from detalbert.corpus import chunks, writer
-pause = float(sys.argv.pop(1))
-if pause:  # slow, so that a cut falls anywhere; its chunks are others, too
-    write = writer.write_chunk
-    chunks._LEAST = 5_000
-    def slow(*a):
-        time.sleep(pause)
-        write(*a)
-    writer.write_chunk = slow
+os.setsid()
+pid, pause = sys.argv[1], float(sys.argv[2])
+sys.argv[1:3] = []
+write, chunks._LEAST = writer.write_chunk, 5_000
+writer.write_chunk = lambda *a: (time.sleep(pause), write(*a))
+open(pid, "w").write(str(os.getpid()))
 runpy.run_module("pretrain", run_name="__main__")
 """
 ENDED = "; run the same command to write the shards that are missing\n"
 
 
 def test_cut_at_random_moments_the_shards_are_the_same(
-    corpus_text: Path, tmp_path: Path, fork: None
+    corpus_text: Path, tmp_path: Path, script: Script
 ) -> None:
     """Real signals to the whole process group, two writers, until it is done."""
-    data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
+    values = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    config = tmp_path / "c.yaml"
-    config.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    config, pid, cut = tmp_path / "c.yaml", tmp_path / "pid", tmp_path / "cut"
+    config.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
 
-    def start(pause: float, output: Path) -> subprocess.Popen:
-        options = ["--config", config, "--output", output, "--processes", "2"]
-        command = [sys.executable, "-c", SLOW, str(pause), *options]
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams)
+    def start(pause: float) -> subprocess.Popen:
+        options = ["--config", str(config), "--output", str(cut), "--processes", "2"]
+        command = [*script(SLOW), str(pid), str(pause), *options]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
-    assert start(0, tmp_path / "uncut").wait(timeout=300) == 0
+    def written() -> int:
+        return len(list(cut.glob("jobs/*.json")))
+
     dice = random.Random(0)
-    cut = tmp_path / "cut"
-    kills = 0
-    for _ in range(30):
-        process = start(0.2, cut)
-        while not (cut / "plan.json").exists() and process.poll() is None:
-            time.sleep(0.02)
-        started = len(list(cut.glob("jobs/*.json")))
-        while len(list(cut.glob("jobs/*.json"))) == started and process.poll() is None:
-            time.sleep(0.005)  # the libraries are loaded, and writing continues
-        time.sleep(dice.uniform(0, 0.5))
-        if process.poll() is not None:
-            break
-        number = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[kills % 3]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        begun, process = written(), start(0.1)
+        wait_for(lambda begun=begun: written() > begun)
+        time.sleep(dice.uniform(0, 0.2))
+        os.killpg(int(pid.read_text()), number)
         said = process.communicate(timeout=60)[1]
-        if process.returncode == 0:
-            break
         if number != signal.SIGKILL:
             assert said == f"INFO: stopped by {number.name}{ENDED}"
             assert process.returncode == 128 + number
-        kills += 1
-        if kills == 4:
-            assert start(0, cut).wait(timeout=300) == 0
-            break
-    assert kills >= 3
-    assert sums(tmp_path / "uncut") == sums(cut)
+        assert not (cut / "index.json").exists()
+    assert start(0).wait(timeout=300) == 0
+    assert sums(write(corpus_text, tmp_path, shard_mib=0.02)) == sums(cut)
     assert not leftovers(cut)
 
 
 BAD_TEXT = [
-    ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5"),
-    ("a.jsonl", b'{"text": "a"}\n{"title": "b"}\n', "line at byte 14"),
-    ("a.jsonl", b'{"text": 3}\n', "is no text"),
-    ("a.json", b'{"data": 3}', "SQuAD's shape"),
-    ("a.json", b"[", "SQuAD's shape"),
+    ("a.csv", b"x", "no .txt, .jsonl, .json file", 1),
+    ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 1),
+    ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 2),
+    ("a.jsonl", b'{"text": "a"}\n{"title": "b"}\n', "line at byte 14", 1),
+    ("a.jsonl", b'{"text": 3}\n', "is no text", 1),
+    ("a.json", b'{"data": 3}', "SQuAD's shape", 1),
+    ("a.json", b"[", "SQuAD's shape", 2),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said", "processes"),
-    [("a.csv", b"x", "no .txt, .jsonl, .json file", 1)]
-    + [(*bad, processes) for bad in BAD_TEXT for processes in (1, 2)],
-)
+@pytest.mark.parametrize("name, content, said, processes", BAD_TEXT)
 def test_bad_text_is_one_line(
     name: str, content: bytes, said: str, processes: int, tmp_path: Path, fork: None
 ) -> None:

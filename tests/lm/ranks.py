@@ -1,9 +1,12 @@
 """Starts processes of one gloo group, and trains tiny models in them."""
 
 import copy
-import multiprocessing
+import functools
 import os
+import pickle
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,19 +16,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from lm.gradients import accumulate, add_up, clip
 from lm.initial import draw, record_rules
 from lm.layout import Layout, make_mesh
 from lm.model import build_model, empty_model
 from lm.packed import CausalRow, pack
+from tests.forks import start_zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# One process imports torch and the library, and each rank is a fork of it: no second import.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.lm.ranks"])
-
+ROOT = Path(__file__).resolve().parents[2]
 _LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _LLAMA |= {"intermediate_size": 134, "max_position_embeddings": 64}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -45,27 +46,32 @@ def tiny(family: str, **keys: Any) -> PretrainedConfig:
     return AutoConfig.for_model(family, **shape)
 
 
+@functools.lru_cache
+def _python() -> str:
+    return start_zygote(Path(tempfile.mkdtemp()))
+
+
 def start(check: Callable, ranks: int, folder: Path, *args: Any) -> list[Any]:
     """What `check(*args)` returns on each of `ranks` processes; a collective waits 60 s at most."""
-    sys.audit("os.fork")  # forkserver itself raises no event here
-    processes = [
-        _context.Process(target=_rank, args=(check, rank, ranks, folder, args), daemon=True)
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-    assert [process.exitcode for process in processes] == [0] * ranks
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+    place = Path(tempfile.mkdtemp(dir=folder))
+    (place / "job").write_bytes(pickle.dumps((check, ranks, args)))
+    command = [_python(), "-m", "tests.lm.ranks", str(place)]
+    processes = [subprocess.Popen([*command, str(rank)], cwd=ROOT) for rank in range(ranks)]
+    try:
+        assert [process.wait(240) for process in processes] == [0] * ranks
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(place / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _rank(check: Callable, rank: int, ranks: int, folder: Path, args: tuple[Any, ...]) -> None:
+def _rank(place: Path, rank: int) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), ranks)
+    check, ranks, args = pickle.loads((place / "job").read_bytes())
+    store = dist.FileStore(str(place / "store"), ranks)
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
-    torch.save(check(*args), folder / f"{rank}.pt")
+    torch.save(check(*args), place / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -119,57 +125,68 @@ def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
     model = build_model(config, mesh, 7, half=half, activation_checkpointing=case.checkpointing)
-    initial = {name: whole(p) for name, p in model.named_parameters()}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    mine, losses, gradients, norm = layout.data_rank(dist.get_rank()), [], {}, 0.0
-    for step in range(case.steps):
+    mine = layout.data_rank(dist.get_rank())
+
+    def gradients(step: int) -> Tensor:
         share = windows(step, case.batch)[mine :: layout.data_ranks]
-        sums = add_up(accumulate(model, rows_of(share, case.per_row), layout), layout)
-        losses.append(float(sums[0] / sums[2]))
-        if step == 0:
-            gradients = {name: whole(p.grad) for name, p in model.named_parameters()}
-        norm = float(clip(model.parameters(), 1.0)) if step == 0 else norm
-        optimizer.step()
-        optimizer.zero_grad()
-    return Trained(initial, gradients, norm, losses)
+        return add_up(accumulate(model, rows_of(share, case.per_row), layout), layout)
+
+    return _steps(model, case, gradients, clip)
 
 
-def reference(cases: dict[str, Case]) -> dict[str, Trained]:
-    """The cases with the library's own model, attention, loss and norm, each document by itself."""
-    return {name: _reference(case) for name, case in cases.items()}
-
-
-def _reference(case: Case) -> Trained:
+def library_model(case: Case) -> PreTrainedModel:
+    """The library's own model and attention, from the weights that ours begins with."""
     config = tiny(case.family, **case.keys)
-    meta = empty_model(copy.deepcopy(config))
-    rules = record_rules(meta)
+    rules = record_rules(empty_model(copy.deepcopy(config)))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(draw(name, parameter, rules, 7))
-    initial = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return model
+
+
+def reference(case: Case) -> Trained:
+    """The case with the library's model, loss and norm, each document by itself."""
+    model = library_model(case)
+
+    def gradients(step: int) -> Tensor:
+        sums = documents_sums(model, windows(step, case.batch))
+        (sums[0] / sums[2]).backward()
+        return sums.detach()
+
+    return _steps(model, case, gradients, torch.nn.utils.clip_grad_norm_)
+
+
+def _steps(model: Any, case: Case, gradients: Callable, clip: Callable) -> Trained:
+    initial = {name: whole(p) for name, p in model.named_parameters()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, gradients, norm = [], {}, 0.0
+    losses: list[float] = []
+    first, norm = {}, 0.0
     for step in range(case.steps):
-        loss = documents_loss(model, windows(step, case.batch))
-        loss.backward()
-        losses.append(float(loss.detach()))
+        sums = gradients(step)
+        losses.append(float(sums[0] / sums[2]))
         if step == 0:
-            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-            norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+            first = {name: whole(p.grad) for name, p in model.named_parameters()}
+            norm = float(clip(model.parameters(), 1.0))
         optimizer.step()
         optimizer.zero_grad()
-    return Trained(initial, gradients, norm, losses)
+    return Trained(initial, first, norm, losses)
 
 
-def documents_loss(model: Any, made: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Mean cross-entropy of the next token in each piece of each window, read by itself."""
-    losses = []
+def documents_sums(model: Any, made: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Loss sum, right guesses and targets of each piece of each window, read by itself."""
+    sums = torch.zeros(3, dtype=torch.float64)
     for tokens, pieces in made:
         for piece in tokens.split(pieces.tolist()):
             if len(piece) > 1:
                 logits = model(piece[None, :-1]).logits[0].float()
-                losses.append(
-                    torch.nn.functional.cross_entropy(logits, piece[1:], reduction="none")
-                )
-    return torch.cat(losses).mean()
+                loss = torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum")
+                hits = (logits.argmax(1) == piece[1:]).sum()
+                sums = sums + torch.stack([loss, hits, torch.tensor(len(piece) - 1)])
+    return sums
+
+
+if __name__ == "__main__":
+    from tests.lm import ranks  # the module of what is pickled
+
+    ranks._rank(Path(sys.argv[1]), int(sys.argv[2]))

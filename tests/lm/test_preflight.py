@@ -1,4 +1,5 @@
-"""What a machine of a cluster is asked before any work: each mistake ends there, in one line."""
+"""What a machine of a cluster is asked before any work: each mistake ends there, in one line.
+What is left open of a layout is chosen."""
 
 import copy
 import math
@@ -6,30 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from detalbert.errors import UserError
 from detalbert.training import preflight as shared
 from lm import preflight
 from lm.hparams import parse_lm_hparams
-from lm.layout import Layout
+from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout
 from lm.sizes import causal_sizes, split_memory
 from lm.workload import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
+from tests.lm.ranks import tiny
 from workloads import choose
 
+GPT2 = {"model_type": "gpt2"}
 GPUS = [f"GPU-{number}" for number in range(4)]
-VOCABULARY = 320
 
 
-def check(
-    slots: int = 1, gpus: int = 0, data: Any = None, storage: Any = None, **keys: Any
-) -> None:
+def check(slots: int = 1, gpus: int = 0, data: Any = (), storage: Any = None, **keys: Any) -> None:
     """The check of TINY_LM with other keys, on a machine with these GPUs."""
-    config = copy.deepcopy(TINY_LM)
-    config["data"].update(data or {})
+    config = {**copy.deepcopy(TINY_LM), "checkpoint_storage": storage}
+    config["data"].update(data)
     config["resources"] = {"slots_per_trial": slots}
-    config["checkpoint_storage"] = storage
     config["hyperparameters"].update(keys)
     assert choose(config).check is LANGUAGE_MODEL.check is preflight.check
     hparams = parse_lm_hparams(config["hyperparameters"])
@@ -40,13 +41,10 @@ def check(
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What disks and GPUs are asked for, instead of asking them."""
     found: dict[str, Any] = {}
-    monkeypatch.setattr(
-        shared, "check_disk", lambda folder, size, purpose: found.update({purpose: (folder, size)})
-    )
-    monkeypatch.setattr(shared, "check_gpus", lambda gpus: found.update(gpus=len(gpus)))
-    monkeypatch.setattr(
-        shared, "gpu_memory", lambda: [(gpu, found["free"], 80 << 30) for gpu in GPUS]
-    )
+    put = monkeypatch.setattr
+    put(shared, "check_disk", lambda folder, size, what: found.update({what: (folder, size)}))
+    put(shared, "check_gpus", lambda gpus: found.update(gpus=len(gpus)))
+    put(shared, "gpu_memory", lambda: [(gpu, found["free"], 80 << 30) for gpu in GPUS])
     return found
 
 
@@ -61,12 +59,24 @@ def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
         ({"slots": 4, "layout": {"shard": 3}}, "layout: replicate 1 x shard 3 x tensor 1 is 3 pr"),
         ({"slots": 8, "layout": {"tensor": 8}}, "tensor: 8 does not divide .*attention_heads 4"),
         ({"slots": 4, "layout": {"tensor": 4}}, "4 does not divide .* num_key_value_heads 2"),
+        ({"slots": 64, "layout": {"replicate": 3}}, "is 63 processes, and the experiment has 64"),
+        ({"slots": 2, "layout": {"tensor": 2}, "model_config": GPT2}, "gpt2 has no tensor-para"),
+        ({"layout": {"tensors": 2}}, "layout.tensors: unknown key; did you mean 'tensor'"),
+        ({"layout": {"shard": 0}}, "layout.shard: 0 must be greater than 0"),
+        ({"layout": "none"}, "layout: expected a mapping of keys"),
         ({"slots": 8, "gpus": 1, "layout": {"tensor": 2}}, "2 peers do not fit inside"),
+        ({"model_config": {"hidden_size": 64}}, "model_config.model_type: missing; one of gpt2"),
+        ({"model_config": {"model_type": "lama"}}, "model_type: 'lama' is no model of"),
+        ({"model": "/none", "model_config": None}, "hyperparameters.model: .*does not load"),
         ({"model_config": {"model_type": "phi"}}, "model: phi reads packed rows wrongly"),
         ({"model_config": {"model_type": "llama", "layers": 2}}, "config.layers: unknown key"),
+        ({"optimizer": "radam"}, "hyperparameters.optimizer: 'radam' is not one of adamw"),
+        ({"max_tokens_per_forward": 31}, "forward: 31 is less than one window"),
+        ({"max_tokens_per_forward": "auto"}, "takes no 'auto'"),
+        ({"compile": True}, "hyperparameters.compile: not for a sharded model"),
         ({"max_seq_length": 64, "max_tokens_per_forward": 64}, "embeddings 32 is less"),
         ({"data": {"documents": "/no/text"}}, "data.documents: /no/text: no such file in this"),
-        ({"data": {"validation_documents": "held.jsonl.zst"}}, "data.validation_documents: held"),
+        ({"data": {"validation_documents": "held.jsonl.zst"}}, "held.jsonl.zst: no such file"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "no end-of-text"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no safetensors"),
@@ -79,25 +89,25 @@ def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[st
     assert "\n" not in str(error.value)
 
 
-def test_a_data_set_of_the_hub_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
-) -> None:
+def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: Any, asked: dict[str, Any]) -> None:
     names = []
     monkeypatch.setattr(shared, "offline", lambda: False)
 
-    def asked_for(self: Any, name: str, revision: str | None, timeout: float) -> None:
+    def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
         names.append((name, revision))
 
-    monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", asked_for)
+    monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", found)
     check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
     assert names == [("some/text", "v1"), ("other/text", None)]
 
 
+KEYS = {**TINY_LM["hyperparameters"]["model_config"], "vocab_size": 320}
+CONFIG = AutoConfig.for_model(**KEYS)
+
+
 def whole() -> int:
     """Parameters of TINY_LM's model, by the library's own model."""
-    keys = dict(TINY_LM["hyperparameters"]["model_config"], vocab_size=VOCABULARY)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(keys.pop("model_type"), **keys))
-    return sum(p.numel() for p in model.parameters())
+    return sum(p.numel() for p in AutoModelForCausalLM.from_config(CONFIG).parameters())
 
 
 @pytest.mark.parametrize("layout", [{}, {"shard": 2, "tensor": 2}, {"replicate": 2, "shard": 2}])
@@ -105,8 +115,7 @@ def whole() -> int:
 def test_a_gpu_holds_what_the_planner_counts(
     layout: dict[str, int], precision: str, asked: dict[str, Any]
 ) -> None:
-    config = dict(TINY_LM["hyperparameters"]["model_config"], vocab_size=VOCABULARY)
-    sizes = causal_sizes(AutoConfig.for_model(config.pop("model_type"), **config))
+    sizes = causal_sizes(CONFIG)
     assert sizes.parameters == whole()
     keys = {"layout": layout or "auto", "precision": precision}
     hparams = parse_lm_hparams({**TINY_LM["hyperparameters"], **keys})
@@ -134,25 +143,21 @@ def test_disks_hold_two_checkpoints_or_this_machines_parts(
 
 
 def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(preflight, "GIB", 100)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.jsonl").write_bytes(b"x" * 4000)
-    (tmp_path / "text" / "b.jsonl.zst").write_bytes(b"x" * 7000)  # who knows what is in there
-    (tmp_path / "held.txt").write_bytes(b"x" * 1000)
-    cache = tmp_path / "cache"
-    data = {"documents": str(tmp_path / "text"), "validation_documents": str(tmp_path / "held.txt")}
-    data["cache_dir"] = str(cache)
-    check(data=data)
-    assert asked["token shards"] == (cache, 2000)  # 5,000 bytes, 1,000 tokens of 2
-    cache.mkdir()
-    (cache / "shard").write_bytes(b"x" * 600)
-    check(data=data)
-    assert asked["token shards"] == (cache, 1400)
-    (cache / "more").write_bytes(b"x" * 1400)
-    check(data=data)
-    assert asked["token shards"] == (cache, 100)
+    text, held, cache = tmp_path / "text", tmp_path / "held.txt", tmp_path / "cache"
+    text.mkdir()
+    (text / "a.jsonl").write_bytes(b"x" * 4000)
+    (text / "b.jsonl.zst").write_bytes(b"x" * 7000)  # who knows what is in there
+    held.write_bytes(b"x" * 1000)
+    data = {"documents": str(text), "validation_documents": str(held), "cache_dir": str(cache)}
+    for there, missing in ((0, 2000), (600, 1400), (2000, 100)):  # 5,000 bytes, 1,000 tokens of 2
+        if there:
+            cache.mkdir(exist_ok=True)
+            (cache / "shard").write_bytes(b"x" * there)
+        check(data=data)
+        assert asked["token shards"] == (cache, missing)
 
 
 def test_text_afar_is_listed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
@@ -163,3 +168,44 @@ def test_text_afar_is_listed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, A
     monkeypatch.setattr(preflight.storage, "find_files", find)
     with pytest.raises(UserError, match="data.documents: nothing below s3://bucket/text"):
         check(data={"documents": "s3://bucket/text"})
+
+
+LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size=128)
+
+
+@pytest.mark.parametrize(
+    ("keys", "slots", "machine", "expected"),
+    [
+        ({}, 1, 1, (1, 1, 1)),
+        ({}, 8, 8, (1, 8, 1)),
+        ({}, 64, 8, (8, 8, 1)),
+        ({}, 56, 8, (7, 8, 1)),
+        ({}, 6, 4, (1, 6, 1)),  # machines of 4 that do not divide 6
+        ({}, 4, 8, (1, 4, 1)),
+        ({"tensor": 4}, 64, 8, (8, 2, 4)),
+        ({"tensor": 8}, 64, 8, (8, 1, 8)),
+        ({"replicate": 1}, 64, 8, (1, 64, 1)),
+        ({"replicate": 2, "tensor": 2}, 64, 8, (2, 16, 2)),
+        ({"shard": 16}, 64, 8, (4, 16, 1)),
+    ],
+)
+def test_what_is_left_open_is_chosen(
+    keys: dict[str, int], slots: int, machine: int, expected: tuple[int, int, int]
+) -> None:
+    assert choose_layout(parse_layout(keys or "auto"), LLAMA, slots, machine) == Layout(*expected)
+
+
+@given(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))
+def test_a_chosen_layout_fills_the_slots(machines: int, per_machine: int, tensor: int) -> None:
+    slots, keys = machines * per_machine, LayoutKeys(tensor=tensor)
+    if per_machine % tensor:
+        with pytest.raises(UserError):
+            choose_layout(keys, LLAMA, slots, per_machine)
+        return
+    layout = choose_layout(keys, LLAMA, slots, per_machine)
+    assert layout.slots == slots and layout.tensor == tensor
+    groups = [[r for r in range(slots) if layout.data_rank(r) == d] for d in range(slots)]
+    groups = [group for group in groups if group]
+    assert len(groups) == layout.data_ranks
+    for group in groups:  # tensor peers are neighbours on one machine
+        assert len(group) == tensor and len({rank // per_machine for rank in group}) == 1

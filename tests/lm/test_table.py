@@ -40,16 +40,6 @@ def table() -> Metadata:
     return Metadata(entries, storage_data=places)
 
 
-def same(one: Metadata, other: Metadata) -> bool:
-    entries = one.state_dict_metadata == other.state_dict_metadata
-    return entries and one.storage_data == other.storage_data
-
-
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write_table(tmp_path, table())
-    assert find_table(tmp_path).name == "tensors.json" and same(read_table(tmp_path), table())
-
-
 _LOCAL = b"cpathlib._local\n"
 
 
@@ -60,20 +50,26 @@ def as_3_13() -> bytes:
     return content
 
 
-@pytest.mark.parametrize(
-    "content",
-    [pickled(table()), pickled(table(), pickle.Pickler), as_3_13()],
-    ids=["3.11.2", "this Python", "3.13"],
-)
-def test_a_pickled_table_is_read_whatever_python_wrote_it(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(content)
-    assert same(read_table(tmp_path), table())
+TABLES = {
+    "ours": None,
+    "this Python": pickled(table(), pickle.Pickler),
+    "3.11.2": pickled(table()),
+    "3.13": as_3_13(),
+}
 
 
-def test_the_pickle_is_that_of_3_11_2() -> None:
-    """So the test before tries what it says."""
-    content, own = pickled(table()), pickled(table(), pickle.Pickler)
-    assert b"getattr" in content and (own == content or b"getattr" not in own)
+@pytest.mark.parametrize("content", TABLES.values(), ids=TABLES)
+def test_a_table_is_read_whatever_python_wrote_it(content: bytes | None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tensors.json: not loaded: No such file"):
+        read_table(tmp_path)
+    if content:
+        (tmp_path / ".metadata").write_bytes(content)
+    else:
+        write_table(tmp_path, table())
+        assert find_table(tmp_path).name == "tensors.json"
+    found, wanted = read_table(tmp_path), table()
+    assert found.state_dict_metadata == wanted.state_dict_metadata
+    assert found.storage_data == wanted.storage_data
 
 
 def calls(module: str, name: str, *arguments: str) -> bytes:
@@ -82,19 +78,14 @@ def calls(module: str, name: str, *arguments: str) -> bytes:
 
 
 _ENUM = "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+GETATTR = "builtins", "getattr"
 PLANTED = {
     "system": (calls("os", "system", "S'touch pwned'\n"), "more than tensors: os.system"),
     "eval": (calls("builtins", "eval", 'S\'open("pwned", "w")\'\n'), "builtins.eval"),
-    "getattr of a class": (
-        calls("builtins", "getattr", "ctorch\nSize\n", "S'__reduce__'\n"),
-        "more than tensors: builtins.getattr",
-    ),
-    "getattr of a string": (calls("builtins", "getattr", "S'a'\n", "S'join'\n"), "getattr"),
-    "no member": (calls("builtins", "getattr", _ENUM, "S'__class__'\n"), "'__class__'"),
-    "getattr beyond a member": (
-        calls("builtins", "getattr", _ENUM, "S'mro'\n"),
-        "not loaded: 'mro'; give another checkpoint",
-    ),
+    "a class": (calls(*GETATTR, "ctorch\nSize\n", "S'__reduce__'\n"), "builtins.getattr"),
+    "a string": (calls(*GETATTR, "S'a'\n", "S'join'\n"), "getattr"),
+    "no member": (calls(*GETATTR, _ENUM, "S'__class__'\n"), "'__class__'"),
+    "beyond a member": (calls(*GETATTR, _ENUM, "S'mro'\n"), "'mro'; give another checkpoint"),
     "Python 2's getattr": (calls("__builtin__", "getattr", _ENUM, "S'mro'\n"), "__builtin__"),
 }
 
@@ -111,29 +102,19 @@ def test_nothing_in_a_table_runs(
     assert said in str(refused.value) and [p.name for p in tmp_path.iterdir()] == [".metadata"]
 
 
-CHANGES: dict[str, Any] = {
-    "another folder": ("file", "../__0_0.distcp"),
-    "an absolute name": ("file", "/__0_0.distcp"),
-    "a folder in it": ("file", "code/__0_0.distcp"),
-    "another line": ("file", "__0_0.distcp\n"),
-    "no name": ("file", None),
-    "before the tensor": ("offsets", [-1, 0]),
-    "beyond the tensor": ("sizes", [5, 3]),
-    "a dimension more": ("sizes", [2, 3, 1]),
-    "a hole": ("sizes", [1, 3]),
-    "half a row": ("offsets", [0.5, 0]),
-    "a truth": ("offsets", [False, 0]),
-    "text": ("start", "7"),
-    "before the file": ("bytes", -1),
-    "too large": ("start", 2**70),
-    "type": ("dtype", "complex64"),
-    "no type": ("dtype", "load"),
-    "another shape": ("shape", [4, 4]),
-    "no chunks": ("chunks", None),
+CHANGES: dict[str, list[Any]] = {
+    "file": ["../__0_0.distcp", "/__0_0.distcp", "code/__0_0.distcp", "__0_0.distcp\n", None],
+    "offsets": [[-1, 0], [0.5, 0], [False, 0]],
+    "sizes": [[5, 3], [2, 3, 1], [1, 3]],  # beyond the tensor, a dimension more, a hole
+    "start": ["7", 2**70],
+    "bytes": [-1],
+    "dtype": ["complex64", "load"],
+    "shape": [[4, 4]],
+    "chunks": [None],
 }
 
 
-@pytest.mark.parametrize("key, value", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("key, value", [(key, one) for key in CHANGES for one in CHANGES[key]])
 def test_a_table_that_does_not_make_sense_is_refused(key: str, value: Any, tmp_path: Path) -> None:
     write_table(tmp_path, table())
     tensors = json.loads((tmp_path / "tensors.json").read_text())
@@ -144,20 +125,15 @@ def test_a_table_that_does_not_make_sense_is_refused(key: str, value: Any, tmp_p
         read_table(tmp_path)
 
 
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="tensors.json: not loaded: No such file"):
-        read_table(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["tensors.json", ".metadata"])
 def test_damage_is_one_line(name: str, tmp_path: Path) -> None:
     """Wherever bits flip or the file ends: another error than this would be a traceback."""
     write_table(tmp_path, table())
     if name == ".metadata":
-        (tmp_path / "tensors.json").rename(tmp_path / "old")
+        (tmp_path / "tensors.json").unlink()
         (tmp_path / name).write_bytes(pickled(table(), Pickler311))
     content, dice, refused = (tmp_path / name).read_bytes(), random.Random(1), 0
-    for _ in range(500):
+    for _ in range(100):
         damaged = bytearray(content)
         for _ in range(dice.choice([1, 1, 4])):
             damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
@@ -167,4 +143,4 @@ def test_damage_is_one_line(name: str, tmp_path: Path) -> None:
         except UserError as error:
             refused += 1
             assert "\n" not in str(error) and len(str(error)) < len(str(tmp_path)) + 200
-    assert refused > 250
+    assert refused > 50

@@ -1,4 +1,4 @@
-"""A language model through the real entry point: restarts, layouts, what is refused."""
+"""A language model through the real entry point: restarts, layouts, checkpoints beside training."""
 
 import json
 import math
@@ -14,19 +14,13 @@ from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.parts import Reader
+from detalbert.training.sharded import ShardedController
 from lm.trial import Scores
-from tests.conftest import TINY_LM, Train, configured, settings
+from tests.conftest import TINY_LM, Once, Train, configured, settings
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
+from tests.fakes.runs import cut_and_go_on, newest, refusal, run, wait_for
 from tests.lm.tables import write_as_before
-from tests.same_bits import differences
-
-
-@pytest.fixture
-def config(tmp_path: Path, cache_dir: Path) -> Path:
-    path = tmp_path / "lm.yaml"
-    path.write_text(yaml.safe_dump(configured(TINY_LM, cache_dir)))
-    return path
+from tests.same_bits import differences, of_checkpoint
 
 
 def metrics(output: Path) -> dict[str, Any]:
@@ -43,9 +37,9 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_a_run_learns_and_says_how_well(config: Path, tmp_path: Path, capsys: Any) -> None:
-    change(config, max_steps=60, validation_period=30, checkpoint_period=60)
-    assert run(config, tmp_path / "out") == 0
+def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any) -> None:
+    longer = settings(max_steps=60, validation_period=30, checkpoint_period=60)
+    assert run(plain / "lm.yaml", tmp_path / "out", *longer) == 0
     shown = capsys.readouterr().err
     assert "bits_per_byte" in shown and "windows of 32" in shown and "llama" in shown
     best, first = metrics(tmp_path / "out")["best"], 5.77  # ln 320
@@ -59,38 +53,40 @@ def test_a_run_learns_and_says_how_well(config: Path, tmp_path: Path, capsys: An
     assert json.loads((folder / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 
 
-def test_cut_and_gone_on_is_the_same_run(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(config, tmp_path / "uncut") == 0
-    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=6)
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
-    other = change(config, max_steps=12, base_learning_rate=2e-2)
-    assert run(other, tmp_path / "other") == 0
-    assert differences(tmp_path / "uncut", tmp_path / "other") != []
+@pytest.fixture(scope="module")
+def plain(once: Once, cache_dir: Path) -> Path:
+    """A run of a process, every checkpoint kept."""
+    keep = {"checkpoint_storage": {"save_trial_latest": 9}}
+    values = configured(TINY_LM, cache_dir, validation_period=100) | keep
+
+    def fill(folder: Path) -> None:
+        (folder / "lm.yaml").write_text(yaml.safe_dump(values))
+        assert run(folder / "lm.yaml", folder / "out") == 0
+
+    return once("plain", fill)
+
+
+def test_cut_and_gone_on_is_the_same_run(plain: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    cut_and_go_on(plain / "lm.yaml", tmp_path / "cut", monkeypatch, at=6)
+    assert differences(plain / "out", tmp_path / "cut") == []
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, train: Train) -> Path:
+def two(once: Once, cache_dir: Path, train: Train) -> Path:
     """A run of two processes, each with half of the model, every checkpoint kept."""
-    folder = tmp_path_factory.mktemp("two")
     values = configured(TINY_LM, cache_dir, layout={"shard": 2})
     # Dropout's masks belong to a data rank: without any, other layouts compute the same.
     values["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
     values["checkpoint_storage"] = {"save_trial_latest": 9}
-    (folder / "lm.yaml").write_text(yaml.safe_dump(values))
-    files = ["--config", folder / "lm.yaml", "--output-dir", folder / "out"]
-    done = train(*files, *settings(profile_steps=4), processes=2)
-    assert done.returncode == 0, done.stderr
-    (folder / "shown").write_text(done.stderr)
-    return folder
 
+    def fill(folder: Path) -> None:
+        (folder / "lm.yaml").write_text(yaml.safe_dump(values))
+        files = ["--config", folder / "lm.yaml", "--output-dir", folder / "out"]
+        done = train(*files, *settings(profile_steps=4), processes=2)
+        assert done.returncode == 0, done.stderr
+        (folder / "shown").write_text(done.stderr)
 
-def test_rank_0_alone_profiles(two: Path) -> None:
-    """And changes no bit: the other tests go on without one."""
-    shown = (two / "shown").read_text()
-    assert shown.count("profile of 4 steps:\n") == 1 and "all_gather" in shown
-    assert len(list((two / "out" / "tensorboard").glob("*.pt.trace.json"))) == 1
+    return once("two", fill)
 
 
 def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
@@ -103,15 +99,19 @@ def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
 
 
 def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Path) -> None:
-    """Two processes -> one: the same bits of weights and optimizer, then the same losses."""
+    """Two processes -> one: the same bits of weights and optimizer, then the same losses. The one
+    reads the table of commit 596c121, on Python 3.11.2."""
+    shown = (two / "shown").read_text()
+    assert shown.count("profile of 4 steps:\n") == 1 and "all_gather" in shown  # of rank 0 alone
+    assert len(list((two / "out" / "tensorboard").glob("*.pt.trace.json"))) == 1
     folder = newest(two / "out")
     sizes = [path.stat().st_size for path in sorted(folder.glob("*.distcp"))]
     assert len(sizes) == 2 and max(sizes) < 1.3 * min(sizes)
     alone = back_to(two / "out", 4, tmp_path / "one")
-    values = yaml.safe_load((two / "lm.yaml").read_text())
-    values["hyperparameters"]["layout"] = "auto"
-    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(values))
-    assert run(tmp_path / "lm.yaml", alone, *settings(checkpoint_period=100, max_steps=12)) == 0
+    write_as_before(newest(alone))
+    rewrite(newest(alone))
+    values = settings(layout="auto", checkpoint_period=100)
+    assert run(two / "lm.yaml", alone, *values) == 0
     mine, its = tensors(newest(alone)), tensors(folder)
     assert mine.keys() == its.keys() and len(mine) > 40
     far = {name: float((mine[name] - its[name]).abs().max()) for name in mine}
@@ -120,72 +120,78 @@ def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_two_processes_cut_and_gone_on_are_the_same_run(
+def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
     two: Path, tmp_path: Path, train: Train
 ) -> None:
-    again = back_to(two / "out", 4, tmp_path / "again")
+    again = back_to(two / "out", 8, tmp_path / "again")
+    part = sorted(newest(again).glob("*.distcp"))[1]
+    part.write_bytes(part.read_bytes()[:-7])
     done = train("--config", two / "lm.yaml", "--output-dir", again, processes=2)
-    assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
+    assert done.returncode == 0 and "resumed at step 6 of 12" in done.stderr, done.stderr
+    assert "__1_0.distcp is not as it was written" in done.stderr
     assert differences(two / "out", again) == []
 
 
-def test_a_damaged_part_is_passed_over(two: Path, tmp_path: Path, capsys: Any) -> None:
-    copy = back_to(two / "out", 8, tmp_path / "copy")
-    part = sorted(newest(copy).glob("*.distcp"))[1]
-    part.write_bytes(part.read_bytes()[:-7])
-    assert run(two / "lm.yaml", copy, *settings(layout="auto")) == 0
-    shown = capsys.readouterr().err
-    assert "__1_0.distcp is not as it was written" in shown and "resumed at step 6" in shown
-
-
-def test_a_table_that_would_run_code_is_refused(two: Path, tmp_path: Path, capsys: Any) -> None:
-    copy = back_to(two / "out", 4, tmp_path / "copy")
-    folder = newest(copy)
-    (folder / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    (folder / "tensors.json").unlink()
-    rewrite(folder)
-    said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
-    assert "holds more than tensors: os.system" in said
-
-
-@pytest.mark.parametrize("damage", [{"lm_head.weight": {"step": 4}}, []])
+@pytest.mark.parametrize("numbers", ['{"lm_head.weight": {"step": 4}}', "[]"])
 def test_numbers_of_another_model_are_refused(
-    damage: Any, two: Path, tmp_path: Path, capsys: Any
+    numbers: str, two: Path, tmp_path: Path, capsys: Any
 ) -> None:
     copy = back_to(two / "out", 4, tmp_path / "copy")
-    folder = newest(copy)
-    (folder / "numbers.json").write_text(json.dumps(damage))
-    rewrite(folder)
+    (newest(copy) / "numbers.json").write_text(numbers)
+    rewrite(newest(copy))
     said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
     assert "numbers.json: does not fit: " in said
 
 
-def test_a_run_of_596c121_on_python_3_11_2_goes_on(two: Path, tmp_path: Path, train: Train) -> None:
-    """To the bits of the run that was not cut."""
-    again = back_to(two / "out", 4, tmp_path / "again")
-    write_as_before(newest(again))
-    rewrite(newest(again))
-    done = train("--config", two / "lm.yaml", "--output-dir", again, processes=2)
-    assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
-    assert differences(two / "out", again) == []
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"layout": {"shard": 3}}, "layout: replicate 1 x shard 3 x tensor 1 is 3 processes"),
-        ({"layout": {"shrad": 2}}, "did you mean 'shard'"),
-        ({"optimizer": "radam"}, "hyperparameters.optimizer: 'radam' is not one of adamw"),
-        ({"model_config": {"model_type": "phi"}}, "phi"),
-        ({"max_tokens_per_forward": 31}, "max_tokens_per_forward: 31 is less than one window"),
-        ({"max_tokens_per_forward": "auto"}, "takes no 'auto'"),
-        ({"max_seq_length": 64}, "max_position_embeddings 32 is less than the 64"),
-        ({"compile": True}, "hyperparameters.compile: not for a sharded model"),
-    ],
-)
-def test_what_does_not_go_together(
-    config: Path, tmp_path: Path, capsys: Any, changes: dict[str, Any], said: str
+def test_what_is_stored_is_the_state_at_the_call(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(config, **changes)
-    assert said in refusal(capsys, config, tmp_path / "out")
-    assert not (tmp_path / "out" / "metrics.json").exists()
+    """The weights take three steps while a checkpoint is written."""
+    controller, trained, overtaken = ShardedController, [0], list[int]()
+    train, finish = controller._train_batch, controller._finish
+    write = dcp.FileSystemWriter.write_data
+
+    def train_and_count(*args: Any, **kwargs: Any) -> Any:
+        found = train(*args, **kwargs)
+        trained[0] += 1
+        return found
+
+    def finish_and_count(self: Any) -> None:
+        trained[0] += 3  # it waits for the writer
+        finish(self)
+
+    def write_slowly(*args: Any, **kwargs: Any) -> Any:
+        began = trained[0]
+        wait_for(lambda: trained[0] >= began + 3)
+        overtaken.append(trained[0] - began)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(controller, "_train_batch", train_and_count)
+    monkeypatch.setattr(controller, "_finish", finish_and_count)
+    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", write_slowly)
+    assert run(plain / "lm.yaml", tmp_path / "out") == 0
+    assert overtaken[:2] == [3, 3]
+    kept = [list_checkpoints(folder / "out" / "checkpoints") for folder in (plain, tmp_path)]
+    assert [steps for steps, _ in kept[0]] == [steps for steps, _ in kept[1]] == [4, 8, 12]
+    for (_, one), (_, other) in zip(*kept, strict=True):
+        assert of_checkpoint(one) == of_checkpoint(other)
+    assert of_checkpoint(kept[0][0][1]) != of_checkpoint(kept[0][1][1])
+
+
+def test_a_failed_write_ends_the_run_at_the_next_step(
+    plain: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = settings(max_steps=4000, validation_period=4000, reporting_period=4000)
+    write, calls = dcp.FileSystemWriter.write_data, []
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", full)
+    said = refusal(capsys, plain / "lm.yaml", tmp_path / "out", *endless)
+    assert "cannot write checkpoint step-00000008 (No space left on device)" in said
+    assert [steps for steps, _ in list_checkpoints(tmp_path / "out" / "checkpoints")] == [4]
+    assert not list((tmp_path / "out" / "checkpoints").glob(".*"))

@@ -2,9 +2,10 @@
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import boto3
@@ -24,12 +25,13 @@ from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.s3 import moto_server
 from tests.lm.ranks import start
 from tests.lm.tables import write_as_before
-from tests.lm.test_elastic import Job
+from tests.lm.test_parity import Job
 
 pytestmark = pytest.mark.usefixtures("fork")
 
 METADATA = {"steps_completed": 2}
 KEYS = {"access_key": "any", "secret_key": "any"}
+BUCKET = "machines"  # moto's buckets outlive its server
 
 
 def one_inode(path: Any) -> os.stat_result:
@@ -41,38 +43,37 @@ def one_inode(path: Any) -> os.stat_result:
 class Machine:
     """One process on a machine of its own, with a model of which it has half."""
 
-    def __init__(self, folder: Path, s3: str, master: str, ports: list[int], seed: int) -> None:
+    def __init__(self, folder: Path, s3: str, master: str, ports: list[int]) -> None:
         rank = dist.get_rank()
-        temporary = folder / f"tmp{rank}"
-        temporary.mkdir(exist_ok=True)
-        os.environ["TMPDIR"] = str(temporary)
-        self.job = Job(Layout(shard=2), seed, tied=False)
-        self.job.step(0)
+        tempfile.tempdir = str(folder / f"tmp{rank}")
+        Path(tempfile.tempdir).mkdir(exist_ok=True)
         ranks = {"rank": rank, "size": 2, "local_rank": 0, "local_size": 1}
         ranks |= {"cross_rank": rank, "cross_size": 2, "pub_port": ports[0], "pull_port": ports[1]}
         their_dist = core.DistributedContext(chief_ip="127.0.0.1", **ranks)
         session = api.TaskSession(master, "determined", TOKEN, None)
-        made = {"endpoint_url": s3, "temp_dir": str(temporary), **KEYS}
-        self.manager = storage.S3StorageManager("bucket", **made)
-        manual = core.TensorboardMode.MANUAL
-        self.theirs = core.CheckpointContext(
-            their_dist, self.manager, session, "1.task", "1.allocation", manual, None, 1
-        )
-        self.fetched: set[str] = set()
+        made = {"endpoint_url": s3, "temp_dir": tempfile.tempdir, **KEYS}
+        self.manager = storage.S3StorageManager(BUCKET, **made)
+        task = "1.task", "1.allocation", core.TensorboardMode.MANUAL, None, 1
+        self.theirs = core.CheckpointContext(their_dist, self.manager, session, *task)
         self.store = UploadedParts(self.theirs, self.needed)
         self.group = dist.new_group(backend="gloo")
+
+    def start(self, seed: int) -> None:
+        self.job = Job(Layout(shard=2), seed, tied=False)
+        self.job.step(0)
+        self.fetched: set[str] = set()
 
     def needed(self, path: Path) -> set[str]:
         self.fetched = files_needed(path, self.job.model, self.job.optimizer)
         return self.fetched
 
-    def save(self) -> None:
+    def save(self, _: str) -> None:
         with self.store.store_together(METADATA, Peers(self.group)) as (path, _):
             if dist.get_rank() == 0:
                 (path / STATE).write_text("{}")
             TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
 
-    def save_as_determined_would(self) -> None:
+    def save_as_determined_would(self, _: str) -> None:
         with self.theirs.store_path(METADATA, shard=True) as (path, _):
             TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
 
@@ -81,154 +82,121 @@ class Machine:
             load_tensors(path, self.job.model, self.job.optimizer)
 
 
-def saved(
-    folder: Path, s3: str, master: str, ports: list[int], how: str, spoilt: str
-) -> tuple[Any, str]:
-    """State that a process has and saved, and the line that it ended with."""
-    machine = Machine(folder, s3, master, ports, seed=7)
-    upload, state = machine.manager.upload, machine.job.state()
+def at_a_machine(
+    folder: Path, s3: str, master: str, ports: list[int], acts: list[tuple[str, str]]
+) -> list[tuple[Any, str, set[str]]]:
+    """Of each act: the state after it, the line that it ended with, the files that it read."""
+    machine, found = Machine(folder, s3, master, ports), list[Any]()
+    upload = machine.manager.upload
+    for number, (act, name) in enumerate(acts):
+        machine.start(seed=len(acts) + number)  # other weights than those of a checkpoint
 
-    def spoil(src: Any, dst: str, paths: set[str]) -> None:
-        """What `upload` would do if the storage lost the end of a file, or all of it."""
-        if spoilt == "short" and "__1_0.distcp" in paths:
-            os.truncate(Path(src) / "__1_0.distcp", 1000)
-        if spoilt == "lost":
-            paths = paths - {"__1_0.distcp"}
-        upload(src, dst, paths)
+        def spoil(src: Any, dst: str, paths: set[str], spoilt: str = name) -> None:
+            """What `upload` would do if the storage lost the end of a file, or all of it."""
+            if spoilt == "short" and "__1_0.distcp" in paths:
+                os.truncate(Path(src) / "__1_0.distcp", 1000)
+            upload(src, dst, paths - {"__1_0.distcp"} if spoilt == "lost" else paths)
 
-    machine.manager.upload = spoil
-    with mock.patch.object(_checkpoint, "os", SimpleNamespace(**{**vars(os), "stat": one_inode})):
-        try:
-            getattr(machine, how)()
-        except UserError as error:
-            return None, str(error)
-    assert how != "save" or not list((folder / f"tmp{dist.get_rank()}").iterdir())
-    return state, ""
-
-
-def restored(
-    folder: Path, s3: str, master: str, ports: list[int], name: str
-) -> tuple[Any, str, set[str]]:
-    """State that a process reads into other weights, what it says, the files that it read."""
-    machine = Machine(folder, s3, master, ports, seed=8)
-    try:
-        machine.restore(name)
-    except UserError as error:
-        return None, str(error), set()
-    return machine.job.state(), "", machine.fetched
+        machine.manager.upload = spoil
+        fake_os = SimpleNamespace(**{**vars(os), "stat": one_inode})
+        with mock.patch.object(_checkpoint, "os", fake_os):
+            said = ""
+            try:
+                getattr(machine, act)(name)
+                assert act != "save" or not list(Path(tempfile.gettempdir()).iterdir())
+            except UserError as error:
+                said = str(error)
+        found.append((machine.job.state(), said, machine.fetched))  # of both together
+    return found
 
 
-class Cloud:
+class Cloud(NamedTuple):
     """A bucket and a master, and what two machines do with them."""
 
-    def __init__(self, s3: str, master: FakeMaster, folder: Path) -> None:
-        self.s3, self.master, self.folder, self.runs = s3, master, folder, 0
-        keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
-        self.client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", **keys)
-        self.client.create_bucket(Bucket="bucket")
+    s3: str
+    client: Any
+    master: FakeMaster
+    folder: Path
 
-    def do(self, what: Any, *args: Any) -> list[Any]:
-        self.runs += 1
-        folder = self.folder / str(self.runs)
-        folder.mkdir()
+    def do(self, acts: list[tuple[str, str]]) -> list[Any]:
         with socket.socket() as one, socket.socket() as other:
             for each in (one, other):
                 each.bind(("127.0.0.1", 0))
             ports = [each.getsockname()[1] for each in (one, other)]
-        return start(what, 2, folder, folder, self.s3, self.master.url, ports, *args)
+        given = self.folder, self.s3, self.master.url, ports, acts
+        return start(at_a_machine, 2, self.folder, *given)
 
-    def sizes(self, name: str) -> dict[str, int]:
-        found = self.client.list_objects_v2(Bucket="bucket", Prefix=f"{name}/").get("Contents", [])
-        return {entry["Key"].split("/", 1)[1]: entry["Size"] for entry in found}
+    def put(self, name: str) -> None:
+        copy = self.folder / "copy"
+        for path in (path for path in copy.rglob("*") if path.is_file()):
+            self.client.upload_file(str(path), BUCKET, f"{name}/{path.relative_to(copy)}")
+
+    def sizes(self, name: str = "") -> dict[str, int]:
+        """Of all objects below a name."""
+        found = self.client.list_objects_v2(Bucket=BUCKET, Prefix=name)["Contents"]
+        return {entry["Key"].removeprefix(f"{name}/"): entry["Size"] for entry in found}
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def test_checkpoints_of_two_machines(tmp_path: Path) -> None:
     with moto_server() as s3, FakeMaster() as master:
-        yield Cloud(s3, master, tmp_path_factory.mktemp("cloud"))
+        keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
+        client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", **keys)
+        client.create_bucket(Bucket=BUCKET)
+        cloud = Cloud(s3, client, master, tmp_path)
+        restores(cloud, *saves(cloud))
 
 
-@pytest.fixture(scope="module")
-def kept(cloud: Cloud) -> tuple[str, dict[str, torch.Tensor]]:
-    """A checkpoint's name and what it holds."""
-    (state, said), (other, _) = cloud.do(saved, "save", "")
-    assert said == "" and all(torch.equal(state[name], other[name]) for name in state)
-    return cloud.master.checkpoints[-1].uuid, state
-
-
-def test_every_file_of_both_machines_arrives_and_restores(cloud: Cloud, kept: Any) -> None:
-    name, state = kept
-    (checkpoint,) = [one for one in cloud.master.checkpoints if one.uuid == name]
-    sizes = cloud.sizes(name)
+def saves(cloud: Cloud) -> tuple[str, dict[str, torch.Tensor]]:
+    """Every file arrives, or nothing is reported; a checkpoint's name and what it holds."""
+    acts = [("save", ""), ("save", "lost"), ("save", "short"), ("save_as_determined_would", "")]
+    (whole, lost, short, _), ((other, *_), *_) = cloud.do(acts)
+    state, checkpoints = whole[0], cloud.master.checkpoints
+    assert whole[1] == "" and all(torch.equal(state[name], other[name]) for name in state)
+    for (_, said, _), has in ((lost, "no"), (short, "1000")):
+        assert said.startswith("checkpoint_storage: the checkpoint of step 2 is not stored")
+        assert f"__1_0.distcp has {has} of " in said and "\n" not in said
+    names = [checkpoint.uuid for checkpoint in checkpoints]
+    assert len(names) == 2 and {key.split("/")[0] for key in cloud.sizes()} == set(names)
+    # Determined's own way loses a machine there: the conditions are those of the loss.
+    theirs = cloud.sizes(names[1])
+    assert "__0_0.distcp" in theirs and "__1_0.distcp" not in theirs
+    sizes = cloud.sizes(names[0])
     beside = {"tensors.json", "numbers.json", "state.json", "manifest.json"}
     assert {"__0_0.distcp", "__1_0.distcp", *beside} < set(sizes) and ".metadata" not in sizes
-    assert {key: int(size) for key, size in checkpoint.resources.items()}.items() <= sizes.items()
-    for loaded, said, fetched in cloud.do(restored, name):
-        assert said == "" and fetched <= {"__0_0.distcp", "__1_0.distcp"}
-        assert all(torch.equal(loaded[key], state[key]) for key in state)
+    listed = {key: int(size) for key, size in checkpoints[0].resources.items()}
+    assert listed.items() <= sizes.items()
+    return names[0], state
 
 
-def test_a_machine_fetches_what_its_processes_read(cloud: Cloud, kept: Any) -> None:
-    """On the layout that wrote them, parts are read by those who wrote them."""
-    fetched = [files for _, _, files in cloud.do(restored, kept[0])]
-    assert fetched == [{"__0_0.distcp"}, {"__1_0.distcp"}]
+DAMAGE = {
+    "short-1": ("__1_0.distcp", "__1_0.distcp is not as it was written"),
+    "lost-1": ("__1_0.distcp", "__1_0.distcp is missing"),
+    "short-table": ("tensors.json", "tensors.json is not as it was written"),
+    "lost-manifest": ("manifest.json", "manifest.json is missing"),
+}
 
 
-def test_a_checkpoint_of_596c121_restores(cloud: Cloud, kept: Any, tmp_path: Path) -> None:
-    """Which has its table as a pickle."""
-    name, state = kept
+def restores(cloud: Cloud, name: str, state: dict[str, torch.Tensor]) -> None:
+    folder = cloud.folder / "copy"
     for key in cloud.sizes(name):
-        (tmp_path / key).parent.mkdir(exist_ok=True)
-        cloud.client.download_file("bucket", f"{name}/{key}", str(tmp_path / key))
-    (tmp_path / "manifest.json").unlink()
-    write_as_before(tmp_path)
-    write_manifest(tmp_path, {"steps": 2})
-    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
-        cloud.client.upload_file(str(path), "bucket", f"old/{path.relative_to(tmp_path)}")
-    for loaded, said, _ in cloud.do(restored, "old"):
-        assert said == "" and all(torch.equal(loaded[key], state[key]) for key in state)
-
-
-def test_determineds_own_way_loses_a_machine_there(cloud: Cloud) -> None:
-    """So the conditions above are those of the loss."""
-    before = len(cloud.master.checkpoints)
-    cloud.do(saved, "save_as_determined_would", "")
-    assert len(cloud.master.checkpoints) == before + 1
-    sizes = cloud.sizes(cloud.master.checkpoints.pop().uuid)
-    assert "__0_0.distcp" in sizes and "__1_0.distcp" not in sizes
-
-
-@pytest.mark.parametrize("spoilt, has", [("lost", "no"), ("short", "1000")])
-def test_what_did_not_arrive_whole_is_not_reported(cloud: Cloud, spoilt: str, has: str) -> None:
-    reported, objects = len(cloud.master.checkpoints), count(cloud)
-    (_, said), _ = cloud.do(saved, "save", spoilt)
-    assert said.startswith("checkpoint_storage: the checkpoint of step 2 is not stored")
-    assert f"__1_0.distcp has {has} of " in said and "\n" not in said
-    assert len(cloud.master.checkpoints) == reported and count(cloud) == objects
-
-
-def count(cloud: Cloud) -> int:
-    return len(cloud.client.list_objects_v2(Bucket="bucket").get("Contents", []))
-
-
-@pytest.mark.parametrize(
-    "file, spoil, said",
-    [
-        ("__1_0.distcp", "short", "__1_0.distcp is not as it was written"),
-        ("__1_0.distcp", "lost", "__1_0.distcp is missing"),
-        ("tensors.json", "short", "tensors.json is not as it was written"),
-        ("manifest.json", "lost", "manifest.json is missing"),
-    ],
-)
-def test_restore_names_what_is_not_as_it_was(
-    cloud: Cloud, kept: Any, file: str, spoil: str, said: str
-) -> None:
-    name = f"{file.strip('._')}-{spoil}"
-    for key in cloud.sizes(kept[0]):
-        body = cloud.client.get_object(Bucket="bucket", Key=f"{kept[0]}/{key}")["Body"].read()
-        if key == file and spoil == "lost":
-            continue
-        body = body[:-9] if key == file else body
-        cloud.client.put_object(Bucket="bucket", Key=f"{name}/{key}", Body=body)
-    results = [line for _, line, _ in cloud.do(restored, name)]
-    assert any(f"checkpoint {name}: {said}; go on from another one" in line for line in results)
+        (folder / key).parent.mkdir(exist_ok=True, parents=True)
+        cloud.client.download_file(BUCKET, f"{name}/{key}", str(folder / key))
+    for damaged, (file, _) in DAMAGE.items():
+        content = (folder / file).read_bytes()
+        (folder / file).unlink()
+        if damaged.startswith("short"):
+            (folder / file).write_bytes(content[:-9])
+        cloud.put(damaged)
+        (folder / file).write_bytes(content)
+    (folder / "manifest.json").unlink()
+    write_as_before(folder)  # as 596c121, which has its table as a pickle
+    write_manifest(folder, {"steps": 2})
+    cloud.put("old")
+    wanted = [name, "old", *DAMAGE]
+    for rank, found in enumerate(cloud.do([("restore", one) for one in wanted])):
+        for loaded, said, fetched in found[:2]:
+            assert said == "" and all(torch.equal(loaded[key], state[key]) for key in state)
+            # On the layout that wrote them, parts are read by those who wrote them.
+            assert fetched == {f"__{rank}_0.distcp"}
+        for (damaged, (_, fault)), (_, said, _) in zip(DAMAGE.items(), found[2:], strict=True):
+            assert f"checkpoint {damaged}: {fault}; go on from another one" in said

@@ -1,21 +1,31 @@
-"""`predict.py` with a run of train.py: its validation again, prompts, what is refused."""
+"""`predict.py` with a run of train.py: its validation again, prompts, what is refused. Texts: the
+library's own greedy text, draws, whole characters, and where a text ends."""
 
+import copy
 import functools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 import predict
+from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.errors import UserError
 from detalbert.inference import find
+from lm.inference import complete as module
+from lm.inference.complete import Sampling, choose, complete, encode
 from lm.inference.load import open_source
 from tests.conftest import ROOT, TINY_LM, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import newest, run
+from tests.lm.ranks import SHAPES, tiny
 
 SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accuracy")
 
@@ -48,28 +58,18 @@ def say(capsys: Any, *words: Any) -> str:
     return capsys.readouterr().out
 
 
-def test_perplexity_is_the_validation_of_the_run(trained: Path, capsys: Any) -> None:
-    text = trained.parent / "held.jsonl"
-    scores = json.loads(say(capsys, "--model", trained, "--perplexity", text, "--json"))
-    expected = best(trained)
-    assert {name: scores[name] for name in SCORES} == {name: expected[name] for name in SCORES}
-    shown = say(capsys, "--model", trained, "--perplexity", text)
-    assert f"loss                    {expected['loss']:.6g}\n" in shown
-    assert f"windows                 {scores['windows']}\n" in shown and scores["windows"] > 50
-
-
-@pytest.mark.parametrize("kind", ["exported", "moved", "fetched"])
-def test_a_model_brings_its_windows_along(
+@pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
+def test_perplexity_is_the_validation_of_the_run(
     kind: str, trained: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it is: what the windows are is known."""
+    """A model brings its windows along."""
     checkpoint, expected = find.find(str(trained)), best(trained)
-    model: Any = tmp_path / "model"
+    model: Any = trained if kind == "the run" else tmp_path / "model"
     if kind == "exported":
         say(capsys, "--model", checkpoint, "--export", model)
     elif kind == "moved":
         shutil.copytree(checkpoint, model)
-    else:
+    elif kind == "fetched":
         shutil.copytree(checkpoint, tmp_path / "storage" / UUID)
         (tmp_path / "storage" / UUID / "manifest.json").unlink()
         model = "trial:7"
@@ -85,6 +85,10 @@ def test_a_model_brings_its_windows_along(
         assert scores["loss"] == pytest.approx(expected["loss"], rel=0.1)
     else:
         assert {name: scores[name] for name in SCORES} == {name: expected[name] for name in SCORES}
+    if kind == "the run":
+        shown = say(capsys, "--model", trained, "--perplexity", text)
+        assert f"loss                    {expected['loss']:.6g}\n" in shown
+        assert f"windows                 {scores['windows']}\n" in shown and scores["windows"] > 50
 
 
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
@@ -151,3 +155,90 @@ def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
     answering = ["--model", "embedded/albert-tiny"]
     refused([*answering, "--prompt", "a"], "--prompt: embedded/albert-tiny is no language", capsys)
     refused([*answering, "--perplexity", "a"], "is no language model; leave it out", capsys)
+
+
+GREEDY = Sampling(max_new_tokens=40, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return train_byte_bpe(["the ship sank", "the crew swam to the shore"] * 5, 300)
+
+
+def model(family: str, **keys: Any) -> PreTrainedModel:
+    torch.manual_seed(1)
+    config = tiny(family, vocab_size=300, **keys)
+    made = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in made.parameters():  # so large that no two tokens are about as likely
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return made
+
+
+def text(steps: Iterator[Any]) -> tuple[str, str]:
+    steps = list(steps)
+    assert [step.ended for step in steps[:-1]] == [None] * (len(steps) - 1)
+    return "".join(step.text for step in steps), steps[-1].ended
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_greedy_text_is_the_librarys(family: str, tokenizer: Any) -> None:
+    library = model(family)
+    ids, end = torch.tensor([encode(tokenizer, "the ship")]), tokenizer.eos_token_id
+    expected = library.generate(ids, do_sample=False, max_new_tokens=40, eos_token_id=end)
+    expected = expected[0, ids.shape[1] :]
+    assert len(set(expected.tolist())) > 2
+    made, ended = text(complete(library, tokenizer, "the ship", GREEDY))
+    assert made == tokenizer.decode(expected, skip_special_tokens=True)
+    assert ended == ("end of text" if end in expected else "max_new_tokens")
+
+
+def test_draws_follow_temperature_and_top_p() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    generator = torch.Generator().manual_seed(0)
+
+    def shares(**values: float) -> torch.Tensor:
+        drawn = [choose(logits, Sampling(**values), generator) for _ in range(1500)]
+        return torch.bincount(torch.tensor(drawn), minlength=4) / 1500
+
+    assert torch.allclose(shares(temperature=1.0, top_p=1.0), logits.softmax(0), atol=0.05)
+    assert torch.allclose(shares(temperature=2.0, top_p=1.0), (logits / 2).softmax(0), atol=0.05)
+    two = shares(temperature=1.0, top_p=0.8)  # 0.64 and 0.24 are more than 0.8 together
+    assert two[2:].sum() == 0 and float(two[0]) == pytest.approx(0.73, abs=0.05)
+    assert shares(temperature=1e-300)[0] == shares(top_p=1e-9)[0] == 1
+
+
+def test_characters_come_whole(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are bytes here: a character of three is shown with its last."""
+    written = "東京 – the 🚢 sank"
+    tokens = iter([*encode(tokenizer, written), tokenizer.eos_token_id])
+    monkeypatch.setattr(module, "choose", lambda *_: next(tokens))
+    steps = list(complete(model("gpt2"), tokenizer, "ship ", Sampling()))
+    pieces = [step.text for step in steps]
+    assert "".join(pieces) == written and not any("\ufffd" in piece for piece in pieces)
+    assert pieces[:3] == ["", "", "東"] and steps[-1].ended == "end of text"
+
+
+def test_where_a_text_ends(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt2, long = model("gpt2"), Sampling(max_new_tokens=500, temperature=0)
+    monkeypatch.setattr(tokenizer, "_special_tokens_map", {})  # no end of text
+    prompt = "the ship"
+    steps = list(complete(gpt2, tokenizer, prompt, long))
+    assert len(steps) == 64 - len(encode(tokenizer, prompt)) + 1
+    assert steps[-1].ended == "positions"
+    with pytest.raises(UserError, match="the prompt has .* tokens, and the model 64 positions"):
+        next(complete(gpt2, tokenizer, "x" * 65, long))
+    assert len(list(complete(gpt2, tokenizer, "x" * 64, long))) == 1
+
+
+def test_prompts_that_are_odd(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    assert encode(tokenizer, "") == [end] and end not in encode(tokenizer, "a<|endoftext|>b")
+    bare = copy.deepcopy(tokenizer)
+    bare.eos_token = None
+    for using, prompt, said in ((tokenizer, "\udce9", "not UTF-8"), (bare, "", "prompt is empty")):
+        with pytest.raises(UserError, match=said):
+            encode(using, prompt)
+    broken = model("llama")
+    broken.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="diverged"):
+        next(complete(broken, tokenizer, "a", Sampling()))

@@ -1,5 +1,6 @@
 """Examples: rates, order, one document each; functions of (seed, epoch, number). Their order."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,53 +9,36 @@ import numpy as np
 import pytest
 
 from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.examples import NO_LABEL, ExampleOrder, Examples
+from pretrain.examples import NO_LABEL, ExampleOrder
 from tests.fakes.text import TOKENIZER, contexts, make_examples, read_examples, text_config, write
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
-    return make_examples(tmp_path_factory.mktemp("text"))
-
-
-def original(examples: Examples, made: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The text tokens of an example before masking, and its segment ids."""
-    ids = made["input_ids"].copy()
-    ids[made["masked"]] = made["mlm_labels"]
-    special = np.isin(ids, [examples.vocabulary.cls, examples.vocabulary.sep])
-    return ids[~special], made["token_type_ids"][~special]
-
-
-def test_examples_keep_to_their_document(examples: Examples) -> None:
+def test_examples_keep_to_their_document(tmp_path: Path) -> None:
+    examples, tokenizer = make_examples(tmp_path), named_tokenizer(TOKENIZER)
     special = [examples.vocabulary.cls, examples.vocabulary.sep]
     swapped: Counter = Counter()
     rate = []
-    for number in range(len(examples.corpus)):
-        for epoch in range(3):
-            made = examples.make(epoch, number)
-            assert len(made["input_ids"]) == examples.lengths[number] <= 96
-            assert not np.isin(made["mlm_labels"], special).any()
-            places = np.flatnonzero(np.isin(made["input_ids"], special))
-            assert not set(places) & set(made["masked"])
-            text, types = original(examples, made)
-            tokens, _ = examples.corpus.example(number)
-            parts = [text[types == 0], text[types == 1]]
-            order = parts[::-1] if made["sop_label"] == 1 else parts
-            assert np.array_equal(np.concatenate(order), tokens)  # all of one document, in order
-            assert made["sop_label"] == NO_LABEL or all(map(len, parts))
-            swapped[made["sop_label"]] += 1
-            rate.append((len(made["masked"]), len(tokens)))
+    for epoch, number in itertools.product(range(3), range(len(examples.corpus))):
+        made = examples.make(epoch, number)
+        assert len(made["input_ids"]) == examples.lengths[number] <= 96
+        assert not np.isin(made["mlm_labels"], special).any()
+        places = np.flatnonzero(np.isin(made["input_ids"], special))
+        assert not set(places) & set(made["masked"])
+        ids = made["input_ids"].copy()  # as before masking
+        ids[made["masked"]] = made["mlm_labels"]
+        text, types = (np.delete(x, places) for x in (ids, made["token_type_ids"]))
+        tokens, _ = examples.corpus.example(number)
+        letters = tokenizer.decode(tokens).replace("the", "").replace("was", "")
+        assert len(set(filter(str.isalpha, letters))) == 1  # of one document
+        parts = [text[types == 0], text[types == 1]]
+        order = parts[::-1] if made["sop_label"] == 1 else parts
+        assert np.array_equal(np.concatenate(order), tokens)  # all of it, in order
+        assert made["sop_label"] == NO_LABEL or all(map(len, parts))
+        swapped[made["sop_label"]] += 1
+        rate.append((len(made["masked"]), len(tokens)))
     assert 0.4 < swapped[1] / (swapped[0] + swapped[1]) < 0.6
     hidden, total = np.sum(rate, axis=0)
     assert 0.12 < hidden / total <= 0.16
-
-
-def test_documents_do_not_share_an_example(examples: Examples) -> None:
-    tokenizer = named_tokenizer(TOKENIZER)
-    for number in range(len(examples.corpus)):
-        text = tokenizer.decode(examples.corpus.example(number)[0])
-        text = text.replace("the", "").replace("was", "")
-        assert len(set(filter(str.isalpha, text))) == 1, text
 
 
 @pytest.mark.parametrize("kind", [{}, {"text": "generated", "span_fraction": 0.5}])

@@ -1,4 +1,4 @@
-"""Masking: whole words, n-grams, rates, no special token."""
+"""Masking: whole words, n-grams, rates. Spans: where query and answer come from, labels."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.squad.tokenizer import named_tokenizer
+from pretrain.examples import NO_LABEL
 from pretrain.masking import choose_tokens, corrupt, find_words, read_vocabulary
+from pretrain.spans import make_cloze
 from tests.conftest import max_examples
-from tests.fakes.text import VOCABULARY
+from tests.fakes.text import VOCABULARY, make_examples
 
 segment = st.lists(st.integers(5, 24), min_size=1, max_size=60).map(np.array)
 segments = st.lists(segment, min_size=1, max_size=2)
@@ -74,3 +76,92 @@ def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
     words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in found]
     assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
     assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()
+
+
+sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)
+
+
+@given(st.lists(sentence, min_size=2, max_size=8), st.integers(0, 2**32))
+def test_an_exercise_is_of_one_sentence_of_the_window(parts: list[np.ndarray], seed: int) -> None:
+    tokens, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
+    cloze = make_cloze(tokens, sizes, VOCABULARY, np.random.default_rng(seed))
+    if cloze is None:
+        return
+    asked = cloze.query[cloze.query != VOCABULARY.mask]
+    assert len(cloze.query) - len(asked) <= 1 and len(asked) >= 3
+    if cloze.first < 0:
+        rests = [np.concatenate(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
+        left_out = [i for i, rest in enumerate(rests) if np.array_equal(rest, cloze.passage)]
+        assert cloze.last < 0 and any(is_part_of(asked, parts[i]) for i in left_out)
+        return
+    assert len(cloze.query) + len(cloze.passage) == len(tokens)
+    room = len(cloze.query)
+    sides = {0: tokens[:-room], room: tokens[room:]}  # by where the passage begins
+    offsets = [at for at, side in sides.items() if np.array_equal(cloze.passage, side)]
+    assert offsets
+    answer = cloze.passage[cloze.first : cloze.last + 1]
+    assert len(answer) and VOCABULARY.lettered[answer[0]]
+    # Within one sentence, of which the rest is asked with.
+    ends, found = np.cumsum(sizes), []
+    for offset in offsets:
+        first, last = cloze.first + offset, cloze.last + offset
+        number = int(np.searchsorted(ends, first, side="right"))
+        begin = ends[number] - sizes[number]
+        rest = np.concatenate([tokens[begin:first], tokens[last + 1 : ends[number]]])
+        found.append(last < ends[number] and is_part_of(asked, rest))
+    assert any(found)
+
+
+def is_part_of(some: np.ndarray, tokens: np.ndarray) -> bool:
+    """Whether `tokens` has each of these at least as often."""
+    return Counter(some.tolist()) <= Counter(tokens.tolist())
+
+
+def test_holes_are_whole_words_and_one_in_ten_is_not_there() -> None:
+    """Words of two pieces, each word twice, in two sentences of ten words."""
+    rng = np.random.default_rng(0)
+    absent, sizes, asked = 0, [], []
+    for _ in range(4000):
+        words = np.concatenate([rng.permutation(10), rng.permutation(10)])[:, None]
+        tokens = np.concatenate([words + 5, words + 15], axis=1).ravel()
+        cloze = make_cloze(tokens, np.array([20, 20]), VOCABULARY, rng)
+        if cloze is None:
+            continue
+        absent += cloze.first < 0
+        asked.append(len(cloze.query) // 2)
+        if cloze.first >= 0:
+            assert cloze.passage[cloze.first] < 15 <= cloze.passage[cloze.last]
+            sizes.append((cloze.last + 1 - cloze.first) // 2)
+    assert absent + len(sizes) > 3500
+    assert absent / (absent + len(sizes)) == pytest.approx(0.1, abs=0.02)
+    assert np.mean(asked) == pytest.approx(6, abs=0.3)  # words of a query
+    shares = np.bincount(sizes, minlength=5) / len(sizes)
+    assert shares == pytest.approx([0, 0.5, 0.25, 0.25, 0], abs=0.06)
+
+
+def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path: Path) -> None:
+    examples = make_examples(tmp_path, text="generated", span_fraction=0.5)
+    special, kinds = examples.vocabulary, [0, 0, 0]
+    for number in range(200):
+        for epoch in range(4):
+            made = examples.make(epoch, number)
+            assert len(made["input_ids"]) <= examples.lengths[number]
+            if made["start"] == NO_LABEL:
+                assert made["end"] == NO_LABEL and len(made["masked"])
+                kinds[0] += 1
+                continue
+            assert not len(made["masked"]) and made["sop_label"] == NO_LABEL
+            ids, types = made["input_ids"], made["token_type_ids"]
+            query = int(np.flatnonzero(ids == special.sep)[0]) + 1
+            assert ids[0] == special.cls and ids[-1] == special.sep
+            assert not types[:query].any() and types[query:].all()
+            if made["start"] == 0:
+                assert made["end"] == 0
+                kinds[1] += 1
+            else:
+                assert query <= made["start"] <= made["end"] < len(ids) - 1
+                answer = ids[made["start"] : made["end"] + 1]
+                assert special.lettered[answer].any()
+                kinds[2] += 1
+    total = sum(kinds)
+    assert 0.4 < kinds[0] / total < 0.6 and kinds[2] > 2 * kinds[1] > 0

@@ -1,76 +1,107 @@
-"""The loss over packed rows against the library's own, padded; steps against micro-batches."""
+"""The loss over packed rows against the library's own, padded; scores; heads; the start."""
 
 import copy
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import AlbertForPreTraining
+from torch.nn.functional import one_hot
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAnswering
 
 from detalbert.engine.forward import Forward, made_up_row
 from detalbert.squad.tokenizer import named_tokenizer
+from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.objectives import order_losses, score_row, token_losses
+from pretrain.matching import start_matching
+from pretrain.objectives import order_losses, score_row, span_losses, token_losses
 from pretrain.trial import build_model
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory):
-    return make_examples(tmp_path_factory.mktemp("text"))
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+    folder = tmp_path_factory.mktemp("text")
+    return make_examples(folder, text="generated", span_fraction=0.5)
 
 
 @pytest.fixture(scope="module")
 def run() -> Forward:
-    return make_forward()
+    return make_forward(span_fraction=0.5)
 
 
-def library_loss(run: Forward, examples, count: int) -> torch.Tensor:
-    """AlbertForPreTraining's own loss of the same examples, padded to one length."""
-    made = [examples.make(0, number) for number in range(count)]
-    shape = count, max(len(one["input_ids"]) for one in made)
-    ids, types, mask = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
-    labels = torch.full(shape, -100)
-    for i, one in enumerate(made):
-        for padded, name in ((ids, "input_ids"), (types, "token_type_ids")):
-            padded[i, : len(one[name])] = torch.from_numpy(one[name])
-        mask[i, : len(one["input_ids"])] = 1
-        labels[i, one["masked"]] = torch.from_numpy(one["mlm_labels"])
+def library_loss(run: Forward, kind: Any, made: list[Any], **labels: torch.Tensor) -> torch.Tensor:
+    """The library's own loss of these examples, padded to one length; the model's weights."""
     config = copy.deepcopy(run.model.config)  # the library writes the attention's name into it
-    eager = AlbertForPreTraining._from_config(config, attn_implementation="eager")
-    eager.load_state_dict(run.model.state_dict())
-    order = torch.tensor([one["sop_label"] for one in made])
-    given = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-    return eager.eval()(**given, labels=labels, sentence_order_label=order).loss
+    library, weights = (
+        kind._from_config(config, attn_implementation="eager"),
+        run.model.state_dict(),
+    )
+    library.load_state_dict({name: weights[name] for name in library.state_dict()})
+    columns = {name: [torch.from_numpy(one[name]) for one in made] for name in INPUTS}
+    columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
+    given = {name: pad_sequence(column, batch_first=True) for name, column in columns.items()}
+    return library.eval()(**given, **labels).loss
+
+
+INPUTS = "input_ids", "token_type_ids"
+
+
+def token_labels(one: Any) -> torch.Tensor:
+    labels = torch.full((len(one["input_ids"]),), -100)
+    labels[one["masked"]] = torch.from_numpy(one["mlm_labels"])
+    return labels
 
 
 @pytest.mark.parametrize("multiple", [1, 64])
-def test_the_loss_is_the_librarys(run: Forward, examples, multiple: int, monkeypatch) -> None:
+def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
-    row = examples.row(tickets(9))
-    mlm, sop = run(row)
-    assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (9, 2)
+    row, made = examples.row(tickets(12)), [examples.make(0, number) for number in range(12)]
+    mlm, sop, spans = run(row)
+    assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())
     assert pairs > 0
     loss = token_losses(mlm, row).mean() + order_losses(sop, row).sum() / pairs
-    wanted = library_loss(run, examples, 9)
+    labels = pad_sequence(list(map(token_labels, made)), batch_first=True, padding_value=-100)
+    order = torch.tensor([one["sop_label"] for one in made])
+    given = {"labels": labels, "sentence_order_label": order}
+    wanted = library_loss(run, AlbertForPreTraining, made, **given)
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
 
+    asked = row["start_positions"] != NO_LABEL
+    assert 2 < asked.sum() < 12 and spans.shape == (len(row["input_ids"]), 2)
+    losses = span_losses(spans, row)
+    assert not losses[~asked].any()
+    for number in np.flatnonzero(asked).tolist():
+        one = made[number]
+        ends = {f"{end}_positions": torch.tensor([one[end]]) for end in ("start", "end")}
+        wanted = library_loss(run, AlbertForQuestionAnswering, [one], **ends)
+        torch.testing.assert_close(losses[number], wanted, rtol=0, atol=1e-5)
 
-def test_scores_count_what_the_losses_sum(run: Forward, examples) -> None:
-    row = examples.row(tickets(9))
+
+def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
+    row = examples.row(tickets(12))
     with torch.no_grad():
-        mlm, sop = run(row)
-    sums = score_row(row, mlm, sop)
+        mlm, sop, spans = run(row)
+    sums = score_row(row, mlm, sop, spans)
     assert float(sums["mlm_loss"]) == pytest.approx(float(token_losses(mlm, row).sum()), rel=1e-5)
     assert int(sums["tokens"]) == len(row["mlm_labels"])
-    perfect = torch.nn.functional.one_hot(row["mlm_labels"], mlm.shape[1]).float()
-    order = torch.nn.functional.one_hot(row["sop_labels"].clamp(min=0), 2).float()
-    sums = score_row(row, perfect, order)
+    asked = row["start_positions"] != NO_LABEL
+    first, last = (row["cu_seqlens"][:-1] + row[f"{end}_positions"] for end in ("start", "end"))
+    perfect = torch.zeros(len(row["input_ids"]), 2)
+    perfect[first[asked], 0] = perfect[last[asked], 1] = 20.0
+    right = one_hot(row["mlm_labels"], mlm.shape[1]).float()
+    order = one_hot(row["sop_labels"].clamp(min=0), 2).float()
+    sums = score_row(row, right, order, perfect)
     assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
+    assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
+    perfect[last[asked][0], 1] = -20.0  # both ends must be right
+    assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
 
 
 def test_a_made_up_row_runs(run: Forward) -> None:
-    mlm, sop = run(made_up_row(200, 96, torch.device("cpu")))
+    mlm, sop, _ = run(made_up_row(200, 96, torch.device("cpu")))
     assert mlm.shape[0] == 29 and sop.shape == (3, 2)
 
 
@@ -85,3 +116,34 @@ def test_a_size_is_the_papers() -> None:
     keys = parse_pretrain_hparams({"size": "base"}).model_keys()
     paper = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
     assert keys.items() >= {**paper, "hidden_dropout_prob": 0.0}.items()
+
+
+HEADS = 4
+
+
+def attention(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """First layer's, [heads, T, T]."""
+    with torch.no_grad():
+        return model.albert(ids[None], output_attentions=True).attentions[0][0]
+
+
+def test_half_of_the_heads_find_equal_pieces_the_others_near_positions() -> None:
+    torch.manual_seed(0)
+    keys = {"embedding_size": 128, "hidden_size": 128, "intermediate_size": 64}
+    sizes = {"vocab_size": 500, "num_hidden_layers": 1, "max_position_embeddings": 64, **keys}
+    config = AlbertConfig(num_attention_heads=HEADS, initializer_range=0.05, **sizes)
+    config._attn_implementation = "eager"
+    model = AlbertForPreTraining(config).eval()
+    ids = torch.randperm(500)[:32].repeat(2)  # every piece again, 32 places later
+    before = attention(model, ids)
+    start_matching(model.albert)
+    weights = attention(model, ids)
+    at = torch.arange(32)
+    again = weights[:, at + 32, at]  # [heads, 32]: looks back at its own piece
+    near = weights[:, at[1:], at[:-1]]
+    far = weights[:, at[:8], at[:8] + 20]
+    matching, placed = again[: HEADS // 2], again[HEADS // 2 :]
+    assert matching.mean() > 2 / 64 > 1.5 * placed.mean()
+    assert near[HEADS // 2 :].mean() > 1.5 * far[HEADS // 2 :].mean()
+    assert before[:, at + 32, at].mean() < 1.5 / 64
+    assert all(parameter.requires_grad for parameter in model.parameters())
