@@ -46,7 +46,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         )
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
-        """Return the last answers (None after the next step) and scores. Rank 0 only."""
+        """Return the last validation's answers (None after a step) and scores. Rank 0 only."""
         return self.answers.latest, self.answers.metrics
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:

@@ -165,7 +165,7 @@ def _parse(
     """Return the hyperparameters and one error per unknown key; None if others are invalid, too.
 
     train.py rejects unknown keys as well, but a modified one may read them, and the master accepts
-    them: so invalid values beside unknown keys are reported as errors, and nothing else is checked.
+    them: so the caller reports all these errors as warnings.
     """
     unknown: list[UserError] = []
     while True:

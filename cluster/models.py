@@ -1,4 +1,4 @@
-"""The model that an experiment trains, as far as its config tells; nothing is downloaded."""
+"""The model that an experiment trains, as far as its config determines it; no download."""
 
 import contextlib
 import functools

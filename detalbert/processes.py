@@ -62,7 +62,9 @@ def end_on_signals(when: str) -> None:
 
 class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork
     def terminate(self) -> None:
-        """Kill the process; its callers send SIGTERM, which it ignores, and then wait for it."""
+        """Kill the process. multiprocessing (at exit) and torch's loader call this and then wait;
+        SIGTERM, which they would send, is blocked in it.
+        """
         self.kill()
 
 

@@ -2,8 +2,8 @@
 
 A machine's life is cut where allocations begin and end. Tasks that hold it pay for that time by
 their slots on it; boot and idle time are divided by slot-hours among all that used it. A gap longer
-than the pool boots or idles was used by nobody seen here, and is not charged. A machine whose
-launch the master did not record is charged only while it is held.
+than the pool boots or idles belongs to no task in these records, and is not charged. A machine
+whose launch the master did not record is charged only while it is held.
 """
 
 from collections import Counter, defaultdict

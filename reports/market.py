@@ -82,7 +82,7 @@ class Trace:
     first_wait = wait
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Draw seconds from `now` to the first reclaim, of any recorded machine alike."""
+        """Draw seconds from `now` to the first reclaim; it takes recorded machines at random."""
         moment, before = now % self.length, np.roll(self.machines, 1)
         drops = np.flatnonzero(self.machines < before)
         stop = np.where(self._at(moment) < machines, moment, np.inf)

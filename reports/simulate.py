@@ -102,8 +102,10 @@ def running_seconds(job: Job, market: Constant, periods: np.ndarray) -> tuple[np
 
 
 def best_period(job: Job, middle: Constant, high: Constant, step: float) -> int:
-    """Return the steps between checkpoints with the least machine time at the middle rate. Periods
-    are at most LONGEST or half the run, and BEARS times the least time at the high rate.
+    """Return the steps between checkpoints with the least machine time at the middle rate.
+
+    A period is at most LONGEST or half the run, and its machine time at the high rate at most BEARS
+    times the least there.
     """
     most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
     steps = np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))

@@ -134,7 +134,9 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
 
 
 def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path) -> Path:
-    """Return a folder as `own_tokenizer` does, by `train_byte_bpe`; `text`: `open_documents`."""
+    """Return the folder of a byte-level tokenizer (`train_byte_bpe`), cached as by `own_tokenizer`;
+    `text` is of `open_documents`.
+    """
     facts = ["bytes", _FORMAT, text.fingerprint, vocab_size, held_out]
 
     def learn() -> PreTrainedTokenizerFast:

@@ -58,7 +58,7 @@ def check_pickles(checkpoint: Path) -> None:
 
     Raises:
         UserError: if one of the two is missing, damaged or names a class or function.
-        Unavailable: if reading one fails for another reason.
+        Unavailable: if the system fails to read one.
     """
     for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
         try:

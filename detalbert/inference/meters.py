@@ -59,10 +59,10 @@ def show_meters(app: FastAPI, meters: Meters, facts: dict[str, Any]) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return Response(generate_latest(meters.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """200 as long as requests are answered."""
+        """Return 200 as long as requests are answered."""
         return {"status": "ok", **facts}

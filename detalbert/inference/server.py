@@ -130,7 +130,7 @@ class Worker:
         self.meters = Meters(lambda: len(self.queue))
 
     def submit(self, *jobs: Job) -> None:
-        """Queue all of `jobs`; raise Full, with none queued, if they exceed the queue."""
+        """Queue all of `jobs`; raise Full, with none queued, if they exceed the limit."""
         if not self.listens:
             asyncio.get_running_loop().add_reader(self.model.fileno(), self._receive)
             os.set_blocking(self.model.fileno(), True)  # uvloop had it give what there is

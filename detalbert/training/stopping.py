@@ -21,8 +21,8 @@ SHORTEST = 5  # steps of a report after a start; fewer say more of the start tha
 class StopRequest(core.DummyPreemptContext):
     """Replacement for Determined's preemption signal in a local run.
 
-    Any rank may get a request (a signal, an interruption notice); `should_preempt` is collective
-    and tells all ranks at the same step.
+    Any rank may get a request (a signal, an interruption notice); `should_preempt` is collective,
+    so that all ranks stop at the same step.
     """
 
     def __init__(self, distributed: core.DistributedContext) -> None:

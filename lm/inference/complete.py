@@ -39,7 +39,7 @@ def complete(
 ) -> Iterator[Step]:
     """Yield the text generated after `prompt`, which begins a document.
 
-    Documents have no first token in training; an empty prompt is an end-of-text token, as in GPT-2.
+    Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
     Ends at the end-of-text token, `max_new_tokens`, or the model's last position. `model` is of
     load.load_model. Raises UserError before the first step if the prompt is not text or too long.
     """
