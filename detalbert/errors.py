@@ -69,6 +69,7 @@ def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """Return a one-line reason: a UserError's text, or of other errors at most 120 characters.
+
     These are the system's message, the first line of the error's text or the name of its class.
     """
     if isinstance(error, UserError):

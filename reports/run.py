@@ -68,8 +68,9 @@ def model_name(name: object) -> str | None:
 
 
 def data_name(data: Mapping[str, object]) -> str | None:
-    """Return the name of the data. SQuAD 2.0 has two names, which count as one; the first part of a
-    file is other data.
+    """Return the name of the data.
+
+    SQuAD 2.0 has two names, which count as one; the first part of a file is other data.
     """
     train, first = data.get("train") or data.get("text"), data.get("max_train_examples")
     if not isinstance(train, str):

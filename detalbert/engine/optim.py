@@ -52,6 +52,7 @@ def build_optimizer(
 
 def total_steps(windows: int, global_batch_size: int, epochs: float, max_steps: int | None) -> int:
     """Return the optimizer steps of a run: `max_steps` if set, else enough for `epochs` epochs.
+
     132,198 windows twice at 48 per step are 5,509 steps (5,508.25 rounded up).
     """
     if max_steps is not None:

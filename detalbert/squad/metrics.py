@@ -23,8 +23,9 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def answer_words(text: str) -> tuple[str, ...]:
-    """Return the words for comparison: lower case, no ASCII punctuation, no articles. "The U.S.
-    army" gives ("us", "army").
+    """Return the words for comparison: lower case, no ASCII punctuation, no articles.
+
+    "The U.S. army" gives ("us", "army").
     """
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 

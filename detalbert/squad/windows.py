@@ -30,8 +30,9 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """W windows of at most max_seq_length tokens: prefix, question, middle, context part, suffix. E
-    examples, C tokens over all distinct contexts, Q over all questions.
+    """W windows of at most max_seq_length tokens: prefix, question, middle, context part, suffix.
+
+    E examples, C tokens over all distinct contexts, Q over all questions.
     """
 
     context_ids: np.ndarray  # int32 [C], every distinct context once

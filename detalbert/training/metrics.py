@@ -141,8 +141,9 @@ class RunMetrics(core.DummyTrainContext):
             self._file.close()
 
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
-        """Append to TensorBoard's events. torch's SummaryWriter writes them in a thread, whose
-        errors cannot be caught.
+        """Append to TensorBoard's events.
+
+        torch's SummaryWriter writes them in a thread, whose errors cannot be caught.
         """
         folder, numbers = self.get_tensorboard_path(), (int, float, np.number)
         values = [
