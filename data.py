@@ -1,4 +1,4 @@
-"""Questions -> windows: flat columns in a cache on disk that the processes of a machine share."""
+"""Windows of the questions: flat columns in a disk cache that the ranks of a machine share."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split, featurised: the windows (memory-mapped) and what is known of the questions."""
+    """One split as model inputs: memory-mapped windows, and counts of questions and errors."""
 
     source: Source
     windows: Windows
@@ -36,14 +36,13 @@ class Split:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The questions, in the order of `windows.example_index`; read again from the source."""
+        """The questions in the order of `windows.example_index`; read again from the source."""
         return _examples(self.source, self.config)[0]
 
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of `data.tokenizer`, or the one beside `hyperparameters.model`.
-
-    Raises UserError when there is none, or when this `tokenizers` release drops windows.
+    """Return the fast tokenizer of `data.tokenizer`, or that of `hyperparameters.model`. Raises
+    UserError if there is none, or if this `tokenizers` release drops windows.
     """
     name = config.tokenizer or hparams.model
     if name is None:
@@ -54,11 +53,11 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
 def load_split(
     config: DataConfig, split: str, tokenizer: PreTrainedTokenizerBase, hparams: HParams
 ) -> Split:
-    """Featurise `data.train` or `data.validation`, or map the cache of an earlier time.
+    """Encode `data.train` or `data.validation`, or map the cache of an earlier run.
 
-    The processes of a machine share one cache: the first takes a lock and writes, the others
-    wait. The cache appears whole (written aside, then renamed) or not at all.
-    Raises UserError for bad questions, and for a cache that cannot be written.
+    The ranks of a machine share one cache: the first takes a lock and writes, the others wait. The
+    cache is written to a temporary folder and renamed. Raises UserError for invalid questions, and
+    if the cache cannot be written.
     """
     cache_dir = Path(config.cache_dir)
     source = open_source(getattr(config, split), split, cache_dir)
@@ -132,7 +131,7 @@ def _cache_key(
 
 
 def split_line(split: Split) -> str:
-    """What was read of a split of questions."""
+    """Return the line that is logged about a split: its counts and the questions left out."""
     counts = split.counts
     left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
     return (
@@ -143,7 +142,7 @@ def split_line(split: Split) -> str:
 
 
 class SquadData(NamedTuple):
-    """Everything that a trial reads: both splits, featurised with one tokenizer."""
+    """Data of a trial: both splits, encoded with one tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Split
@@ -151,7 +150,7 @@ class SquadData(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: HParams) -> "SquadData":
-        """Read `data:` of an experiment config. Raises UserError for anything wrong with it."""
+        """Load `data:` of an experiment config. Raises UserError if data or keys are invalid."""
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
         splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
@@ -162,7 +161,7 @@ class SquadData(NamedTuple):
         return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
 
     def fingerprints(self) -> dict[str, Any]:
-        """What the questions and the tokenizer are, by config key: hashes in place of names."""
+        """Return hashes and values that identify questions and tokenizer, by config key."""
         config = self.train.config
         return {
             "data.train": self.train.source.fingerprint,

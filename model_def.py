@@ -1,7 +1,7 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
-`StepTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and hands
-candidates, not logits, to a reducer that scores the whole split on the chief.
+`StepTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
+candidates, not logits, to a reducer that scores the whole split on rank 0.
 """
 
 from pathlib import Path
@@ -35,10 +35,7 @@ SHOWN = tuple("exact f1 HasAns_exact HasAns_f1 NoAns_exact best_exact best_f1 lo
 
 
 class SquadTrial(StepTrial[HParams, SquadRow]):
-    """Fine-tunes a Hugging Face encoder on SQuAD.
-
-    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
-    """
+    """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
@@ -49,7 +46,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         )
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
-        """The answers while the weights are still those, and the scores; chief only."""
+        """Return the last validation's answers (None after a step) and scores. Rank 0 only."""
         return self.answers.latest, self.answers.metrics
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
@@ -72,7 +69,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         return losses.sum() / self.share
 
     def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
-        """Decode this slot's rows; the metrics come from the reducer, once for the whole split."""
+        """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:
             self.answers.update(*evaluate_row(self.forward, row, self.hparams))
@@ -84,7 +81,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
 
 
 class AnswerReducer(pytorch.MetricReducer):
-    """Span candidates of every slot -> answers -> EM/F1, on the chief."""
+    """Reducer of all ranks' span candidates to answers, exact match and F1, on rank 0."""
 
     def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
         self.hparams = hparams
@@ -121,7 +118,7 @@ class AnswerReducer(pytorch.MetricReducer):
 
 
 class AnswersBesideCheckpoint(ModelBesideCheckpoint):
-    """Adds, where these weights were validated, their predictions and scores."""
+    """Saves predictions and scores as well, if the checkpoint's weights were validated."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""Use a trained model: one that answers questions, or one that goes on with text.
+"""Use a trained model: one that answers questions, or one that completes text.
 
-  python predict.py --model runs/local --data dev.json --output-dir predictions
-  python predict.py --model runs/local --question "Who ...?" --context-file text.txt
-  python predict.py --model runs/lm --prompt "The ship"
-  python predict.py --model runs/lm --perplexity book.txt
-  python predict.py --model trial:7 --export exported        # a Hugging Face model folder
-  python predict.py --model exported --serve                 # a page on this machine
-  det experiment create configs/predict.yaml .               # --data, on all slots of a cluster
+python predict.py --model runs/local --data dev.json --output-dir predictions
+python predict.py --model runs/local --question "Who ...?" --context-file text.txt
+python predict.py --model runs/lm --prompt "The ship"
+python predict.py --model runs/lm --perplexity book.txt
+python predict.py --model trial:7 --export exported        # a Hugging Face model folder
+python predict.py --model exported --serve                 # a page on this machine
+det experiment create configs/predict.yaml .               # --data, on all slots of a cluster
 
 MODEL is a checkpoint folder, a run's output directory (its best checkpoint), an exported folder, or
 on a Determined cluster a checkpoint's UUID, trial:ID or experiment:ID (add :latest for the newest).
@@ -48,7 +48,7 @@ OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; returns the exit status: 0 done, 2 a mistake of the user's (one line says which)."""
+    """Run the command; return the exit status: 0 done, 2 a user error (one line says which)."""
     args = parse_arguments(argv)
     start_logging()
     quiet_libraries()
@@ -115,14 +115,14 @@ def add_language_flags(add: Callable[..., Any]) -> None:
 
 
 def thread_count(text: str) -> int | str:
-    """`--threads`: a number above 0, or auto."""
+    """Parse `--threads`: a number above 0, or auto."""
     if text != "auto" and not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0, or auto")
     return text if text == "auto" else int(text)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what the one mode among the arguments says."""
+    """Run the mode that the arguments select."""
     given = [f"--{mode}" for mode in MODES if getattr(args, mode) not in (None, False)]
     if len(given) != 1:
         choices = ", ".join(f"--{mode}" for mode in MODES)
@@ -147,14 +147,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def refuse(args: argparse.Namespace, flags: Sequence[str], why: str) -> None:
-    """Raise UserError for flags that mean nothing to the model."""
+    """Raise UserError for flags that do not apply to the model."""
     for flag in flags:
         if getattr(args, flag) not in (None, False):
             raise UserError(f"--{flag.replace('_', '-')}: {why}; leave it out")
 
 
 def serve(args: argparse.Namespace, folder: Path) -> None:
-    """Serve until interrupted. Raises UserError without a web framework."""
+    """Serve until interrupted. Raises UserError if no web framework is installed."""
     try:
         from detalbert.inference import guard, server
     except ImportError as missing:
@@ -217,7 +217,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
 
 
 def read_context(args: argparse.Namespace) -> str:
-    """`--context`, or the text in `--context-file`. Raises UserError for neither and both."""
+    """Return `--context`, or `--context-file`'s text. Raises UserError for neither and both."""
     if (args.context is None) == (args.context_file is None):
         raise UserError("--context: give the text to search, by --context or --context-file")
     if args.context_file is None:
@@ -238,7 +238,7 @@ def read_context(args: argparse.Namespace) -> str:
 
 
 def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
-    """Questions from standard input, one a line, until it ends."""
+    """Answer questions from standard input, one per line, until it ends."""
     from detalbert.inference.reply import ask
 
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
@@ -269,7 +269,7 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
 
 
 def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:
-    """Write the folder, and upload it where wanted."""
+    """Write the folder, and upload it if requested."""
     from detalbert.inference.export import export
 
     hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
@@ -278,7 +278,7 @@ def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:
 
 
 def say_exported(args: argparse.Namespace) -> None:
-    """Say where the folder is, and upload it where wanted."""
+    """Print where the folder is, and upload it if requested."""
     print(f"the model is in {args.export}")
     if args.push_to_hub:
         from detalbert.inference.export import push

@@ -69,10 +69,10 @@ from workloads import choose
 
 
 def leave(status: int) -> None:
-    """End the process with `status`, whatever the network's threads are doing.
+    """Exit with `status` even if communication threads are stuck.
 
-    After a lost rank gloo's and NCCL's threads may still wait for it, or let go of a tensor while
-    the interpreter ends: the process would hang, or die of SIGABRT, which is no `status`.
+    After a lost rank, threads of gloo and NCCL may wait for it, or free a tensor while the
+    interpreter exits: the process would hang, or die of SIGABRT instead of returning `status`.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -84,7 +84,7 @@ def leave(status: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; returns the exit status: 0 done, 1 diverged, 2 a mistake of the user's (one line)."""
+    """Run; return the exit status: 0 done, 1 diverged, 2 a user error (one line)."""
     args = parse_arguments(argv)
     start_logging()
     display.quiet_libraries()
@@ -120,7 +120,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run_locally(args: argparse.Namespace) -> None:
-    """Train on this machine, as one process or as one of torchrun's."""
+    """Train on this machine, as a single process or as one of torchrun's ranks."""
     config = experiment.load(args.config, args.set)
     experiment.check_sections(config)
     workload = choose(config)
@@ -140,7 +140,7 @@ def run_locally(args: argparse.Namespace) -> None:
 
 
 def prepare(output: Path, resume_from: str, training: Training) -> str | None:
-    """The chief's part before training: the checkpoint to go on from, and `config.yaml`."""
+    """Return the checkpoint to resume from, if any, and write `config.yaml`. Rank 0 only."""
     checkpoint = None
     if resume_from == "never":
         folder.set_aside(output)
@@ -155,7 +155,7 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
 def train_locally(
     training: Training, distributed: core.DistributedContext, output: Path, checkpoint: str | None
 ) -> None:
-    """Drive the trial loop from `checkpoint` (or from nothing) to the end or to a stop."""
+    """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop."""
     chief = distributed.rank == 0
     config, hparams = training.config, training.hparams
     # `trial` is made below: its context wants to know first where reports go.
@@ -203,7 +203,7 @@ def restore(metrics: RunMetrics, checkpoint: str | None, chief: bool) -> int:
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
-    """The chief's part after `done` steps: say how the run ended, and how well."""
+    """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
     if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
         metrics.write_metrics()
     if done < cast(int, training.hparams.max_steps):
@@ -218,7 +218,7 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
-    """Train as a Determined trial: everything comes from the master."""
+    """Train as a Determined trial, with config, hyperparameters and checkpoint from the master."""
     end_on_signals("; the trial resumes from its last checkpoint")
     config = dict(info.trial._config)
     workload = choose(config)
@@ -261,7 +261,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
 def fit_arguments(
     training: Training, reports: Container, early: spot.EarlyCheckpoint
 ) -> dict[str, Any]:
-    """What Determined's trainer takes from neither the config nor the trial by itself."""
+    """Return the `Trainer.fit` arguments that Determined reads from neither config nor trial."""
     config, hparams = training.config, training.hparams
     return {
         "checkpoint_period": pytorch.Batch(early),

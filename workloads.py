@@ -1,11 +1,9 @@
-"""What train.py drives: one `Workload` for each kind of training, chosen by the config's `data:`.
+"""Choice of a `Workload`, the interface of train.py, by the config's `data:`.
 
-A config whose data has `documents`, or `shards` where the hyperparameters have `layout`, trains a
+A config whose data has `documents`, or `shards` if the hyperparameters have `layout`, trains a
 causal language model; one whose data has `text` or `shards` pretrains ALBERT; any other fine-tunes
-on SQuAD.
-
-On a cluster startup-hook.sh runs this file first: a mistake in the config's own sections ends the
-task there with one line. After train.py's, torchrun adds thirty lines of its own.
+on SQuAD. On a cluster startup-hook.sh runs this file first: an error in the config's own sections
+ends the task there with one line. After train.py's error, torchrun prints thirty lines of its own.
 """
 
 import json
@@ -26,7 +24,7 @@ log = logging.getLogger("detalbert.workloads")
 
 
 def choose(config: Mapping[str, Any]) -> "Workload":
-    """The workload that an experiment config means."""
+    """Return the workload of an experiment config."""
     if _models_language(config):
         from lm.workload import LANGUAGE_MODEL
 
@@ -41,7 +39,7 @@ def choose(config: Mapping[str, Any]) -> "Workload":
 
 
 def parsers(config: Mapping[str, Any]) -> Parsers:
-    """What reads the sections of that workload. Loads no torch, so it takes a moment."""
+    """Return the parsers of that config's workload. Imports no torch, so it is fast."""
     if _models_language(config):
         from lm.hparams import PARSERS as language_model
 
@@ -67,10 +65,10 @@ def _pretrains(config: Mapping[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Check the config of the task that this process is in; returns the exit status, 0 or 2.
+    """Check the config of this process's task; return the exit status, 0 or 2.
 
-    Its environment (`DET_EXPERIMENT_CONFIG`, `DET_HPARAMS`) is Determined's own, what
-    `TrialInfo._from_env` of 0.38.1 reads; the files of `get_cluster_info` are not there yet.
+    Reads Determined's own environment (`DET_EXPERIMENT_CONFIG`, `DET_HPARAMS`), as does
+    `TrialInfo._from_env` of 0.38.1; the files of `get_cluster_info` do not exist yet.
     """
     if "DET_EXPERIMENT_CONFIG" not in os.environ:  # a notebook, a shell
         return 0

@@ -1,9 +1,9 @@
-"""Fine-tuning end to end: `train.py` beside what run_qa.py does, both from files to scores.
+"""Fine-tuning from files to scores: `train.py` compared with the equivalent of run_qa.py.
 
-    python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
+python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
-Each turn starts a process for either side: same weights, batches, steps and optimizer, fp32 (bf16
-on a GPU). Order and dropout masks are each side's own, so scores are shown and not compared.
+Each run starts one process per side: same weights, batches, steps and optimizer, fp32 (bf16 on a
+GPU). Order and dropout masks differ between the sides, so scores are shown but not compared.
 """
 
 import json
@@ -38,7 +38,7 @@ def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
 
 
 def finetune(options: Namespace) -> dict[str, Any]:
-    """Questions per second of both sides, from the first file to the last, and their scores."""
+    """Measure questions per second of both sides, from first file to last, and their scores."""
     if not (options.model / "config.json").is_file():
         raise UserError(f"--model {options.model}: no config.json in it; give a model's folder")
     train = options.examples or TRAIN

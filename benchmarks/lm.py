@@ -40,7 +40,7 @@ WINDOWS, MICRO = 8, 2  # of a step over all processes, and of a micro-batch
 
 
 def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
-    """Tokens per second of both sides; on a GPU if in one process."""
+    """Measure the tokens per second of both sides; on a GPU if `processes` is 1."""
     gpu = processes == 1 and torch.cuda.is_available()
     shape = "base" if gpu and options.shape == "auto" else options.shape
     shape = shape if shape in SIZES else "small"
@@ -90,7 +90,7 @@ def in_processes(config: dict[str, Any], folder: Path, processes: int) -> dict[s
 
 
 class Peer(Baseline):
-    """The first weights, sharded over all processes."""
+    """The initial weights in the model of transformers, sharded over all processes."""
 
     def __init__(self, trial: Any) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -119,7 +119,7 @@ class Peer(Baseline):
 
 
 class Side:
-    """Steps of one side, TURN of them per call; keeps what `step` returns of each."""
+    """Optimizer steps of one side, TURN per call; `done` keeps what `step` returned for each."""
 
     def __init__(self, batches: list[Any], step: Callable[[int, Any], Any]) -> None:
         self.batches, self.step, self.done = iter(enumerate(batches)), step, list[Any]()

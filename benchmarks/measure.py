@@ -1,4 +1,4 @@
-"""How every stage is measured: models, taking turns, a synchronised clock, rates, baselines."""
+"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates, baselines."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES
 
 
 class Different(Exception):
-    """The two sides of a stage do not agree, so their speeds mean nothing."""
+    """The two sides of a stage give different results, so their speeds cannot be compared."""
 
 
 def device() -> torch.device:
@@ -70,7 +70,7 @@ def run_python(*words: str, **env: str) -> str:
 
 
 def peak_flops() -> tuple[float, str]:
-    """Return the FLOP/s that an MFU of 1 would reach, and where the number is from."""
+    """Return the peak FLOP/s, at which the MFU is 1, and the source of the number."""
     name = torch.cuda.get_device_name() if device().type == "cuda" else ""
     if (known := flops.peak_flops(name, half=True)) is not None:
         return known, "data sheet, half precision"
@@ -80,7 +80,7 @@ def peak_flops() -> tuple[float, str]:
 
 
 def now() -> float:
-    """Seconds on a clock that waits until the device has done all it was given."""
+    """Return the time in seconds after all work queued on the GPU is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -90,8 +90,7 @@ def interleave(
     sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
     """Return the seconds of each call: sides in turn, `warm_up` times unmeasured, then `repeats`.
-
-    Taking turns spreads whatever else the machine does over both sides.
+    Taking turns spreads the machine's other load evenly over both sides.
     """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(warm_up + repeats):
@@ -112,8 +111,8 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dic
     """Return the `results` of both sides, seconds and `<unit>_per_second`, and the `ratio`.
 
     Args:
-        seconds: of each turn of `ours` and `peer`, the baseline.
-        amount: units of a turn.
+        seconds: of each run of `ours` and of `peer`, the baseline.
+        amount: units per run.
     """
     figure, results = f"{unit}_per_second", dict[str, Any]()
     for side, values in seconds.items():
@@ -127,7 +126,7 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dic
 def context_of(
     config: dict[str, Any], folder: Path, group: core.DistributedContext | None = None
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Yield Determined's context, as a run makes it; it writes into `folder`."""
+    """Yield a trial context as a training run creates it; its reports are written into `folder`."""
     choose_exact_kernels()
     group = group or core.DummyDistributedContext()
     metrics = RunMetrics(folder, config["searcher"])
@@ -138,7 +137,7 @@ def context_of(
 
 
 def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
-    """Run one optimizer step of ours; return what the meter sums up of it."""
+    """Run one optimizer step of this package; return the meter's sums of that step."""
     trial.meter.reset()
     trial.train_batch(batch, 0, step)
     trial.schedule.step()
@@ -149,7 +148,7 @@ def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -
     """Return columns of a packed row [T] as int64 [windows, length], and their attention mask.
 
     Args:
-        columns: values and what fills the padding.
+        columns: per name, the values [T] and the padding value.
     """
     real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
     padded = {"attention_mask": real.long()}
@@ -160,9 +159,9 @@ def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -
 
 
 class Baseline:
-    """A model of transformers, with the optimizer, schedule and clipping of a trial.
+    """A model of transformers with a trial's optimizer, schedule and clipping.
 
-    Subclasses make micro-batches of packed rows (`batch`) and compute the parts of their loss.
+    Subclasses turn packed rows into micro-batches (`batch`) and compute the terms of their loss.
     """
 
     def __init__(self, trial: Any, model: Any) -> None:
@@ -181,13 +180,14 @@ class Baseline:
             return self.model(**inputs)
 
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
-        """Return the parts of a micro-batch's loss, fp32 [parts]."""
+        """Return the terms of a micro-batch's loss, fp32 [terms]."""
         raise NotImplementedError
 
     def step(self, micros: list[dict[str, Tensor]]) -> float:
         """Run one optimizer step and return the mean loss of its windows.
 
-        Of a micro-batch, `gradient_weights` and `loss_weights` [parts] are what its losses count.
+        Each micro-batch has `gradient_weights` and `loss_weights` [terms], the weights of its loss
+        terms in the gradient and in the mean.
         """
         exact = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels

@@ -1,10 +1,11 @@
-"""What predict.py costs over its model, and how much memory it takes as the file grows.
+"""Time of predict.py relative to its model's forward passes, and its memory as the file grows.
 
-    python -m benchmarks predict        # a quarter of an hour on two cores
+python -m benchmarks predict        # a quarter of an hour on two cores
 
 The embedded model with a random span head on generated questions; on a GPU an albert-xxlarge, or
-`--shape`. `ratio` is the whole of `predict`, from the file to the files, over the forward passes on
-the same packed rows. `peak_mib` is the greatest resident memory of predict.py, by questions.
+`--shape`. `ratio` is the time of `predict`, including reading and writing files, over that of the
+forward passes on the same packed rows. `peak_mib` is the peak resident memory of predict.py in MiB,
+by number of questions.
 """
 
 import json
@@ -66,13 +67,13 @@ def run_forward(model: Trained, rows: list[Any]) -> None:
 
 
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
-    """Greatest resident memory of a process that answers `questions`."""
+    """Return the peak resident memory in MiB of a process that answers `questions`."""
     words = ["--model", str(model), "--data", str(questions), "--output-dir", str(folder)]
     return int(run_python("-c", PEAK, *words).split()[-1]) / 1024
 
 
 def predict(options: Namespace) -> dict[str, Any]:
-    """Ratio, medians and spread in seconds, and peak memory in MiB."""
+    """Measure the ratio, medians and spread in seconds, and peak memory in MiB."""
     auto = options.shape == "auto" and device().type == "cpu"
     shape = "embedded" if auto else shape_of(options)
     with tempfile.TemporaryDirectory() as name:

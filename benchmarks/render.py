@@ -1,4 +1,4 @@
-"""The results as a table: printed, or between the markers of a page."""
+"""Results as a table: printed, or written between the markers of a page."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | ---
 
 
 def render(page: Path | None) -> None:
-    """Print the table of every result, or put it between the markers of a page."""
+    """Print the table of all results, or write it between the markers of `page`."""
     lines = [line(json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
     table = "\n".join([HEAD, *lines])
     if page is None:

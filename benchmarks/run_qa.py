@@ -1,10 +1,10 @@
-"""The baseline of `finetune`, in a process of its own: what transformers' run_qa.py does.
+"""Baseline of `finetune`, run as its own process: the steps of transformers' run_qa.py.
 
-    python -m benchmarks.run_qa CONFIG.yaml FOLDER
+python -m benchmarks.run_qa CONFIG.yaml FOLDER
 
 Windows padded to max_seq_length, shuffled batches, AdamW with a linear schedule and clipping, then
-logits of all padded validation windows, answers, scores, and the model saved. Its windows, answers
-and scores are made by this package, which is quicker than the example does it. On a GPU in bf16.
+logits of all padded validation windows, answers, scores, and the model saved. Windows, answers and
+scores are computed by this package, which is faster than the example. On a GPU in bf16.
 """
 
 import json
@@ -27,7 +27,7 @@ ENDS = ("start_positions", "end_positions")
 
 
 def forward(model: Any, windows: Windows, chosen: np.ndarray, labels: bool) -> Any:
-    """Return the output of the chosen windows, their packed row and their attention mask."""
+    """Return the output of the chosen windows, their packed row and their attention mask (bool)."""
     row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
     fills = {"input_ids": model.config.pad_token_id or 0, "token_type_ids": 0}
     inputs = pad(row, LENGTH, **{name: (row[name], fill) for name, fill in fills.items()})

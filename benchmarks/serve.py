@@ -1,10 +1,10 @@
-"""What answering together gives a server: 32 clients, and one, over loopback.
+"""Speedup from batching questions in the server: 32 clients, and one, over loopback.
 
-    python -m benchmarks serve --before FOLDER    # minutes on two cores
+python -m benchmarks serve --before FOLDER    # minutes on two cores
 
-The embedded model with a random span head behind `predict.py --serve`, twice: by this code and by
-that of FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last one that answers one
-question at a time. Each client has a connection that stays open. Answers must be equal.
+The embedded model with a random span head behind `predict.py --serve`, twice: from this checkout
+and from FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last commit that answers
+one question at a time. Each client keeps its connection open. Answers must be equal.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/j
 
 @contextlib.contextmanager
 def serving(model: Path, checkout: Path) -> Iterator[int]:
-    """The port of the server of a checkout."""
+    """Yield the port of a server started from `checkout`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", str(port)]
@@ -57,7 +57,7 @@ def serving(model: Path, checkout: Path) -> Iterator[int]:
 
 
 async def client(port: int, requests: list[bytes]) -> list[tuple[str, float]]:
-    """Answer and seconds of each request, one after another over one connection."""
+    """Return the answer and seconds of each request, sent one after another over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     found = []
     for request in requests:
@@ -71,7 +71,7 @@ async def client(port: int, requests: list[bytes]) -> list[tuple[str, float]]:
 
 
 def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
-    """Return the answers and the seconds of each request, in order; client i asks every i-th."""
+    """Return answers and seconds of all requests, in order; client i sends each `clients`-th."""
     import uvloop
 
     requests = [f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
@@ -86,7 +86,7 @@ def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], li
 
 
 def serve(options: Namespace) -> dict[str, Any]:
-    """Questions a second of CLIENTS, seconds of one client's, and what it was measured on."""
+    """Measure the questions per second of CLIENTS and the median seconds of a single client."""
     if options.before is None:
         raise UserError("serve: give --before a checkout of an earlier commit")
     with contextlib.ExitStack() as stack:

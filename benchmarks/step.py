@@ -1,8 +1,8 @@
-"""Whole optimizer steps: of fine-tuning, of pretraining, or of a language model.
+"""Optimizer steps: fine-tuning, pretraining, or a language model.
 
 Ours is the trial's `train_batch`; the baseline is the model of transformers over the same windows,
 padded: its default attention, autocast, and the same optimizer, schedule and clipping. Its loss
-leaves the padding out, so that both are equal; the first step's are compared.
+excludes the padding, so that both losses are equal; those of the first step are compared.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ JOINED = 32  # documents of the text in one, so that most windows are full
 
 @contextlib.contextmanager
 def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
-    """Yield the trial as a run makes it, before its first step; it leaves nothing behind."""
+    """Yield a trial as a training run creates it, before its first step; files are temporary."""
     values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "num_workers": 0, "seed": 42}
     values |= {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ class Padded(Baseline):
         return measure.pad(row, self.hparams.max_seq_length, **columns) | whole
 
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
-        """Return the sums of each part of the loss, padding left out."""
+        """Return the sum of each loss term, padding excluded, fp32 [2]."""
         taken = ("input_ids", "token_type_ids", "attention_mask")
         output = self.forward(**{name: micro[name] for name in taken})
         if self.pretraining:
@@ -104,7 +104,7 @@ class Padded(Baseline):
 
 
 def step(options: Namespace) -> dict[str, Any]:
-    """Windows per second and MFU of both sides; tokens per second of a language model."""
+    """Measure windows per second and MFU of both sides; for a language model, tokens per second."""
     if options.workload == "lm":
         return lm.lm(options, processes=1)
     shape = measure.shape_of(options, "base" if options.workload == "pretraining" else "xxlarge")
@@ -135,7 +135,7 @@ def step(options: Namespace) -> dict[str, Any]:
 
 
 def _first_step(sides: Mapping[str, Callable[[], Any]], allowed: float) -> dict[str, Any]:
-    """Run both warm-ups, from equal weights: their losses must be equal to rounding."""
+    """Run both warm-up steps; raise Different unless their losses are equal up to rounding."""
     gpu, seconds, memory, found = torch.cuda.is_available(), {}, {}, {}
     for side, call in sides.items():
         if gpu:

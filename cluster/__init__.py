@@ -1,1 +1,1 @@
-"""Bringing the package onto a Determined cluster: configs of masters, and a check of them all."""
+"""Tools for deployment on a Determined cluster: master configs, and a check of all configs."""

@@ -1,7 +1,7 @@
-"""A running master, asked: what it says of a config, and what its pools hold.
+"""Queries to a running master: its validation of a config, and its resource pools.
 
-Nothing is created: experiments go to it with `validateOnly`. The login is that of `det`:
-DET_MASTER, and DET_USER and DET_PASS or what `det user login` kept.
+Nothing is created: experiments are sent with `validateOnly`. The login is that of `det`:
+DET_MASTER, and DET_USER and DET_PASS or the token that `det user login` stored.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ _AWAY = (502, 503, 504)
 
 
 class Master:
-    """A master that the user is logged in to. Its methods raise Unavailable."""
+    """A master that the user is logged in to. Methods raise Unavailable if it does not answer."""
 
     def __init__(self, address: str, session: api.Session) -> None:
         self.address = address
@@ -30,9 +30,13 @@ class Master:
 
     @classmethod
     def login(cls, address: str | None = None, user: str | None = None) -> "Master":
-        """`address`, or the master that `det` would talk to. Raises Unavailable.
+        """Log in to `address`, or to the master that `det` would use, without prompting.
 
-        Nothing is asked at the terminal. Args: user: as `det -u`; default: as `det` has it.
+        Args:
+            user: as for `det -u`; default: the user that `det` would take.
+
+        Raises:
+            Unavailable: if no master answers there, or it accepts no stored login.
         """
         address = address or api.get_default_master_url()
         try:
@@ -48,7 +52,7 @@ class Master:
         return cls(address, session)
 
     def check(self, file: str, text: str) -> Iterator[Finding]:
-        """A finding where the master refuses the experiment config `text`, with its reason."""
+        """Yield a finding with the master's reason if it rejects the experiment config `text`."""
         body = {"config": text, "validateOnly": True}
         refused = self._ask("/api/v1/experiments", body).get("refused")
         if refused:
@@ -56,7 +60,7 @@ class Master:
             yield Finding(file, "master", "refuses it: " + "; ".join(reason.splitlines()))
 
     def cluster(self) -> Cluster:
-        """Its pools as they are now; their images only where this user may read the config."""
+        """Return the current pools; their images only if this user may read the master's config."""
         raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
         agents = mappings(self._ask("/api/v1/agents").get("agents"))
         config = self._ask("/api/v1/master/config").get("config")
@@ -92,7 +96,7 @@ _UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionErro
 
 
 class _NoLogin(Exception):
-    """Neither a token nor a password."""
+    """No stored token is valid, and no password is known."""
 
 
 _FAULTS = (
@@ -107,7 +111,11 @@ _FAULTS = (
 
 
 def _session(address: str, wanted: str | None) -> api.Session:
-    """A session as `det` has it, where that needs no question."""
+    """Return a session with the credentials that `det` would use, without prompting.
+
+    Raises:
+        _NoLogin: if no stored token is valid and no password is known.
+    """
     cert = certs.default_load(address)
     store = authentication.TokenStore(address)
     user, password, _ = authentication.default_load_user_password(wanted, None, store)
@@ -130,7 +138,7 @@ def _session(address: str, wanted: str | None) -> api.Session:
 
 
 def _pool(raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
-    """A pool as `/api/v1/resource-pools` has it; one of a provider has no agents to count."""
+    """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
     name, instance = str(raw.get("name")), str(raw.get("instanceType") or "")
     spot = bool(mapping(mapping(raw.get("details")).get("aws")).get("spotEnabled"))
     if raw.get("type") != "RESOURCE_POOL_TYPE_STATIC":

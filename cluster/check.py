@@ -1,12 +1,12 @@
-"""Checks experiment and master configs before anybody pays for a machine.
+"""Check experiment and master configs before paying for a machine.
 
-  python -m cluster.check configs/distributed64.yaml --master cluster/master-aws-spot.yaml
-  python -m cluster.check configs/*.yaml
-  python -m cluster.check --master my-master.yaml --json
-  python -m cluster.check configs/smoke.yaml --ask       # the master of DET_MASTER, as `det` does
+python -m cluster.check configs/distributed64.yaml --master cluster/master-aws-spot.yaml
+python -m cluster.check configs/*.yaml
+python -m cluster.check --master my-master.yaml --json
+python -m cluster.check configs/smoke.yaml --ask       # the master of DET_MASTER, as `det` does
 
-One line per finding: file, key, and what to do. Exit status 0: no finding, warnings at most;
-2: findings; 3: with --ask, the master could not be asked.
+One line per finding: file, key, and what to do. Exit status 0: no findings, or warnings only; 2:
+findings; 3: with --ask, the master did not answer.
 """
 
 import argparse
@@ -39,7 +39,7 @@ the inside of pod specs, startup scripts and agent configs""".splitlines()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the findings; returns the exit status: 0 none, 2 some, 3 the master does not answer."""
+    """Print the findings; return the status: 0 none, 2 some, 3 if the master does not answer."""
     args = _parser().parse_args(argv)
     if not args.configs and args.master is None:
         _parser().error("give an experiment config, or --master")
@@ -91,12 +91,12 @@ def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) 
 
 
 def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterator[Finding]:
-    """Findings of every file; experiments are held against `master` where one is given."""
+    """Yield the findings of all files; experiments are checked against `master` if there is one."""
     yield from Check(folder).all(configs, master)
 
 
 class Check:
-    """One call of the checker; `plans` has a line for each experiment with a pool."""
+    """One run of the checker; `plans` gets a line for each experiment whose pool is known."""
 
     def __init__(
         self, folder: Path, asked: Master | None = None, template: Path | None = None
@@ -107,7 +107,7 @@ class Check:
         self.plans: list[str] = []
 
     def all(self, configs: list[Path], master: Path | None) -> Iterator[Finding]:
-        """Findings and warnings of every file. Raises Unavailable as `Master` does."""
+        """Yield findings of all files. Raises Unavailable if the master does not answer."""
         cluster = self.asked.cluster() if self.asked else None
         if master is not None:
             config = yield from _load(master)
@@ -151,7 +151,7 @@ class Check:
 def check_one(
     file: str, config: dict[str, Any], cluster: Cluster | None, folder: Path
 ) -> Iterator[Finding]:
-    """Findings of one experiment config, or of a master config or webhook given in its place."""
+    """Yield the findings of one file: an experiment config, a master config or a webhook."""
     yield from placeholders(file, "", config)
     if "triggers" in config:
         problem = "a webhook, not an experiment; its placeholders alone are checked"
@@ -178,7 +178,7 @@ def _is_master(config: dict[str, Any]) -> bool:
 
 
 def check_context(folder: Path) -> Iterator[Finding]:
-    """Whether what `det experiment create` would upload from `folder` is within the limit."""
+    """Yield a finding if `det experiment create` would upload more than the limit from `folder`."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
             context.read_v1_context(folder, limit=CONTEXT_LIMIT)

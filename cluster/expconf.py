@@ -1,4 +1,4 @@
-"""An experiment config (0.38.1): its keys, and what they do not say by themselves."""
+"""Checks of an experiment config (0.38.1): its keys, and rules that span several keys."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ EXPERIMENT.deprecated.update(_UNREAD)
 
 
 def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """Keys, types and limits of an experiment config, and what a run would not survive."""
+    """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
     yield from schema.check(file, "", config, EXPERIMENT)
     yield from check_hyperparameters(file, config, is_ours(config))
     if (config.get("workspace") or "") == "" != (config.get("project") or ""):
@@ -56,7 +56,7 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def is_ours(config: dict[str, Any]) -> bool:
-    """Whether the experiment is one of this package's: other people have a train.py too."""
+    """Return whether the experiment runs this package's train.py, not another file of that name."""
     data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
     ours = {"train", "text", "documents", "shards"}
     told = ours & set(data) or {"model", "model_config"} & set(hparams)
@@ -64,7 +64,7 @@ def is_ours(config: dict[str, Any]) -> bool:
 
 
 def runs(config: dict[str, Any], script: str) -> bool:
-    """Whether the entrypoint runs a file of this name."""
+    """Return whether the entrypoint runs a file named `script`."""
     entrypoint = config.get("entrypoint")
     words = entrypoint if isinstance(entrypoint, list) else str(entrypoint).split()
     return any(str(word).rsplit("/", 1)[-1] == script for word in words)

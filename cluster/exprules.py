@@ -1,4 +1,4 @@
-"""Rules of an experiment config, as Determined 0.38.1 takes it; keys.yaml names them."""
+"""Rules for experiment configs in Determined 0.38.1; keys.yaml refers to them by name."""
 
 from typing import Any, TypeGuard
 
@@ -17,7 +17,7 @@ security_context""".split()
 
 
 def pod_problem(pod: dict[str, Any]) -> str | None:
-    """What Determined does not let a pod spec set, and what Kubernetes would drop silently."""
+    """Say which key Determined does not allow in a pod spec, or Kubernetes would drop silently."""
     spec = pod.get("spec")
     if {"name", "name_space"} & set(pod):
         return "a pod's name and namespace are Determined's to set; leave them out"
@@ -42,7 +42,7 @@ def pod_problem(pod: dict[str, Any]) -> str | None:
 
 
 def slots_problem(resources: dict[str, Any]) -> str | None:
-    """Say why a trial may never be scheduled."""
+    """Say why a trial may never be scheduled; None if it can be."""
     most, slots = resources.get("max_slots"), resources.get("slots_per_trial", 1)
     if isinstance(most, int) and isinstance(slots, int) and most < slots:
         return f"max_slots {most} is less than a trial's {slots} slots: it may never be scheduled"
@@ -50,14 +50,14 @@ def slots_problem(resources: dict[str, Any]) -> str | None:
 
 
 def length_problem(length: dict[str, Any]) -> str | None:
-    """Say why `length` is not one length."""
+    """Say why `length` is not exactly one length; None if it is."""
     if len(length) == len(parts.given(length)) == 1:
         return None
     return "give exactly one of batches, records and epochs"
 
 
 def profiling_problem(profiling: dict[str, Any]) -> str | None:
-    """Say why nothing is profiled."""
+    """Say why nothing would be profiled; None if something is."""
     first, last = profiling.get("begin_on_batch"), profiling.get("end_after_batch")
     first = first if isinstance(first, (int, float)) else 0
     if isinstance(last, (int, float)) and first > last:
@@ -66,17 +66,17 @@ def profiling_problem(profiling: dict[str, Any]) -> str | None:
 
 
 def base_problem(base: float) -> str | None:
-    """Say why `base` is no base of a logarithm."""
+    """Say why `base` is not a base of a logarithm; None if it is."""
     return None if base > 0 else f"{base} is not more than 0"
 
 
 def vals_problem(vals: list[Any]) -> str | None:
-    """Say why there is nothing to choose from."""
+    """Say why there is nothing to choose from; None if there is."""
     return None if vals else "empty; give at least one value"
 
 
 def ends_problem(value: dict[str, Any]) -> str | None:
-    """Say why a range is empty."""
+    """Say why a range is empty; None if it is not."""
     low, high = value.get("minval"), value.get("maxval")
     if is_number(low) and is_number(high) and low >= high:
         return f"minval {low} is not below maxval {high}"
@@ -84,5 +84,5 @@ def ends_problem(value: dict[str, Any]) -> str | None:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a number, and no truth value."""
+    """Return whether `value` is a number and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

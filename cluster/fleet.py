@@ -1,4 +1,4 @@
-"""The machines that an experiment's trials need of a pool, how many start, and what an hour is."""
+"""Machines that an experiment's trials need from a pool, how many start, and their hourly price."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ KEY = "resources.slots_per_trial"
 
 
 def slots_of(config: dict[str, Any]) -> int:
-    """Slots of each trial, 1 where the config says none or no number."""
+    """Return the slots per trial; 1 if the config has no valid number."""
     slots = whole(mapping(config.get("resources")).get("slots_per_trial"))
     return 1 if slots is None or slots < 0 else slots
 
 
 def pool_name(config: dict[str, Any], cluster: Cluster) -> str:
-    """The pool that the experiment asks for, by name or not."""
+    """Return the name of the experiment's pool: the configured one or the cluster's default."""
     return str(mapping(config.get("resources")).get("resource_pool") or cluster.default)
 
 
 def trials_at_once(config: dict[str, Any]) -> int:
-    """How many trials a searcher has at one time."""
+    """Return the largest number of trials that the searcher runs at the same time."""
     searcher = mapping(config.get("searcher"))
     if searcher.get("name") in (None, "single"):
         return 1
@@ -31,7 +31,7 @@ def trials_at_once(config: dict[str, Any]) -> int:
 
 
 class Start(NamedTuple):
-    """What a pool starts for an experiment that finds it empty."""
+    """Machines that an idle pool starts for an experiment."""
 
     pool: Pool
     needed: int | None  # machines for the trials at once; None: not known
@@ -39,10 +39,10 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, config: dict[str, Any], pool: Pool) -> "Start":
-        """The start of `config`'s trials in `pool`.
+        """Compute the machines that `pool` starts for the trials of `config`.
 
-        Machines that are up, and wait for the trial's others, are not subtracted from what the
-        trial lacks (agentrm/scaledecider of 0.38.1): seven of eight up start eight more.
+        Machines that are up, but wait for others of the same trial, are not subtracted from the
+        missing ones (agentrm/scaledecider of 0.38.1): with seven of eight up, eight more start.
         """
         slots, width = slots_of(config), pool.slots_per_agent
         if not width:
@@ -53,7 +53,7 @@ class Start(NamedTuple):
         return cls(pool, min(needed, most), min(2 * needed - 1 if each > 1 else needed, most))
 
     def describe(self, prices: dict[str, Price]) -> str:
-        """How many machines, of which type, for how much an hour."""
+        """Describe the number of machines, their type and their price per hour."""
         pool = self.pool
         if self.needed is None or pool.own or not pool.instance:
             count = f"{self.needed} of " if self.needed else ""
@@ -70,7 +70,7 @@ class Start(NamedTuple):
 
 
 def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
-    """The image of the experiment's container: its own, or that of task_container_defaults."""
+    """Return the image of the container: the experiment's, or that of task_container_defaults."""
     for image in (mapping(config.get("environment")).get("image"), pool and pool.image):
         if isinstance(image, dict):
             kinds = ["cpu"] if pool and pool.slots_per_agent is not None else ["cuda", "gpu", "cpu"]
@@ -82,7 +82,7 @@ def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
 
 
 def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
-    """Whether the pool is there, has the room, and what its machines would run."""
+    """Yield findings if the pool is missing or too small, or would run an unsuitable image."""
     name = pool_name(config, cluster)
     pool = cluster.pools.get(name)
     if pool is None and cluster.live:
@@ -125,7 +125,7 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
 
 
 def excludes_nodes(config: dict[str, Any]) -> bool:
-    """Whether a log policy keeps the trial from a machine."""
+    """Return whether a log policy excludes a machine from the trial's restarts."""
     actions = [policy.get("action") for policy in mappings(config.get("log_policies"))]
     return any(mapping(a).get("type", a) == "exclude_node" for a in actions)
 
@@ -133,7 +133,7 @@ def excludes_nodes(config: dict[str, Any]) -> bool:
 def _check_spare(
     file: str, config: dict[str, Any], cluster: Cluster, pool: Pool
 ) -> Iterator[Finding]:
-    """A trial that excludes a machine needs another; far more than that start for nothing."""
+    """Yield findings if no spare machine replaces an excluded one, or far too many would start."""
     slots, width, most = slots_of(config), pool.slots_per_agent, pool.max_agents
     if not width or not most:
         return

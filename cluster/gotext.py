@@ -1,4 +1,4 @@
-"""Texts as the master's Go libraries read them: durations, patterns, schedules, URLs, paths."""
+"""Texts as the master's Go libraries parse them: durations, patterns, schedules, URLs, paths."""
 
 import posixpath
 import re
@@ -16,7 +16,7 @@ _LONGEST = 2**63 - 1
 
 
 def duration(text: str) -> int | None:
-    """Nanoseconds of "1h30m"; None for what Go does not read ("10", "1d", "20 minutes")."""
+    """Return the nanoseconds of "1h30m"; None if Go rejects it ("10", "1d", "20 minutes")."""
     sign = -1 if text.startswith("-") else 1
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":
@@ -32,14 +32,14 @@ def duration(text: str) -> int | None:
 
 
 def duration_problem(text: str) -> str | None:
-    """Why the master does not take `text` as a duration."""
+    """Say why the master rejects `text` as a duration; None if it is valid."""
     if duration(text) is None:
         return f'{text!r} is no duration; write it as "10m", "90s" or "1h30m"'
     return None
 
 
 def period_problem(text: str) -> str | None:
-    """As `duration_problem`, for one that must be more than nothing."""
+    """Say why `text` is not a duration greater than zero; None if it is."""
     if (duration(text) or 1) < 1 or duration(text) == 0:
         return f"{text!r} is not more than 0; raise it"
     return duration_problem(text)
@@ -50,7 +50,7 @@ _SILENT.log_errors = False  # on stderr
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why Go's regexp, whose syntax is RE2's, does not compile `pattern`, in RE2's words."""
+    """Say why Go's regexp (RE2 syntax) does not compile `pattern`, as RE2 words it; else None."""
     try:
         re2.compile(pattern, _SILENT)
     except re2.error as error:
@@ -64,9 +64,8 @@ _CRON_NAMES = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "
 
 
 def schedule_problem(text: str) -> str | None:
-    """Why `text` is neither a duration nor a cron expression of five fields.
-
-    See https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
+    """Say why `text` is neither a duration nor a cron expression of five fields; else None. See
+    https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
     """
     if duration(text) is not None or text in [f"@{name}" for name in _CRON_NAMES]:
         return None
@@ -84,7 +83,7 @@ def _cron_field(text: str, field: tuple[int, int, str]) -> bool:
 
 
 def _cron_range(text: str, low: int, high: int, names: str) -> bool:
-    """Whether `text` is *, a value or a range, each with a step or without."""
+    """Return whether `text` is *, a value or a range within the limits, optionally with a step."""
     words = names.split()
     span, slash, step = text.partition("/")
     if slash and not (step.isdigit() and int(step) > 0):
@@ -102,7 +101,7 @@ _USERINFO = string.ascii_letters + string.digits + "-._~!$&'()*+,;=:@"
 
 
 def userinfo_problem(text: str) -> str | None:
-    """Why `text` cannot stand as a user or a password in a URL that nobody escapes."""
+    """Say why `text` is not valid, unescaped, as user or password in a URL; None if it is."""
     wrong = sorted({char for char in text if char not in _USERINFO})
     if wrong:
         return (
@@ -113,7 +112,7 @@ def userinfo_problem(text: str) -> str | None:
 
 
 def master_url_problem(text: str) -> str | None:
-    """Why the agents' `master_url` is not taken: it is scheme://host:port, without a path."""
+    """Say why `text` is not a `master_url`, scheme://host:port without a path; else None."""
     if not text:
         return None
     try:
@@ -127,17 +126,17 @@ def master_url_problem(text: str) -> str | None:
 
 
 def absolute_problem(path: str) -> str | None:
-    """Why `path` is no absolute path."""
+    """Say why `path` is not an absolute path; None if it is."""
     return None if path.startswith("/") else f"{path!r} is not absolute; begin it with /"
 
 
 def prefix_problem(path: str) -> str | None:
-    """Why the master does not take `path` as the prefix in a bucket."""
+    """Say why the master rejects `path` as the prefix in a bucket; None if it accepts it."""
     return f"{path!r} has .. in it; leave that out" if ".." in path.split("/") else None
 
 
 def outside(inner: str, outer: str) -> bool:
-    """Whether `inner`, relative to the folder `outer` or absolute, leads out of it."""
+    """Return whether `inner`, absolute or relative to the folder `outer`, is outside `outer`."""
     if not inner.startswith("/"):
         return posixpath.normpath(inner).startswith("..")
     outer = posixpath.normpath(outer)

@@ -1,7 +1,7 @@
-"""YAML as the master reads it: Go's yaml.v2, by way of JSON.
+"""YAML as the master parses it: Go's yaml.v2, by way of JSON.
 
-Against PyYAML: 5e-5 and 048 are numbers, y and n are truth values, a date is text. A key that is
-there twice is a mistake: `det` refuses it, the master takes the last one and drops the others.
+Unlike in PyYAML, 5e-5 and 048 are numbers, y and n are booleans, and a date is text. A duplicate
+key is an error: `det` rejects it, the master keeps the last one and drops the others.
 """
 
 import re
@@ -22,12 +22,12 @@ _NO_NUMBERS = re.compile(r"[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Python's loader with Go's words for plain values."""
+    """PyYAML's safe loader with Go's rules for plain scalars."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys are all text, as they are in JSON."""
+        """Return a mapping with text keys, as in JSON. Raises UserError for a duplicate key."""
         seen = set()
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
@@ -63,9 +63,10 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", _truth)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UserError for a file that holds none, or cannot be JSON.
+    """Load the mapping in a YAML file; all keys are text, as in JSON.
 
-    Every key is text, as it is in JSON.
+    Raises:
+        UserError: if the file cannot be read, holds no mapping, or has values that JSON lacks.
     """
     try:
         value = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506  a safe one

@@ -1,4 +1,4 @@
-"""Whether an experiment and the pool it asks for go together: slots, batch, precision, memory."""
+"""Checks of an experiment against its pool: slots, batch size, precision, memory."""
 
 import itertools
 import math
@@ -31,9 +31,10 @@ MAX_LOSS_MINUTES = 15
 def check_job(
     file: str, config: dict[str, Any], cluster: Cluster | None, root: Path
 ) -> Iterator[Finding]:
-    """Findings of one of this package's experiments, alone or against a master's pools.
+    """Yield the findings of one of this package's experiments, alone or against its pool.
 
-    Args: root: where model folders are.
+    Args:
+        root: parent folder of relative model folders.
     """
     workload = choose(config)
     yield from _check_searcher(file, config, workload)
@@ -52,7 +53,7 @@ def check_job(
 
 
 def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """The trials at the corners of a search: every choice, both ends of every range."""
+    """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
     choices = []
     for value in hyperparameters.values():
         kind = str(mapping(value).get("type"))
@@ -127,7 +128,7 @@ def _check_trial(
 
 
 def _check_length(file: str, config: dict[str, Any], hparams: StepHParams) -> Iterator[Finding]:
-    """Whether the searcher counts the steps that a trial trains."""
+    """Yield findings if the searcher's length is not the number of steps that a trial trains."""
     searcher = mapping(config.get("searcher"))
     length = searcher.get("max_length")
     if _split(hparams) and hparams.max_steps is None and isinstance(length, dict):
@@ -144,8 +145,11 @@ def _check_length(file: str, config: dict[str, Any], hparams: StepHParams) -> It
 
 
 def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None:
-    """Tokenizers and token shards that are folders under `root`: of one another, of this length,
-    with an end of text. Raises UserError as their workload does."""
+    """Load tokenizer and token shards that are folders under `root`, to check that they match.
+
+    Raises:
+        UserError: if they do not match each other or max_seq_length, or lack an end of text.
+    """
     data = mapping(config.get("data"))
     paths = {key: root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
     here = {key: str(path) for key, path in paths.items() if path.is_dir()}
@@ -158,10 +162,10 @@ def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None
 def _parse(
     workload: Workload, values: dict[str, Any]
 ) -> tuple[StepHParams | None, list[UserError]]:
-    """The hyperparameters, and what is said of those that resemble none of this package's.
+    """Return the hyperparameters and one error per unknown key; None if others are invalid, too.
 
-    train.py refuses them too, but one that was changed may read them, and the master takes them:
-    so where there are some, no hyperparameter is held against it.
+    train.py rejects unknown keys as well, but a modified one may read them, and the master accepts
+    them: so the caller reports all these errors as warnings.
     """
     unknown: list[UserError] = []
     while True:
@@ -180,7 +184,7 @@ def _parse(
 def _check_on_pool(
     file: str, config: dict[str, Any], hparams: StepHParams, slots: int, pool: Pool, root: Path
 ) -> Iterator[Finding]:
-    """What depends on the machines: precision, memory, and what a spot reclaim costs."""
+    """Yield findings that depend on the machines: precision, memory, losses to spot reclaims."""
     yield from _check_precision(file, hparams, pool)
     try:
         planned = plan(config, hparams, pool, root)
@@ -213,7 +217,7 @@ def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Fi
 
 
 def _check_loss(file: str, planned: Planned) -> Iterator[Finding]:
-    """A reclaim without notice; a step is taken to be at its slowest, every window whole."""
+    """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
     hparams, windows = planned.hparams, None
     train = str(mapping(planned.config.get("data")).get("train"))
     if (windows := WINDOWS.get(train)) is not None:

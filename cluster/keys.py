@@ -1,4 +1,4 @@
-"""The kinds of `keys.yaml`: which keys experiment and master configs have, and of which types."""
+"""Schemas read from `keys.yaml`: keys of experiment and master configs, and their types."""
 
 import importlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _TYPES = {kind.__name__: kind for kind in (str, int, float, bool, dict, list)}
 
 
 def _read(node: Any, kinds: Mapping[str, Spec]) -> Any:
-    """Return the kind that a node of `keys.yaml` describes, or names."""
+    """Return the schema that a node of `keys.yaml` describes or names."""
     if isinstance(node, str):
         return kinds[node]
     rule = _rule(node.get("rule"))

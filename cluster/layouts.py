@@ -1,4 +1,4 @@
-"""The layouts that an experiment's slots allow, the fastest that fit first."""
+"""Layouts that an experiment's slots allow, the fastest that fit first."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,11 @@ SHOWN = 8
 
 
 def table(planned: Planned) -> list[dict[str, Any]]:
-    """A row for each of the first layouts. Raises UserError for an encoder, which is not split."""
+    """Return a row for each of the first SHOWN layouts.
+
+    Raises:
+        UserError: if the model is an encoder, which is not sharded.
+    """
     config, hparams, pool, model, slots, *_ = planned
     if not isinstance(hparams, LmHParams):
         raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
@@ -24,9 +28,11 @@ def table(planned: Planned) -> list[dict[str, Any]]:
 def ranked(
     config: dict[str, Any], hparams: LmHParams, pool: Pool, model: Model, slots: int
 ) -> list[Planned]:
-    """Every layout in which nothing is at fault, with and without activation checkpointing, at its
-    largest forward that leaves no data rank without one: the fastest first, then the one with the
-    most room."""
+    """Return all layouts that fit, with and without activation checkpointing, fastest first.
+
+    Each has the largest forward pass that leaves no data rank without windows; ties are sorted by
+    memory, the smallest first.
+    """
     found = []
     for tensor in _divisors(pool.slots_per_agent or slots):
         for shard in _divisors(slots // tensor):
@@ -49,7 +55,7 @@ def _at_most(planned: Planned) -> Planned:
 
 
 def _forward(planned: Planned) -> int:
-    """Tokens of the largest forward: what fits, in windows, and no more than a rank's share."""
+    """Return the tokens of the largest forward: full windows that fit, at most a data rank's."""
     length = planned.hparams.max_seq_length
     share = -(-planned.hparams.global_batch_size // planned.data_ranks)
     return min(planned.most // length, share) * length

@@ -1,4 +1,4 @@
-"""`--live`: prices from AWS, today's and those of the past 90 days.
+"""`--live`: prices from AWS, current and of the past 90 days.
 
 Needs ec2:DescribeSpotPriceHistory and pricing:GetProducts, and credentials as the AWS command line
 finds them. The price list is served from us-east-1 for every region.
@@ -34,7 +34,7 @@ _REASONS = {
 def priced(
     args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
 ) -> tuple[dict[str, Price], list[str]]:
-    """`known`, refreshed as `--live` (a failure ends it), `--live=try` and `--region` say."""
+    """Return `known`, refreshed if `--live` is set, and notes; `--live=try` ignores failures."""
     if args.region and not args.live:
         raise UserError(f"--region {args.region}: only --live asks for a region; give both")
     if not args.live or not wanted:
@@ -46,9 +46,8 @@ def priced(
 def refresh(
     known: Mapping[str, Price], wanted: Sequence[str], region: str, today: date, must: bool
 ) -> tuple[dict[str, Price], list[str]]:
-    """`known` with AWS's own figures for `wanted`, and what AWS does not have, a line each.
-
-    Raises UserError when AWS does not answer and it `must`; otherwise the file's prices stand.
+    """Return `known` with AWS's figures for `wanted`, and a line for each figure that AWS lacks.
+    Raises UserError if AWS fails and `must` is true; otherwise the file's prices are kept.
     """
     notes: list[str] = []
     now = pd.Timestamp.now("UTC").to_pydatetime()
@@ -77,7 +76,7 @@ def refresh(
 
 
 def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> Any:
-    """What `call` gives; where AWS fails, nothing and a note, or the UserError if it `must`."""
+    """Return `call()`; if AWS fails, add a note and return None, or raise UserError if `must`."""
     import botocore.exceptions as errors
 
     try:
@@ -109,7 +108,7 @@ def _client(service: str, region: str) -> Any:
 
 
 def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.DataFrame]:
-    """AWS's spot price history of each type: dollars an hour by time (UTC) and zone, in steps."""
+    """Return spot prices per type: dollars per hour, by time (UTC) and zone, as steps."""
     asked = {"InstanceTypes": list(instances), "ProductDescriptions": ["Linux/UNIX"], **span}
     pages = _client("ec2", region).get_paginator("describe_spot_price_history").paginate(**asked)
     columns = ["InstanceType", "AvailabilityZone", "Timestamp", "SpotPrice"]
@@ -127,7 +126,7 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
 def history(
     args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], *span: datetime
 ) -> tuple[dict[str, pd.Series], list[str]]:
-    """With --live, what spot machines cost at the time, as `spot_history` has it, and notes."""
+    """Return past spot prices as `spot_history` does, and notes; nothing without --live."""
     if not args.live or not wanted:
         return {}, []
     region = args.region or known[wanted[0]].region
@@ -143,10 +142,10 @@ def history(
 def spot_history(
     instances: Sequence[str], region: str, since: datetime, until: datetime
 ) -> dict[str, pd.Series]:
-    """Dollars an hour of each type: the median over the zones, a step at each time (UTC).
+    """Return the median spot price over the zones per type, dollars per hour at each change (UTC).
 
-    The price of a moment is that of the last time before it. AWS keeps 90 days; a type of which
-    it says nothing has an empty series. Raises UserError when AWS does not answer.
+    The price at any time is that of the last change before it. AWS keeps 90 days; a type without
+    data has an empty series. Raises UserError if AWS fails.
     """
     span = {"StartTime": since, "EndTime": until}
     found = _asked(lambda: _zones(instances, region, **span), SPOT, True, [])
@@ -155,7 +154,7 @@ def spot_history(
 
 
 def _on_demand(instance: str, region: str) -> float | None:
-    """Linux, shared tenancy, nothing pre-installed; None when the price list has no such entry."""
+    """Return dollars per hour for Linux, shared tenancy, no software; None if not listed."""
     wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux"}
     wanted |= {"tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
     answer = _client("pricing", PRICE_LIST_REGION).get_products(

@@ -1,4 +1,4 @@
-"""EC2 instance types: what Determined 0.38.1 counts on them, and what they have (machines.yaml)."""
+"""EC2 instance types: their slots in Determined 0.38.1, and their hardware (machines.yaml)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
 
     @property
     def teraflops(self) -> float:
-        """Dense, in half precision."""
+        """Dense half-precision peak, TFLOP/s."""
         return PEAKS[self.name].half
 
     @property
@@ -50,7 +50,7 @@ GCE_GPUS = {name: Gpu(**gpu) for name, gpu in _DATA["gce"].items()}
 
 
 class Machine(NamedTuple):
-    """What a machine has beside GPUs, as AWS publishes it (instance type explorer, 2026)."""
+    """Hardware of a machine other than GPUs, as AWS publishes it (instance type explorer, 2026)."""
 
     plain: int  # Gbit/s of the one interface that Determined 0.38.1 attaches, at most
     efa: int = 0  # Gbit/s of all interfaces with EFA
@@ -62,12 +62,12 @@ MACHINES = {name: Machine(**facts) for name, facts in _DATA["machines"].items()}
 
 
 def instance_in(name: str) -> str:
-    """The type that a pool of your own machines has in its name: efa-p4d-24xlarge, p4d.24xlarge."""
+    """Return the type in the name of a pool of your own: efa-p4d-24xlarge is p4d.24xlarge."""
     plain = name.replace(".", "-")
     found = [kind for kind in MACHINES if kind.replace(".", "-") in plain]
     return max(found, key=len, default="")
 
 
 def gpu_of(instance_type: str | None) -> Gpu | None:
-    """The GPU in `instance_type`; None for CPU machines and families not known here."""
+    """Return the GPU of `instance_type`; None for CPU machines and unknown families."""
     return FAMILIES.get((instance_type or "").split(".")[0])

@@ -1,4 +1,4 @@
-"""A master config (0.38.1): what its keys do not say by themselves, and its pools."""
+"""Checks of a master config (0.38.1) that span several keys, and its pools."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -13,7 +13,7 @@ MASTER = KINDS["master"]
 
 
 class Pool(NamedTuple):
-    """A resource pool as an experiment sees it."""
+    """A resource pool, as far as it matters to an experiment."""
 
     name: str
     slots_per_agent: int | None  # None: machines of your own, which the config does not describe
@@ -33,7 +33,7 @@ class Pool(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """A master's pools, and what else of it an experiment meets."""
+    """A master's pools and its settings that affect experiments."""
 
     pools: dict[str, Pool]
     default: str  # the pool of an experiment that names none
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 
 
 def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """Keys, types, instance types, prices and pool names of a master config."""
+    """Yield findings on keys, types, instance types, prices and pool names of a master config."""
     old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
     if old and new:
         yield Finding(file, old[0], f"old schema beside {min(new)}; the master takes one of them")
@@ -65,7 +65,7 @@ _OLD = {"scheduler", "provisioner"}
 
 
 def _modern(config: dict[str, Any]) -> dict[str, Any]:
-    """A config of the schema before 0.13 as the master reads it."""
+    """Convert a config of the schema before 0.13 as the master does."""
     modern = {key: value for key, value in config.items() if key not in _OLD}
     old = schema.mapping(config.get("scheduler"))
     kind = old.get("type", "priority")
@@ -83,7 +83,7 @@ def _modern(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_managers(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """Resource managers and the names of their pools: unique, and the default ones there."""
+    """Yield findings on resource managers and pool names: duplicates, and missing default pools."""
     manager = schema.mapping(config.get("resource_manager"))
     yield from _check_kubernetes(file, config, manager)
     kind, pools = manager.get("type", "agent"), config.get("resource_pools")
@@ -121,7 +121,7 @@ _DEFAULTS = {
 
 
 def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pools of the first manager; it makes one itself where the config has none."""
+    """Return the main manager's pools; `default`, as the master does, if the config has none."""
     if config.get("resource_pools") is None:
         return [{"pool_name": "default"}]
     return schema.mappings(config["resource_pools"])
@@ -141,7 +141,7 @@ def _check_kubernetes(
 
 
 def _check_defaults(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """What a master takes and does without, to somebody's surprise."""
+    """Warn about valid settings that surprise users later."""
     if config.get("checkpoint_storage") is None:
         problem = "missing: every experiment has to name its own, or is refused"
         yield Finding(file, "checkpoint_storage", problem, warning=True)
@@ -155,7 +155,7 @@ def _check_defaults(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def cluster_of(config: dict[str, Any]) -> Cluster:
-    """What an experiment meets of the master with this config."""
+    """Return the pools and settings of the master with this config that affect experiments."""
     if _OLD & set(config):
         config = _modern(config)
     manager = schema.mapping(config.get("resource_manager"))
@@ -167,7 +167,7 @@ def cluster_of(config: dict[str, Any]) -> Cluster:
 
 
 def pools(config: dict[str, Any]) -> dict[str, Pool]:
-    """The pools of a master config by name."""
+    """Return the pools of a master config by name."""
     tasks = schema.mapping(config.get("task_container_defaults"))
     found = {}
     for raw in _pools(config):
@@ -187,13 +187,13 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
 
 
 def own_machine(name: str) -> tuple[str, int | None, Gpu | None]:
-    """The machines of a pool without a provider: the type that its name has, slots, GPU."""
+    """Return the type in the name of a pool without provider, and that type's slots and GPU."""
     kind = instance_in(name)
     return kind, DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind)), gpu_of(kind)
 
 
 def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
-    """A provider's machines: their type, the slots of each and their GPU, as far as known."""
+    """Return a provider's machine type, slots per machine and GPU, each as far as known."""
     if provider.get("type") == "gcp":
         instance = schema.mapping(provider.get("instance_type"))
         gpu = GCE_GPUS.get(str(instance.get("gpu_type", "nvidia-tesla-t4")))

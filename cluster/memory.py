@@ -1,11 +1,11 @@
-"""Will it fit, how long, what does it cost: an experiment on the machines of its pool.
+"""Fit, duration and cost of an experiment on the machines of its pool.
 
-  python -m cluster.memory configs/lm_13b.yaml
-  python -m cluster.memory configs/lm_1b.yaml --master my-master.yaml --suggest
-  python -m cluster.memory configs/distributed64.yaml --json
+python -m cluster.memory configs/lm_13b.yaml
+python -m cluster.memory configs/lm_1b.yaml --master my-master.yaml --suggest
+python -m cluster.memory configs/distributed64.yaml --json
 
-Nothing is started or downloaded. Every line says where it comes from: published, measured, or
-modelled. Exit status 0: it fits; 2: it does not, or one line says what is missing.
+Nothing is started or downloaded. Every line names its source: published, measured, or modelled.
+Exit status 0: it fits; 2: it does not fit, or a line says what is missing.
 """
 
 import argparse
@@ -37,7 +37,7 @@ GIB = 2**30
 
 
 class Line(NamedTuple):
-    """A figure of the plan."""
+    """One figure of the plan, its source and how it was computed."""
 
     what: str
     figure: str
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the plan; returns the exit status."""
+    """Print the plan; return the exit status: 0 if it fits, else 2."""
     parser = argparse.ArgumentParser(
         prog="cluster.memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -72,9 +72,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plan_file(path: Path, master: Path | None) -> Planned:
-    """Of a search, the trial that takes the most memory.
-
-    Raises UserError for a config, a pool or a model of which nothing can be planned.
+    """Return the plan of a config; of a search, that of the trial with the largest memory. Raises
+    UserError if config or pool is invalid, or the GPU or the model's sizes are not known.
     """
     config = goyaml.load(path)
     parsers = choose(config).parsers
@@ -96,9 +95,10 @@ def plan_file(path: Path, master: Path | None) -> Planned:
 
 
 def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
-    """The experiment's pool in `master`, by default in the first file of this package that has it.
+    """Return the experiment's pool from `master`, by default from the first of this package's
+    files.
 
-    Raises UserError where there is none.
+    Raises UserError if no file has a pool of that name.
     """
     files = [master] if master else [ROOT / f"cluster/master-aws-{n}.yaml" for n in MASTERS]
     files += [] if master else [ROOT / "cluster/master-efa.yaml"]
@@ -112,7 +112,7 @@ def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
 
 
 def lines(planned: Planned) -> Iterator[Line]:
-    """The figures, from the memory of a GPU to the bill."""
+    """Yield the figures, from the memory of a GPU to the cost."""
     hparams, memory, most = planned.hparams, planned.memory, planned.most
     length = hparams.max_seq_length
     total = memory.at(planned.tokens)
@@ -184,7 +184,7 @@ def _bill(planned: Planned) -> Iterator[Line]:
 
 
 def show(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
-    """The figures as tables."""
+    """Print the figures as tables."""
     pool, sizes = planned.pool, planned.model.sizes
     parts = f", {planned.layout}" if planned.layout else ""
     model = f"{sizes.family}, {sizes.parameters / 1e6:,.0f} M parameters"

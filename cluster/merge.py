@@ -1,4 +1,4 @@
-"""Templates and a master's storage, merged into an experiment config as the master does it."""
+"""Templates and a master's storage, merged into an experiment config as the master merges them."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from cluster.schema import mapping, mappings
 
 
 def merge(config: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
-    """`config` on top of `template`: what the config says itself wins, key by key.
+    """Merge `config` over `template`: values of the config take precedence, key by key.
 
-    Mounts and devices of the template are added where none of the config's goes to their place,
-    policies where none has their name; its environment variables come first.
+    Mounts and devices of the template are added unless the config has one with that container path,
+    log policies unless it has one of that name; the template's environment variables come first.
     """
     merged = _over(config, template)
     for key, name in (("bind_mounts", "container_path"), ("log_policies", "name")):
@@ -42,7 +42,7 @@ def _added(own: Any, other: Any, name: str) -> Any:
 
 
 def merge_storage(config: dict[str, Any], storage: Any) -> dict[str, Any]:
-    """`config` with what its checkpoint storage takes from one of the same type."""
+    """Return `config` with its checkpoint storage completed from `storage`, if of the same type."""
     own = config.get("checkpoint_storage")
     if not isinstance(storage, dict) or not isinstance(own, (dict, type(None))):
         return config

@@ -1,4 +1,4 @@
-"""The model that an experiment trains, as far as its config says it: nothing is downloaded."""
+"""The model that an experiment trains, as far as its config determines it; no download."""
 
 import contextlib
 import functools
@@ -32,18 +32,18 @@ KNOWN_CONFIGS = {
 
 
 class Model(NamedTuple):
-    """A library config and what memory depends on."""
+    """A transformers config and the sizes that determine its memory."""
 
     config: PretrainedConfig
     sizes: Sizes
 
 
 def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Model | None:
-    """The experiment's model: `model` is an `albert-*-v2` hub name or a folder under `root`.
+    """Return the experiment's model: `model` is an `albert-*-v2` hub name or a folder under `root`.
 
-    None for any other hub name, for a family whose layers are not known (memory.KEPT), and for keys
-    that make no model, of which the workload says why.
-    Raises UserError for a language model whose sizes do not fit its windows.
+    None for any other hub name, for a family whose layers are not known (memory.KEPT), and for
+    invalid model keys, which the workload reports. Raises UserError if a language model's sizes do
+    not fit its windows.
     """
     kind: Any = type(hparams)
     if isinstance(hparams, LmHParams):

@@ -1,7 +1,6 @@
-"""How fast a language model's config is on any machines, at the fastest layout there.
+"""Throughput of a language model's config on given machines, with the fastest layout there.
 
-What counts its parameters needs torch, and is imported where such a config is given: reports of
-other runs do without.
+Parameters are counted with torch, imported only for such a config; other reports do without it.
 """
 
 from functools import lru_cache
@@ -24,9 +23,8 @@ ROOT = Path(__file__).parents[1]
 
 
 class Pace:
-    """Tokens a second of an experiment at any slot count, by the planner.
-
-    Args: path: its config. Raises UserError for one of which nothing can be planned.
+    """Planned tokens per second of the experiment config `path` at any slot count. Raises UserError
+    if the sizes of its model are not known.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,15 +52,15 @@ class Pace:
         return found[0] if found else None
 
     def fits(self, price: Price, slots: int) -> bool:
-        """Whether any layout trains on so many slots of these machines."""
+        """Return whether any layout trains on `slots` slots of these machines."""
         return self._plan(slots, price.instance, price.slots) is not None
 
     def at(self, slots: int, price: Price) -> tuple[float, str]:
-        """The rate, and whether that is published or modelled."""
+        """Return tokens per second and their source, published or modelled."""
         planned: Any = self._plan(slots, price.instance, price.slots)
         return self.batch / planned.step, planned.rate.source
 
 
 def pace(path: Path) -> Pace | None:
-    """None for a config that trains no language model."""
+    """Return the pace of a config; None unless it trains a language model."""
     return Pace(path) if "documents" in mapping(goyaml.load(path).get("data")) else None

@@ -1,6 +1,6 @@
-"""Rules of what experiment and master configs have in common, as Determined 0.38.1 takes it.
+"""Rules shared by experiment and master configs in Determined 0.38.1; keys.yaml names them.
 
-Checkpoint storage, mounts, devices, log policies, images and their variables; keys.yaml names them.
+They cover checkpoint storage, mounts, devices, log policies, images and their variables.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ KEPT = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
 def storage_problem(value: dict[str, Any]) -> str | None:
-    """What no run survives, though every key of the storage is right by itself."""
+    """Say which storage keys, each valid by itself, contradict each other or keep nothing."""
     has = {name for name, inner in value.items() if inner is not None}
     inner, outer = value.get("storage_path"), value.get("host_path")
     if isinstance(inner, str) and isinstance(outer, str) and gotext.outside(inner, outer):
@@ -32,12 +32,12 @@ def storage_problem(value: dict[str, Any]) -> str | None:
 
 
 def container_problem(path: str) -> str | None:
-    """Say why `path` is not taken as a mount's place."""
+    """Say why `path` is not valid as a mount's container path."""
     return "'.' is not taken" if path == "." else None
 
 
 def targets_problem(mounts: list[Any]) -> str | None:
-    """Docker takes no two mounts, or devices, at one place."""
+    """Say which container path two mounts or devices share, which Docker rejects."""
     paths: list[Any] = [mount.get("container_path") for mount in schema.mappings(mounts)]
     paths = [posixpath.normpath(path) for path in paths if isinstance(path, str)]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -45,14 +45,14 @@ def targets_problem(mounts: list[Any]) -> str | None:
 
 
 def device_problem(text: str) -> str | None:
-    """Say why `text` is not taken as a device."""
+    """Say why `text` is not a valid device."""
     if re.match(r"/[^:]*:/[^:]*(:[rwm]*)?$", text):
         return None
     return f"{text!r}: write it as /dev/HOST:/dev/CONTAINER or with :rwm after it"
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What a log policy's pattern does that nobody wants."""
+    """Say that a log policy's pattern does not compile in Go, or matches every line."""
     fault = gotext.pattern_problem(pattern)
     if fault:
         return (
@@ -67,19 +67,18 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 def policy_problem(policy: dict[str, Any]) -> str | None:
-    """Say what a policy lacks: a name alone takes a default policy away; without a name, it is the
-    form of before 0.37."""
+    """Say what a policy lacks: a name (alone, it removes a default one) or the old form's keys."""
     named = policy.get("name") is not None or {"pattern", "action"} <= given(policy)
     return None if named else "give it a name and a pattern"
 
 
 def given(value: dict[str, Any]) -> set[str]:
-    """The keys that are not null."""
+    """Return the keys whose values are not null."""
     return {name for name, inner in value.items() if inner is not None}
 
 
 def names_problem(policies: list[Any]) -> str | None:
-    """Say which name two policies have."""
+    """Say which name two policies share."""
     names = [policy.get("name") for policy in schema.mappings(policies)]
     for name in names:
         if isinstance(name, str) and names.count(name) > 1:
@@ -88,7 +87,7 @@ def names_problem(policies: list[Any]) -> str | None:
 
 
 def image_problem(name: str) -> str | None:
-    """Say why `name` is not taken as an image."""
+    """Say that `name` is empty, so not a valid image."""
     if not name.strip():
         return "empty, and Docker starts no container without a name; name an image"
     return None
@@ -102,7 +101,7 @@ _OURS = {  # Determined sets these itself, and refuses a job that does
 
 
 def forbidden(arguments: str) -> Rule:
-    """Return the rule of an item of `arguments`."""
+    """Return the rule that rejects items of `arguments` which Determined sets itself."""
 
     def rule(text: str) -> str | None:
         starts = [text.strip()] + (text.split() if arguments.startswith("pbs") else [])

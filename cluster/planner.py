@@ -1,6 +1,6 @@
-"""Whether an experiment fits its machines, how long it takes and what it costs, before it is paid.
+"""Estimates of whether an experiment fits its machines, how long it takes and what it costs.
 
-Memory and traffic are arithmetic (modelled); speeds say where they come from (speeds.py).
+Memory and traffic are computed from sizes (modelled); speeds name their source (speeds.py).
 """
 
 import math
@@ -25,7 +25,7 @@ from pretrain.hparams import PretrainHParams
 
 
 class Planned(NamedTuple):
-    """An experiment on machines of a pool. Seconds and bytes; rates are a second's."""
+    """An experiment planned on a pool's machines: seconds, bytes, and rates per second."""
 
     config: dict[str, Any]
     hparams: StepHParams
@@ -41,7 +41,7 @@ class Planned(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Slots of a machine."""
+        """Slots per machine."""
         return self.pool.slots_per_agent or self.slots
 
     @property
@@ -50,12 +50,12 @@ class Planned(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Tokens of the largest forward that fits."""
+        """Tokens of the largest forward pass that fits."""
         return self.memory.tokens(self.pool.known_gpu.gigabytes)
 
     @property
     def tokens(self) -> int:
-        """Of a forward, as the config says or, for auto, at most."""
+        """Tokens per forward: the configured number; for auto, as many as fit, at most 32,768."""
         budget = self.hparams.max_tokens_per_forward
         return min(self.most, 32_768) if budget == "auto" else budget
 
@@ -65,13 +65,13 @@ class Planned(NamedTuple):
 
     @property
     def forwards(self) -> int:
-        """Of each data rank in a step."""
+        """Forward passes per data rank and step."""
         share = -(-self.hparams.global_batch_size // self.data_ranks)
         return max(1, math.ceil(share * self.window / max(1, self.tokens)))
 
     @property
     def compute(self) -> float:
-        """Seconds of a step without the network between machines."""
+        """Seconds per step without the network between machines."""
         tokens = self.hparams.global_batch_size * self.window
         seconds = tokens / self.slots / self.rate.tokens
         if self.layout is not None and self.layout.tensor > 1:
@@ -82,7 +82,7 @@ class Planned(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """Bytes out of each machine in a step."""
+        """Bytes that each machine sends per step."""
         parameters = self.model.sizes.parameters
         if self.machines == 1:
             return 0.0
@@ -95,44 +95,43 @@ class Planned(NamedTuple):
         )
 
     def network(self, efa: bool) -> float:
-        """Seconds on the wire of a step; 0 for machines that are not known."""
+        """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
         rate = traffic.network_rate(self.pool, efa)
         return self.sent / rate if rate else 0.0
 
     @property
     def step(self) -> float:
-        """Seconds of a step: FSDP sends beside the products, so the longer of the two."""
+        """Seconds per step: FSDP overlaps network and compute, so the longer of the two."""
         return max(self.compute, self.network(self.efa))
 
     @property
     def stored(self) -> float:
-        """Bytes of a checkpoint that one machine writes: weights and two moments."""
+        """Bytes that one machine writes per checkpoint: weights and two moments."""
         parts = 1 if self.layout is None else self.machines
         return 12 * self.model.sizes.parameters / parts
 
     def leaving(self) -> tuple[float, float, float]:
-        """Seconds that a reclaim with notice takes: until the step's end, the disk, the upload."""
+        """Return the seconds to finish the step, to write and to upload, after a notice."""
         uploading = 1 if self.layout is None else self.width
         disk = self.stored / traffic.scratch(self.config, self.pool)[1]
         return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
 
     @property
     def steps(self) -> int | None:
-        """Of the run; None where the data's size is not known before it is read."""
+        """Steps of the run; None if the data's size is not known before it is read."""
         if self.hparams.max_steps is not None:
             return self.hparams.max_steps
         windows = WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
         return windows and math.ceil(windows * self.hparams.epochs / self.hparams.global_batch_size)
 
     def dollars(self, price: Price, spot: bool) -> float | None:
-        """Of the run's steps, without boots, waits and reclaims: reports plan has those."""
+        """Return the cost of the run's steps, without boots, waits and reclaims (reports plan)."""
         return self.steps and self.steps * self.step / 3600 * self.machines * price.hourly(spot)
 
 
 def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
-    """None where the pool has no known GPU or nothing is known of the model.
-
-    Raises UserError for a layout that does not fit the slots, the machines or the model.
+    """Plan an experiment; return None if the pool has no known GPU or the model is not known.
+    Raises UserError if the layout does not fit the slots, the machines or the model.
     """
     if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
         return None
@@ -142,7 +141,7 @@ def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -
 def plan_model(
     config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
 ) -> Planned:
-    """Of a known model on so many slots of a pool with a GPU. Raises UserError as `plan` does."""
+    """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
     half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
     grid = not (gpu.has_bf16 and half)
     efa = traffic.has_efa(config, pool)
@@ -164,7 +163,7 @@ def plan_model(
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:
-    """(key of the experiment config, what is wrong and what to do)."""
+    """Yield each fault: key of the experiment config, and what is wrong and what to do."""
     yield from _memory_faults(planned)
     if planned.layout is None:
         return

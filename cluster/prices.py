@@ -1,4 +1,4 @@
-"""The price file: what a machine costs on demand and on spot, and whether AWS still has it."""
+"""The price file: on-demand and spot prices of machines, and which types AWS has retired."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ COMMON = ("region", "date", "source")  # a price file may say these once for all
 
 @dataclass(frozen=True, kw_only=True)
 class Listed(Section):
-    """What a price file says of an instance type: prices in dollars an hour."""
+    """An instance type's entry in a price file: prices in dollars per hour."""
 
     slots: int = limited(least=1)
     gpu: str = "not given"
@@ -41,7 +41,7 @@ class Listed(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Price(Listed):
-    """One instance type. `origin` is "file" or "live", for each of the two prices."""
+    """One instance type. The `_origin` of each price is "file" or "live"."""
 
     instance: str
     spot: float
@@ -52,12 +52,12 @@ class Price(Listed):
         return self.spot if spot else self.on_demand
 
     def spot_range(self) -> tuple[float, float, float]:
-        """Low, middle and high; all the same where no range is known."""
+        """Return low, middle and high spot price; all are the same if no range is known."""
         seen = [p for p in (self.spot_low, self.spot, self.spot_high) if p is not None]
         return min(seen), self.spot, max(seen)
 
     def machines(self, slots: int) -> int:
-        """Machines for `slots`. Raises UserError unless they fill whole machines."""
+        """Return the machines for `slots`; raise UserError unless the slots fill them."""
         if slots < 1 or slots % self.slots:
             below = max(slots // self.slots, 1) * self.slots
             raise UserError(
@@ -68,7 +68,7 @@ class Price(Listed):
 
 
 def find(prices: Mapping[str, Price], instance: str) -> Price:
-    """Raises UserError, with the nearest known type, for one that has no price."""
+    """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
         hint = nearest(instance, list(prices))
         raise UserError(f"{instance}: no price for this instance; {hint}")
@@ -76,7 +76,7 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
 
 
 def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
-    """Every instance type of a price file. Raises UserError naming the file and the key."""
+    """Load all types of a price file. Raises UserError, naming file and key, if invalid."""
     content = goyaml.load(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
@@ -120,7 +120,7 @@ def _day(where: str, text: object) -> datetime.date:
 
 
 def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
-    """What a reader must know at once of the prices a report used: origin, age, retirement."""
+    """Return notes on the prices that a report used: their origin, age, and retired types."""
     origins: dict[str, list[str]] = {}
     for price in sorted(prices, key=lambda price: price.instance):
         for name, origin in (("on-demand", price.on_demand_origin), ("spot", price.spot_origin)):

@@ -1,4 +1,4 @@
-"""A pool's `provider:`, the machines that the master starts and ends by itself: EC2 and GCE."""
+"""A pool's `provider:`, the EC2 or GCE machines that the master starts and ends by itself."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ eu-west-2 us-east-1 us-east-2 us-west-2""".split()
 
 
 def identifier(kind: str) -> Rule:
-    """Return the rule of the ID of an EC2 resource, which begins with its kind."""
+    """Return the rule for the ID of an EC2 resource, which begins with its kind."""
 
     def rule(text: str) -> str | None:
         if not text or re.match(rf"{kind}-[0-9a-f]+$", text):
@@ -25,7 +25,7 @@ def identifier(kind: str) -> Rule:
 
 
 def profile_problem(text: str) -> str | None:
-    """Say why `text` is no instance profile."""
+    """Say why `text` is not the ARN of an instance profile."""
     if not text or re.match(r"arn:aws[\w-]*:iam::\d{12}:instance-profile/\S+$", text):
         return None
     example = "arn:aws:iam::123456789012:instance-profile/NAME"
@@ -43,7 +43,7 @@ GCE_GPUS = {
 
 
 def gce_problem(instance: dict[str, Any]) -> str | None:
-    """Say what of a GCE machine is not taken."""
+    """Say which key of a GCE machine is invalid."""
     machine = instance.get("machine_type", "n1-standard-32")
     gpu, count = instance.get("gpu_type", "nvidia-tesla-t4"), instance.get("gpu_num", 4)
     if not isinstance(machine, str) or not isinstance(gpu, str):
@@ -58,7 +58,7 @@ def gce_problem(instance: dict[str, Any]) -> str | None:
 
 
 def check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
-    """What of a provider does not go together: instance type, slots, prices, region, numbers."""
+    """Yield findings on a provider's instance type, slots, prices, region and machine numbers."""
     least, most = provider.get("min_instances"), provider.get("max_instances", 5)
     if isinstance(least, int) and isinstance(most, int) and least > most:
         yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")

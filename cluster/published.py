@@ -1,4 +1,4 @@
-"""The published figures of published.yaml, for reports/, benchmarks/ and cluster/."""
+"""Published figures (published.yaml), for reports/, benchmarks/ and cluster/."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ PARAMETERS = 223_000_000
 
 
 class Published(NamedTuple):
-    """One fine-tuning run of MODEL on V100s of 16 GB."""
+    """One published fine-tuning run of MODEL on V100s of 16 GB."""
 
     slots: int
     instance: str
@@ -68,7 +68,7 @@ METHOD = _DATA["method"]
 
 
 def points() -> list[dict[str, Any]]:
-    """A row for each measurement of a scaling series: throughput a second at N GPUs or machines."""
+    """Return a row per measurement of a scaling series: throughput/s at N GPUs or machines."""
     gains = {row["nodes"]: 1 + row["16 a GPU"] for row in TABLES["gains"]["rows"]}
     series = {row["series"]: row["throughput"] for row in _DATA["scaling"]}
     ours = {run.slots: run.throughput for run in FINE_TUNING}

@@ -13,9 +13,8 @@ RANDOM = "a search range under searcher.name single; give one value"
 
 
 def check_hyperparameters(file: str, config: dict[str, Any], ours: bool) -> Iterator[Finding]:
-    """Every range in `hyperparameters:`, nested ones too, against the searcher that draws it.
-
-    A range without a search is one random value: not what a run of ours (`ours`) means.
+    """Yield findings on all ranges in `hyperparameters:`, nested ones too, for the searcher's type.
+    A range without a search is one random value, an error in a run of this package (`ours`).
     """
     searcher = schema.mapping(config.get("searcher")).get("name")
     for name, value in schema.mapping(config.get("hyperparameters")).items():
@@ -47,7 +46,7 @@ def _check_one(file: str, key: str, value: Any, searcher: Any) -> Iterator[Findi
 
 
 def _check_count(file: str, key: str, value: Any) -> Iterator[Finding]:
-    """A grid needs the number of points in every range that has no values of its own."""
+    """Yield findings on ranges without `count`, which a grid search needs for unlisted values."""
     if isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _check_count(file, f"{key}[{number}]", inner)

@@ -1,11 +1,11 @@
-"""What a Determined 0.38.1 master recorded of experiments: allocations, machines, reports.
+"""Records of experiments on a Determined 0.38.1 master: allocations, machines, reports.
 
-Asked with the client's own types (`determined.common.api.bindings`), by the login of `ask.py`.
-Traps of that release, seen in its answers: a task's allocations come without slots, exit reason
-and time zone (they are UTC); a continued trial has another task; raw entries name the experiment
-and not the trial, begin where the entry before them ended, and are not cut to the span asked for;
-metrics of steps that were rolled back are not returned. Who else held a machine stands in the CSV
-of all allocations (`det resources allocations`), its machines in each task's accelerator data.
+Queried with the client's own types (`determined.common.api.bindings`) and the login of `ask.py`.
+Pitfalls of that release, seen in its responses: a task's allocations come without slots, exit
+reason and time zone (they are UTC); a continued trial has another task; raw entries name the
+experiment and not the trial, begin where the previous entry ended, and are not cut to the requested
+span; metrics of steps that were rolled back are missing. Other users of a machine are in the CSV of
+all allocations (`det resources allocations`), its machines in each task's accelerator data.
 """
 
 import csv
@@ -46,12 +46,12 @@ class Allocation(NamedTuple):
 
     @property
     def slots_each(self) -> float:
-        """On one machine."""
+        """Slots on one machine."""
         return self.slots / max(len(self.nodes), 1)
 
 
 class Report(NamedTuple):
-    """One training report: after `steps` in all, at `speed` windows (and `tokens`) a second."""
+    """One training report: total `steps` so far, at `speed` windows (and `tokens`) per second."""
 
     time: Moment
     steps: int
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """A resource pool; `instance` is empty where it is not on EC2. `boot`, `idle`: seconds."""
+    """A resource pool; `instance` is empty if it is not on EC2. `boot`, `idle`: seconds."""
 
     instance: str
     spot: bool
@@ -119,12 +119,12 @@ class Records(NamedTuple):
 
     @property
     def lives(self) -> dict[str, Entry]:
-        """Of the machines whose launch the master recorded."""
+        """Entries of the machines whose launch the master recorded, by name."""
         return {entry.name: entry for entry in self.entries if entry.kind == "instance"}
 
 
 def parse_time(text: str) -> Moment:
-    """RFC 3339, with or without a zone, or Go's "2026-11-20 10:00:00.5 +0000 UTC"; in UTC."""
+    """Parse RFC 3339, with or without a zone, or Go's "2026-11-20 10:00:00.5 +0000 UTC"; in UTC."""
     moment = pd.Timestamp(str(text).removesuffix(" UTC"))
     if moment is pd.NaT or not re.match(r"\d{4}-\d\d-\d\d", str(text)):
         raise ValueError(f"not a time: {text!r}")
@@ -134,7 +134,7 @@ def parse_time(text: str) -> Moment:
 def fetch(
     address: str | None, user: str | None, ids: Sequence[int], since: Moment | None, until: Moment
 ) -> Records:
-    """What the master knows of these experiments, or of all since `since`. Raises UserError."""
+    """Return records of the experiments `ids`, or all since `since`; UserError if unavailable."""
     master = Master.login(address, user)
     try:
         return _Asker(master.session, until).records(ids, since)
@@ -149,7 +149,7 @@ def fetch(
 
 
 class _Asker:
-    """A session, and what is asked with it."""
+    """A session with the master and the queries made through it."""
 
     refusals = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
 
@@ -160,7 +160,7 @@ class _Asker:
         return getattr(bindings, f"get_{name}")(self.session, **about)
 
     def unless_refused(self, said: str, call: Callable[[], T], otherwise: T) -> T:
-        """What `call` gives; where this user may not ask, a note, and `otherwise`."""
+        """Return `call()`; if the user lacks permission, note `said` and return `otherwise`."""
         try:
             return call()
         except self.refusals:
@@ -201,7 +201,7 @@ class _Asker:
             yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
 
     def csv_rows(self, since: Moment) -> Iterator[dict[str, str]]:
-        """Every allocation of the cluster: columns as in Determined's master/internal/core.go."""
+        """Yield all allocations of the cluster: columns as in Determined's internal/core.go."""
         span = {"timestamp_after": f"{since:{ZULU}}", "timestamp_before": f"{self.until:{ZULU}}"}
         answer = self.session.get("resources/allocation/allocations-csv", params=span)
         found = csv.DictReader(answer.text.splitlines())
@@ -212,7 +212,7 @@ class _Asker:
     def others(
         self, rows: Iterable[dict[str, str]], named: set[int], nodes: set[str]
     ) -> Iterator[Allocation]:
-        """Allocations of other tasks on `nodes`."""
+        """Yield the allocations of other tasks on `nodes`."""
         hidden, tasks = 0, dict[str, Any]()
         for row in rows:
             number, slots = int(row.get("experiment_id") or 0), float(row["slots"] or 0)
@@ -234,7 +234,7 @@ class _Asker:
             self.notes.append(f"{said}: boot and idle time is shared without them")
 
     def machines(self, task: str) -> dict[str, dict[str, str]]:
-        """Allocation -> machine -> pool."""
+        """Return the pool of each machine, by allocation and machine."""
         found: dict[str, dict[str, str]] = {}
         for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
             if entry.allocationId and entry.nodeName:
@@ -246,7 +246,7 @@ class _Asker:
         return min(parse_time(text), self.until) if text else self.until
 
     def experiment(self, number: int, must: bool = True) -> Experiment | None:
-        """None for one that was deleted, unless it `must` be there."""
+        """Return an experiment; None if it was deleted. Raises UserError instead if `must`."""
         try:
             found = self.ask("GetExperiment", experimentId=number).experiment
         except errors.NotFoundException:

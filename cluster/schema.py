@@ -1,6 +1,6 @@
-"""A small description language for YAML, and a check that names the nearest right key.
+"""A small schema language for YAML, and a check that suggests the nearest valid key.
 
-The keys of experiment and master configs stand in keys.yaml.
+The keys of experiment and master configs are in keys.yaml.
 """
 
 import difflib
@@ -15,8 +15,8 @@ PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 class Finding(NamedTuple):
     """One thing to fix: where it is, what is wrong and what to do about it.
 
-    A finding is what the master refuses or what harms. A warning is what it takes and no run
-    suffers from: an old key, or a custom of this package.
+    A finding is rejected by the master or harms the run. A warning is accepted and harmless: an old
+    key, or a custom of this package.
     """
 
     file: str
@@ -33,7 +33,7 @@ Rule = Callable[[Any], str | None]  # what is wrong with a value, None where not
 
 @dataclass(frozen=True)
 class Value:
-    """A plain value. Null passes unless the key is required: Determined takes it as absent."""
+    """A scalar. Null is accepted unless the key is required: Determined treats it as absent."""
 
     types: tuple[type, ...]
     minimum: float | None = None
@@ -44,7 +44,7 @@ class Value:
     null: bool | None = None  # True: a value, in a list too; False: no value, under a key neither
 
     def name(self) -> str:
-        """What is expected, in words."""
+        """Return the expected type or choices in words."""
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -58,7 +58,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Map:
-    """A mapping whose keys are all known. A deprecated key is checked too, if `keys` has it."""
+    """A mapping of known keys only. A deprecated key is checked too, if `keys` has it."""
 
     keys: Mapping[str, "Spec"]
     required: tuple[str, ...] = ()
@@ -68,14 +68,14 @@ class Map:
 
 @dataclass(frozen=True)
 class Named:
-    """A mapping of any keys to one kind of thing."""
+    """A mapping of arbitrary keys whose values have one schema."""
 
     item: "Spec"
 
 
 @dataclass(frozen=True)
 class Seq:
-    """A list of one kind of thing."""
+    """A list whose items have one schema."""
 
     item: "Spec"
     rule: Rule | None = None
@@ -95,7 +95,7 @@ class Union_:
 
 @dataclass(frozen=True)
 class Either:
-    """One of several forms, told apart by their YAML type."""
+    """One of several schemas, chosen by the YAML type of the value."""
 
     forms: dict[type, "Form"]
 
@@ -105,7 +105,7 @@ Spec = Form | Either
 
 
 def above(least: str) -> Rule:
-    """Return the rule of a number that is more than `least`."""
+    """Return the rule for a number greater than `least`."""
 
     def rule(value: Any) -> str | None:
         return None if value > float(least) else f"{value} is not more than {least}; raise it"
@@ -114,7 +114,7 @@ def above(least: str) -> Rule:
 
 
 def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
-    """What of `value`, found at `key`, does not fit `spec`."""
+    """Yield the findings on `value`, found at `key`, where it does not match `spec`."""
     if value is None:
         if isinstance(spec, Value) and spec.null is False:
             yield Finding(file, key, "empty; fill it in or take it out")
@@ -150,7 +150,7 @@ def _check_seq(file: str, key: str, value: Any, spec: Seq) -> Iterator[Finding]:
 
 
 def _check_item(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
-    """As `check`, where null is no value."""
+    """Check an item as `check` does, but report null unless `spec` allows it."""
     if value is None and not (isinstance(spec, Value) and spec.null):
         yield Finding(file, key, "empty; fill it in or take it out")
     else:
@@ -213,13 +213,13 @@ def _value_problem(value: Any, spec: Value) -> str | None:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`did you mean 'x'?`, or the known names where none is near."""
+    """Return `did you mean 'x'?`, or the list of known names if none is near."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
 
 
 def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
-    """A finding for every `<<...>>` that nobody filled in."""
+    """Yield a finding for every `<<...>>` that is not filled in."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from placeholders(file, f"{key}.{name}" if key else str(name), inner)
@@ -232,23 +232,23 @@ def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """`value` where it is a mapping, else an empty one: its type is reported elsewhere."""
+    """Return `value` if it is a mapping, else an empty one: its type is reported elsewhere."""
     return value if isinstance(value, dict) else {}
 
 
 def mappings(value: Any) -> list[dict[str, Any]]:
-    """The mappings in `value`, where it is a list."""
+    """Return the mappings in `value` if it is a list, else an empty list."""
     return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
 
 
 def whole(value: Any) -> int | None:
-    """`value` where it is a whole number, 8.0 too, as the master reads it."""
+    """Return `value` if it is a whole number (8.0 too, as in the master), else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return int(value) if value == value // 1 else None
 
 
 def shown(value: Any) -> str:
-    """`value` as a message has it, at most 60 characters."""
+    """Return `value` as messages show it, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""Tokens a second of one GPU: published, measured here, or modelled from the nearest of these."""
+"""Tokens per second of one GPU: published, measured here, or modelled from the nearest of these."""
 
 import json
 import math
@@ -17,7 +17,7 @@ REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 
 
 class Rate(NamedTuple):
-    """What one GPU does while it waits for no network."""
+    """Speed of one GPU without time spent waiting for the network."""
 
     tokens: float  # a second
     source: str  # published, measured or modelled
@@ -25,7 +25,7 @@ class Rate(NamedTuple):
 
 
 class _Shape:
-    """A config, as far as FLOPs depend on it."""
+    """The fields of a config that FLOPs depend on."""
 
     def __init__(self, **keys: Any) -> None:
         vars(self).update(keys)
@@ -35,12 +35,12 @@ _XXL = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_384, 
 
 
 def causal_token(config: Any, length: int) -> float:
-    """FLOPs of training on a token of a window of `length`, as flops.causal_flops counts them."""
+    """Return training FLOPs per token in a window of `length` tokens (see flops.causal_flops)."""
     return cast(float, causal_flops(config, np.array([length]))) / length
 
 
 def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
-    """The same of an encoder; `masked` of its tokens go through a vocabulary head, too."""
+    """Return an encoder's training FLOPs per token, a share `masked` with a vocabulary head."""
     head = 2 * getattr(config, "embedding_size", config.hidden_size)
     head *= config.hidden_size + config.vocab_size if masked else 0
     return training_flops(config, np.array([length])) / length + 3 * masked * head
@@ -49,12 +49,11 @@ def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
 def language_rate(
     sizes: Sizes, flops: float, gpu: Gpu, slots: int, length: int, checkpointing: bool
 ) -> Rate:
-    """Of a causal model: the FLOP/s of the nearest published training, first by GPU, then by
-    parameters, then by number of GPUs. A run that computes activations again takes 4 / 3.
+    """Estimate a causal model's speed from the FLOP/s of the closest published training.
 
-    llm-foundry's rows alone: their models' products are known, and both sides are counted alike.
-
-    Args: flops: of a token.
+    Closest by GPU, then parameters, then number of GPUs. Activation recomputation costs 4/3 of the
+    compute. Only llm-foundry's rows are used: the shapes of their models are known, so FLOPs are
+    counted alike. `flops` are per token.
     """
 
     def distance(row: Language) -> tuple[float, ...]:
@@ -77,10 +76,10 @@ def language_rate(
 
 
 def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
-    """Of an encoder over real tokens. GPUs from Ampere on are taken to reach the MFU that was
-    measured on an H100; older ones that of the widest published run on V100s, padding included.
+    """Estimate an encoder's speed over real tokens; `flops` are per token.
 
-    Args: flops: of a token.
+    GPUs from Ampere on are assumed to reach the MFU measured on an H100; older ones that of the
+    widest published run on V100s, padding included.
     """
     peak = gpu.teraflops * 1e12
     if gpu.has_bf16:

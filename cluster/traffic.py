@@ -1,4 +1,4 @@
-"""What leaves a machine: gradients and weights in every step, and a checkpoint."""
+"""Bytes that a machine sends: gradients and weights in every step, and checkpoints."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ INFINIBAND = "/dev/infiniband"
 def split_bytes(
     parameters: float, layout: Layout, width: int, slots: int, forwards: int, half: bool
 ) -> float:
-    """Bytes out of each machine a step, of a model in parts; `width` slots a machine.
+    """Return the bytes that each machine of `width` slots sends per step, for a sharded model.
 
-    A copy that spans m machines gathers its weights twice for every forward and scatters gradients
-    in fp32 (FSDP2, reshard after forward), and (m - 1) / m of that leaves a machine in a ring.
-    Copies on r sides of machines add up fp32 gradients, 2 * 4 bytes. 13.2 B parameters in one copy
-    on 8 machines, one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
+    A replica that spans m machines gathers its weights twice per forward and scatters gradients in
+    fp32 (FSDP2, reshard after forward); (m - 1) / m of that leaves a machine in a ring. Replicas on
+    r groups of machines sum fp32 gradients, 2 * 4 bytes. 13.2 B parameters in one replica on 8
+    machines, one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
     """
     span = max(1, layout.shard * layout.tensor // width)
     sides = max(1, slots // width) // span
@@ -31,37 +31,39 @@ def split_bytes(
 
 
 def replicated_bytes(parameters: float, machines: int, allreduce_dtype: str) -> float:
-    """The same of a model that every GPU holds: one all-reduce of its gradients, in a ring."""
+    """Return the bytes that a machine sends per step for a replicated model: a ring all-reduce."""
     return 2 * parameters * (4 if allreduce_dtype == "fp32" else 2) * (machines - 1) / machines
 
 
 def tensor_seconds(pool: Pool, tensor: int, layers: int, hidden: int, half: bool) -> float:
-    """Seconds a token that tensor-parallel peers wait for each other: in every layer four sums of
-    its hidden state, forward and backward (Shoeybi 2019, section 3), in a ring between GPUs."""
+    """Return the seconds per token that tensor-parallel ranks wait for each other.
+
+    Every layer sums its hidden state four times, forward and backward (Shoeybi 2019, section 3), in
+    a ring between GPUs.
+    """
     machine = MACHINES.get(pool.instance)
     sent = layers * 4 * 2 * (tensor - 1) / tensor * hidden * (2 if half else 4)
     return sent / (machine.link * 1e9) if machine else 0.0
 
 
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
-    """Whether the containers reach EFA interfaces: machines of your own have them, and the
-    experiment asks for their devices."""
+    """Return whether containers reach EFA: machines of your own, with their devices mapped."""
     devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
     return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
 
 
 def network_rate(pool: Pool, efa: bool) -> float | None:
-    """Bytes a second that a machine sends at most; None for machines that are not known."""
+    """Return the peak bytes per second that a machine sends; None for unknown machines."""
     machine = MACHINES.get(pool.instance)
     return machine and (machine.efa if efa else machine.plain) / 8 * 1e9
 
 
 def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
-    """Where a checkpoint is written first, and bytes a second there.
+    """Return where a checkpoint is written first, and the bytes per second there.
 
-    TMPDIR on a mounted folder is taken for the instance store. Else it is the container's /tmp, on
-    the root volume: 0.38.1 makes it gp2, which does 3 I/O operations of 256 KiB a second and GiB,
-    250 MiB/s at most (Amazon EBS user guide, General Purpose SSD); bursts are not counted on.
+    A TMPDIR on a mounted folder is taken for the instance store. Otherwise it is the container's
+    /tmp on the root volume, gp2 in 0.38.1: 3 I/O operations of 256 KiB per second and GiB, at most
+    250 MiB/s (Amazon EBS user guide, General Purpose SSD), without bursts.
     """
     tasks = pool.tasks or {}
     listed = [mapping(config.get("environment")), tasks]
@@ -77,7 +79,7 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
 
 
 def _variables(value: Any) -> list[str]:
-    """NAME=VALUE of a list, or of the lists of a mapping by kind of slot."""
+    """Return the NAME=VALUE items of a list, or of all lists of a mapping by kind of slot."""
     if isinstance(value, dict):
         return [item for items in value.values() for item in _variables(items)]
     return [str(item) for item in value] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""How many training windows a data set has: known before it is read, or counted."""
+"""Number of training windows of a data set: known before it is read, or counted."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ HUB = "huggingface.co"
 
 
 def count_windows(train: str, config: Path) -> int:
-    """Windows of a SQuAD-shaped file, cut as the experiment config says (tokenizer, lengths)."""
+    """Count the windows of a SQuAD-shaped file with the tokenizer and lengths of a config."""
     if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
         try:
             socket.create_connection((HUB, 443), timeout=5).close()

@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all, also after a power cut.
+"""Atomic writes of files and folders, also across a power cut.
 
-They are written under a hidden name beside their own, flushed to the disk, and renamed. A reader
-never sees half of one; what a killed process left under the hidden name is never read, and removed
-by the next process that holds the lock under which it was written (`alone`, `sweep`).
+They are written under a hidden name in the same folder, flushed to disk and renamed. A reader never
+sees an incomplete one; leftovers of a killed process are never read, and removed by the next
+process that holds the lock under which they were written (`alone`, `sweep`).
 """
 
 import contextlib
@@ -23,9 +23,8 @@ _temporaries: set[Path] = set()  # what this process is writing
 
 @contextlib.contextmanager
 def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
-    """An open file (UTF-8 text unless `binary`) that appears at `path` when the block ends.
-
-    A block that raises leaves what was at `path` before. Raises OSError as writing does.
+    """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
+    block raises, `path` is unchanged. Raises OSError if writing fails.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     mode, encoding = ("wb", None) if binary else ("w", "utf-8")
@@ -40,9 +39,8 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which is at `target` when the block ends; an older one gives way then.
-
-    A block that raises leaves what was at `target` before. Raises OSError as writing does.
+    """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
+    If the block raises, `target` is unchanged. Raises OSError if writing fails.
     """
     name = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.writing-")
     with _temporary(Path(name)) as aside:
@@ -62,9 +60,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[None]:
-    """Hold the lock of `target`, which is made in the block; make its folder where there is none.
-
-    Remove what killed processes left of making it. Raises OSError as writing does.
+    """Hold the lock of `target` while the block creates it; create its parent folder if missing.
+    Removes leftovers of killed processes. Raises OSError if the folder cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(target.parent / f".{target.name}.lock"):
@@ -73,9 +70,8 @@ def alone(target: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path, *names: str) -> None:
-    """Remove what killed processes left in `folder` of writing `names` (patterns of glob).
-
-    The caller holds the lock under which they are written, so no live process is writing them.
+    """Remove temporary files of `names` (glob patterns) that killed processes left in `folder`. The
+    caller holds the lock under which they are written, so no live process is writing them.
     """
     for path in [path for name in names for path in folder.glob(f".{name}.*")]:
         if path.suffix != ".lock":
@@ -83,21 +79,20 @@ def sweep(folder: Path, *names: str) -> None:
 
 
 def remove_temporaries() -> None:
-    """Remove what this process is writing, for it is about to end."""
+    """Remove the temporary files of this process, which is about to exit."""
     for path in list(_temporaries):
         _remove(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`value` as JSON at `path`, whole or not at all. Raises OSError as writing does."""
+    """Write `value` as JSON to `path` atomically. Raises OSError if writing fails."""
     with whole_file(path) as file:
         json.dump(value, file, indent=1, ensure_ascii=False)
 
 
 @contextlib.contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Raise UserError, which names `path` and `cure`, where the system does not let the block
-    write there."""
+    """Convert an OSError in the block to a UserError that names `path` and `cure`."""
     try:
         yield
     except OSError as error:

@@ -55,7 +55,7 @@ def _processor() -> str:
 
 
 def _clocks(device: torch.device) -> dict[str, Any]:
-    """Clocks in MHz: of the cores, and of the GPU as `nvidia-smi` prints them."""
+    """Return clocks in MHz of the cores, and the GPU's as `nvidia-smi` prints them."""
     clocks: dict[str, Any] = {"cpu_mhz": [float(mhz) for mhz in _cpu_info("cpu MHz")]}
     if device.type == "cuda":
         query = "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit"

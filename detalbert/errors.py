@@ -1,4 +1,4 @@
-"""The errors that a user reads: one line, what is wrong, where, what to do."""
+"""Errors shown to the user: one line with what is wrong, where, and what to do."""
 
 import contextlib
 import difflib
@@ -25,29 +25,28 @@ class UserError(Exception):
 
 
 class Unavailable(UserError):
-    """Something outside that another try may find: a network, a hub, room on another machine.
+    """A failure that a retry may overcome: of a network, a hub, room on another machine.
 
-    Printed as `train.py: unavailable: ...`, so that the experiments' log policies tell it from a
-    mistake: Determined starts such a trial again, up to `max_restarts` times.
+    Printed as `train.py: unavailable: ...`, by which the experiments' log policies distinguish it
+    from a mistake: Determined restarts such a trial, up to `max_restarts` times.
     """
 
     kind = "unavailable"
 
 
 class Diverged(UserError):
-    """Numbers of a training that are not finite: every rank raises it at the same step, and rank 0
-    prints it. Exit status 1."""
+    """Training has non-finite numbers; raised on all ranks at the same step, printed by rank 0."""
 
     status = 1
 
 
 def hide_logins(text: str) -> str:
-    """`text` with "***" in place of the logins of addresses."""
+    """Return `text` with "***" in place of the logins in addresses."""
     return _LOGIN.sub(r"\1***@", text)
 
 
 def unknown_key(key: str, section: str, known: list[str]) -> UserError:
-    """The error for a key that nobody reads, with the nearest known one."""
+    """Return the error for an unknown key, with the nearest known one."""
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
     return UserError(f"{section}.{key}: unknown key; {hint}")
@@ -55,8 +54,11 @@ def unknown_key(key: str, section: str, known: list[str]) -> UserError:
 
 @contextlib.contextmanager
 def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
-    """Raise `make(error)` for what libraries raise in the block, where they read files that may be
-    damaged or of another make: errors of any class, a bare Exception too."""
+    """Convert any exception but UserError in the block to `make(error)`.
+
+    For libraries that read files which may be damaged or not written by this package: they raise
+    errors of any class, even a bare Exception.
+    """
     try:
         yield
     except UserError:
@@ -66,8 +68,10 @@ def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Why something failed, on one line: a UserError's text; of others at most 120 characters of
-    the system's word, the message's first line or the name of the error's class."""
+    """Return a one-line reason: a UserError's text, or of other errors at most 120 characters.
+
+    These are the system's message, the first line of the error's text or the name of its class.
+    """
     if isinstance(error, UserError):
         return str(error)
     text: Any = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
@@ -77,7 +81,7 @@ def first_line(error: BaseException) -> str:
 
 
 def all_lines(error: BaseException) -> str:
-    """As `first_line`, of an error whose further lines say more."""
+    """Return a reason as `first_line` does, for errors whose further lines say more."""
     return _cut(" ".join(str(error).split()) or type(error).__name__)
 
 

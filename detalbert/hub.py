@@ -1,6 +1,6 @@
-"""Names of models and data sets: a folder here, or NAME or NAME@REVISION of a hub.
+"""Names of models and data sets: a local folder, or NAME or NAME@REVISION of a hub.
 
-A revision is a branch, a tag or a commit. What it means is looked up once per run.
+A revision is a branch, a tag or a commit. It is resolved once per run.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def load(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
-    """Call a library's `read` with the place and the revision of `name`, and `options`.
+    """Call a library's `read` with location and revision of `name`, and `options`.
 
     Args:
         kind: model (of a tokenizer, too) or dataset. A data set without a revision is left to its
@@ -45,8 +45,9 @@ def split_revision(name: str) -> tuple[str, str | None]:
 
 
 def _find_commit(repo: str, revision: str, kind: str) -> str:
-    """Return the commit of `revision`, or `revision` if neither the hub nor its cache knows it:
-    loading then fails with the reason."""
+    """Return the commit of `revision`, or `revision` if neither the hub nor its cache has it.
+    Loading then fails with the reason.
+    """
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
@@ -64,32 +65,32 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
 
 
 def find_local(name: str) -> str:
-    """`name` as it is, or its place in this repository where only that exists; of a checkpoint of
-    this package the library's files in it, without the weights."""
+    """Return `name` or, if only that exists, its path in this repository. For a checkpoint of this
+    package, return the folder of its model files (without weights).
+    """
     shipped = Path(__file__).parents[1] / name
     found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 
 
 def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether `name` means a file or a folder, there or not, and not a name of the hub.
-
-    Args: suffixes: endings of the files that are read here, such as (".json",).
+    """Return whether `name` is the path of a file or folder, existing or not, not a hub name.
+    `suffixes` are the endings of readable files, such as (".json",).
     """
     path, ending = Path(name), Path(name).suffix.lower()
     return path.exists() or path.is_absolute() or name.startswith(".") or ending in suffixes
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether `name` is the folder of a checkpoint that train.py wrote."""
+    """Return whether `name` is the folder of a checkpoint that train.py wrote."""
     return (Path(name) / STATE_DICT).is_file() and (Path(name) / PRETRAINED).is_dir()
 
 
 def hub_error(error: BaseException) -> type[UserError]:
-    """`Unavailable` where the network or the hub itself failed, `UserError` where it said no.
+    """Return `Unavailable` if the network or the hub failed, `UserError` if it refused.
 
-    Libraries wrap what HTTP raised, so its causes are looked at too. A time-out or a status of 500
-    and more is worth another try; "no such repository" (404) and "log in first" (401) are not.
+    Libraries wrap HTTP errors, so an error's causes are examined too. A time-out, 429, or a status
+    of 500 or more is worth a retry; "no such repository" (404) and "log in first" (401) are not.
     """
     seen: set[int] = set()
     cause: BaseException | None = error

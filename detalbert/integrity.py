@@ -1,4 +1,4 @@
-"""SHA-256 sums: of JSON values, kept beside them, and of files, compared once on every machine."""
+"""SHA-256 sums: of JSON values, stored with them, and of files, compared once per machine."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ SUMS = "sums.json"  # in a folder: what its files were when it was written
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, which may be larger than the memory."""
+    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -31,25 +31,24 @@ def json_sum(values: Any) -> str:
 
 
 def seal(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with their sum under SUM."""
+    """Return `values` with their sum added under SUM."""
     kept = {key: value for key, value in values.items() if key != SUM}
     return {**kept, SUM: json_sum(kept)}
 
 
 def is_sealed(values: Mapping[str, Any]) -> bool:
-    """Return whether `values` have the sum that `seal` gave them."""
+    """Return whether the sum of `values` matches them."""
     return values.get(SUM) == seal(values)[SUM]
 
 
 def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> None:
-    """Write `facts` as JSON to `path`, sealed, with the SHA-256 of the files beside it that match
-    `pattern`."""
+    """Write `facts` to `path`, sealed, with the SHA-256 of files there that match `pattern`."""
     files = {file.name: checksum(file) for file in sorted(path.parent.glob(pattern))}
     path.write_text(json.dumps(seal({**facts, "files": files})))
 
 
 def find_fault(path: Path) -> str | None:
-    """Return the name of a file that is not as it was when `write_facts` wrote `path`, or None."""
+    """Return the name of a file changed since `write_facts` wrote `path`, or None."""
     try:
         facts = json.loads(path.read_text())
         if not is_sealed(facts):
@@ -61,7 +60,7 @@ def find_fault(path: Path) -> str | None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise UserError if weights are not as they were exported; only SUMS can tell."""
+    """Raise UserError if weights changed since their export; detected only if SUMS exists."""
     if (folder / SUMS).is_file() and (fault := find_fault(folder / SUMS)):
         raise UserError(
             f"{folder / fault}: not as it was written; copy it again, or remove {SUMS} there if "
@@ -72,13 +71,13 @@ def check_model_folder(folder: Path) -> None:
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     """Return the files that are missing or do not have the SHA-256 in `sums`.
 
-    A file is read once on every machine: an empty file whose name is a sum of the machine and of
-    the files' sizes, times and inodes then says that they are as they were written.
+    A file is read once per machine: an empty file, named by a sum of the machine and of the files'
+    sizes, times and inodes, then records that they are unchanged.
 
     Args:
         sums: SHA-256 by path.
-        places: folders for the empty file; the first that can be written gets it. If none can,
-            the files are read again next time.
+        places: folders for the empty file; the first writable one gets it. If there is none, the
+            files are read again next time.
     """
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):
@@ -95,14 +94,14 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
 
 
 def _sum_now(path: Path) -> str | None:
-    """Return the SHA-256 of what can be read as a file, not of a device, say."""
+    """Return the SHA-256 of a readable regular file, else None."""
     with contextlib.suppress(OSError):
         return checksum(path) if path.is_file() else None
     return None
 
 
 def _state(path: Path) -> list[Any]:
-    """Return what changes when a file does."""
+    """Return facts that change when a file does: name, size in bytes, time in ns and inode."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return [path.name, found.st_size, found.st_mtime_ns, found.st_ino]
@@ -110,7 +109,7 @@ def _state(path: Path) -> list[Any]:
 
 
 def _machine() -> str:
-    """Return what tells machines apart, also for containers, whose host names are new each time."""
+    """Return an identifier of the machine, also in containers, whose host names change."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     return platform.node()

@@ -1,8 +1,8 @@
-"""What a run says: each line opens with its level, as Determined's log shipper reads it.
+"""Logging: each line starts with its level, as Determined's log shipper expects.
 
 The shipper (`ship_logs.py` of 0.38.1) takes `INFO: `, `WARNING: ` or `ERROR: ` at the start of a
-line, after `[rank=N] `, for the line's level; a filter on levels in the WebUI or in `det trial
-logs --level` hides a line without one.
+line, after `[rank=N] `, for the line's level; a filter on levels in the WebUI or in `det trial logs
+--level` hides a line without one.
 """
 
 import logging
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 class _Stderr(logging.StreamHandler):
-    """Standard error as it is when a line comes."""
+    """Handler for the current standard error, looked up for each line."""
 
     stream = property(lambda self: sys.stderr, lambda self, stream: None)
 
 
 class _Levels(logging.Formatter):
-    """Every line of a message with its level."""
+    """Formatter that puts the level before every line of a message."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = super().format(record).splitlines() or [""]
@@ -29,8 +29,11 @@ class _Levels(logging.Formatter):
 
 
 def start_logging() -> None:
-    """Have this process say all it says on standard error, with levels: the package's lines from
-    INFO on, those of others from WARNING on, Python's warnings, and an error that nobody caught."""
+    """Send all output of this process to standard error, with levels.
+
+    The package's lines from INFO on, those of others from WARNING on, Python's warnings, and
+    uncaught exceptions.
+    """
     _HANDLER.setFormatter(_Levels())
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)

@@ -1,5 +1,7 @@
-"""What a process may know of its machine: how many cores are its own, and that its parent ended;
-and who hears SIGTERM and SIGINT, which schedulers and terminals send to all processes of a run."""
+"""A process and its machine: usable cores, end with the parent, handling of SIGTERM and SIGINT.
+
+Schedulers and terminals send those signals to all processes of a run.
+"""
 
 import ctypes
 import multiprocessing
@@ -23,16 +25,15 @@ _PERIOD = 0.5  # seconds between two looks at the parent, where the kernel tells
 
 
 def count_cores() -> int:
-    """Cores that this process may use: the machine's, less what its affinity (taskset) or its
-    container's CPU quota (cgroup) takes away. `LOKY_MAX_CPU_COUNT` lowers it."""
+    """Return the cores within affinity (taskset), CPU quota (cgroup), `LOKY_MAX_CPU_COUNT`."""
     return loky.cpu_count()
 
 
 def idle_cores(seconds: float = 0.5) -> float:
-    """How many of these cores nobody used during `seconds`, this process asleep meanwhile.
+    """Return how many of the usable cores were idle during `seconds`, while this process sleeps.
 
-    A quota takes no core away from anybody: of 64 cores, 50 of them busy, a container with a quota
-    of 4 finds 4 idle ones.
+    A quota reserves no particular cores: of 64 cores, 50 of them busy, a container with a quota of
+    4 finds 4 idle ones.
     """
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     busy = psutil.cpu_percent(seconds, percpu=True)  # of every core of the machine
@@ -41,13 +42,11 @@ def idle_cores(seconds: float = 0.5) -> float:
 
 
 def end_on_signals(when: str) -> None:
-    """Have SIGTERM and SIGINT end this process with one line and status 128 + the signal's number.
+    """End this process on SIGTERM and SIGINT with one line and status 128 + the signal's number.
 
-    For a program that may end at any moment, since its files appear atomically. A signal that is
-    ignored (SIGINT in a shell's background) stays so.
-
-    Args:
-        when: the end of the line, after "stopped by SIGTERM"; rank 0 writes it.
+    For a program that may end at any time, since its files are written atomically. An ignored
+    signal (SIGINT in a shell's background) stays ignored. `when` ends the line, after "stopped by
+    SIGTERM"; rank 0 writes it.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -63,13 +62,14 @@ def end_on_signals(when: str) -> None:
 
 class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork
     def terminate(self) -> None:
-        """End the process; multiprocessing (at exit) and torch's loader send SIGTERM and then wait
-        for processes that are to end."""
+        """Kill the process. multiprocessing (at exit) and torch's loader call this and then wait;
+        SIGTERM, which they would send, is blocked in it.
+        """
         self.kill()
 
 
 class _Child(context.ForkProcess):
-    """Leaves SIGTERM and SIGINT to its parent, and ends with it."""
+    """Forked process that leaves SIGTERM and SIGINT to its parent, and ends with it."""
 
     @staticmethod
     def _Popen(process_obj: Any) -> _Handle:
@@ -92,10 +92,10 @@ CHILDREN = _Children()  # the multiprocessing context of all processes that a pr
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process end when `parent`, the process id that started it, ends in any way.
+    """End this process when `parent`, the id of the process that started it, ends in any way.
 
     On Linux the kernel kills it, by `PR_SET_PDEATHSIG` of prctl(2), at the end of the *thread* that
-    started it; elsewhere a thread of its own looks twice a second.
+    started it; elsewhere a thread polls twice per second.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:

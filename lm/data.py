@@ -1,4 +1,4 @@
-"""`data:` of a language model's experiment -> its tokenizer, and the windows of both splits."""
+"""`data:` of a language model's experiment: its tokenizer, and the windows of both splits."""
 
 import copy
 from pathlib import Path
@@ -21,7 +21,7 @@ from lm.windows import Windows
 
 
 class LmText(NamedTuple):
-    """What a language model trains on."""
+    """Data of a language model."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Windows
@@ -30,7 +30,7 @@ class LmText(NamedTuple):
 
     @classmethod
     def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
-        """`data:` of an experiment, for its `hyperparameters:`; see `load_text`."""
+        """Load `data:` of an experiment for its `hyperparameters:`; see `load_text`."""
         data = parse_documents_config(values)
         return load_text(data, hparams.max_seq_length, hparams.across_documents)
 
@@ -41,7 +41,7 @@ class LmText(NamedTuple):
         return DataSummary(lines, len(self.train), len(self.train) * self.train.length)
 
     def fingerprints(self) -> dict[str, Any]:
-        """What the text and the tokenizer are, by config key: hashes in place of names."""
+        """Return hashes and values that identify text and tokenizer, by config key."""
         return {
             "data.documents": self.train.shards.fingerprint(),
             "data.validation_documents": self.validation.shards.fingerprint(),
@@ -51,10 +51,10 @@ class LmText(NamedTuple):
 
 
 def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
-    """Windows of `length` + 1 tokens, writing token shards where there are none yet.
+    """Load windows of `length` + 1 tokens; write token shards if there are none yet.
 
-    The processes of a machine share them: the first takes a lock and writes, the others wait.
-    Raises UserError for anything wrong with the text, the tokenizer or the shards.
+    The ranks of a machine share them: the first takes a lock and writes, the others wait. Raises
+    UserError if text, tokenizer or shards are invalid or do not match.
     """
     tokenizer = load_tokenizer(data)
     address = data.shards or str(write_documents(data, tokenizer))
@@ -71,9 +71,8 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
 
 
 def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of `data.tokenizer`, or one learned from the documents.
-
-    Raises UserError for one without an end-of-text token.
+    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents. Raises
+    UserError if it has no end-of-text token.
     """
     if data.tokenizer is None:
         assert data.vocab_size is not None and data.documents is not None
@@ -96,10 +95,7 @@ def write_documents(
     folder: Path | None = None,
     processes: int | None = None,
 ) -> Path:
-    """The folder of the token shards of `data.documents`; see `write_shards`.
-
-    The same shards serve every length of windows.
-    """
+    """Write `data.documents` as shards for any length (`write_shards`); return the folder."""
     texts = _open_texts(data)
     facts = {
         "format": FORMAT,
@@ -117,7 +113,7 @@ def write_documents(
 
 
 def _exact(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy that cuts nothing off, and takes "<|endoftext|>" in a document for letters."""
+    """Return a copy that truncates nothing, and reads "<|endoftext|>" in documents as text."""
     exact: Any = copy.deepcopy(tokenizer)
     exact.backend_tokenizer.no_truncation()
     exact.backend_tokenizer.no_padding()
@@ -130,7 +126,7 @@ def _has_validation(data: DocumentsConfig) -> bool:
 
 
 def _open_texts(data: DocumentsConfig) -> dict[str, Text]:
-    """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    """Open the texts by purpose. Without "validation", some documents of "text" are held out."""
     assert data.documents is not None
     texts = {"text": open_documents(data.documents, "data.documents", "train")}
     if _has_validation(data):

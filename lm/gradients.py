@@ -1,7 +1,7 @@
-"""One optimizer step's gradients and a validation's sums, the same at every layout.
+"""Gradients of one optimizer step and sums of a validation, the same with every layout.
 
-FSDP hangs where its processes make unequal numbers of forwards. So they agree on the largest number
-first, and whoever has fewer rows makes up the rest with rows of no target.
+FSDP hangs if its ranks run unequal numbers of forwards. So they first agree on the largest number,
+and ranks with fewer rows add dummy rows without targets.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,16 +24,19 @@ def accumulate(
     layout: Layout,
     backward: Callable[[Tensor], Any] = Tensor.backward,
 ) -> Tensor:
-    """Add the gradient of the mean loss over all targets of the global batch to every `.grad`.
+    """Accumulate the gradient of the mean loss over all targets of the global batch in `.grad`.
 
-    FSDP takes the mean over data ranks, which may have unequal numbers of targets; each loss is
-    scaled so that it becomes the sum over the ranks divided by the targets of all. Gradients are
-    scattered after each row, so that no process holds them whole, and copies of the model add them
-    up after the last.
+    FSDP averages over data ranks, which may have unequal numbers of targets; each loss is scaled so
+    that the result is the sum over the ranks divided by the targets of all. Gradients are scattered
+    after each row, so that no rank holds them unsharded, and replicas add them up after the last.
 
-    Args: model: of model.build_model; rows: of this data rank, none included, on the CPU;
-        backward: of a row's loss, scaled first where products are fp16.
-    Returns: float64 [3] on the device, of this data rank: loss sum, right guesses, targets.
+    Args:
+        model: of model.build_model.
+        rows: of this data rank, possibly none, on the CPU.
+        backward: called with a row's loss; scales it first if products are fp16.
+
+    Returns:
+        float64 [3] on the device, of this data rank: loss sum, correct predictions, targets.
     """
     device = _device(model)
     targets = sum(map(count_targets, rows))
@@ -50,7 +53,7 @@ def accumulate(
 
 @torch.no_grad()
 def evaluate(model: Any, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
-    """float64 [3] of all data ranks: loss sum, right guesses, targets. Rows as in `accumulate`."""
+    """Return loss sum, correct predictions, targets of all data ranks, float64 [3]. Collective."""
     device = _device(model)
     forwards, _ = _agree(len(rows), 0, layout)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
@@ -66,7 +69,7 @@ def evaluate(model: Any, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
 
 
 def add_up(sums: Tensor, layout: Layout) -> Tensor:
-    """The sum over all data ranks of what each has; tensor peers have the same."""
+    """Return the sum over data ranks, each tensor-parallel group once. Collective."""
     total = sums.clone()
     dist.all_reduce(total)
     return total / layout.tensor
@@ -78,7 +81,7 @@ def _add(sums: Tensor, loss: Tensor, correct: Tensor) -> None:
 
 
 def _agree(forwards: int, targets: int, layout: Layout) -> tuple[int, int]:
-    """The largest number of forwards, and the number of targets on all data ranks."""
+    """Return the largest number of forwards, and the targets of all data ranks. Collective."""
     ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64)
     ranks[dist.get_rank()] = torch.tensor([forwards, targets])
     dist.all_reduce(ranks, group=host_group())
@@ -91,10 +94,10 @@ def _device(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale gradients to a Euclidean norm of at most `max_norm`, 0: any; their norm before, fp32.
+    """Scale gradients to a norm of at most `max_norm` (0: no limit); return the norm before, fp32.
 
-    torch's clip_grad_norm_ does not add up gradients of different meshes. Here each process adds up
-    what it holds, over the number of processes that hold the same: a norm's weight on (shard 2,
+    torch's clip_grad_norm_ cannot combine gradients of different meshes. Here each rank sums its
+    squares, divided by the number of ranks that hold the same values: a norm's weight on (shard 2,
     tensor 2) is on 2 of 4 as the same half, so it counts half on each.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -111,7 +114,7 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def _holders(gradient: Any) -> int:
-    """How many processes hold the same part of `gradient`."""
+    """Return the number of ranks that hold the same shard of `gradient`."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     if not isinstance(gradient, DTensor):
         return world

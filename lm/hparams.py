@@ -12,9 +12,9 @@ from lm.settings import parse_documents_config
 
 @dataclass(frozen=True)
 class LmHParams(StepHParams):
-    """What is trained, and how it is split over the slots.
+    """Hyperparameters of a language model: training, and sharding over the ranks.
 
-    `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and the library's keys.
+    `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and transformers' keys.
     """
 
     layout: dict[str, Any] | Literal["auto"] = "auto"  # or replicate, shard, tensor: see layout.py
@@ -51,7 +51,7 @@ class LmHParams(StepHParams):
 
 
 def parse_lm_hparams(values: Mapping[str, Any]) -> LmHParams:
-    """`hyperparameters:` of a language model. Raises UserError as `parse_section` does."""
+    """Parse `hyperparameters:` of a language model. Raises UserError as `parse_section` does."""
     return parse_section(LmHParams, "hyperparameters", values)
 
 

@@ -1,8 +1,8 @@
-"""Weights of a sharded model: drawn by the library's own rule, or read from safetensors.
+"""Weights of a sharded model: drawn by transformers' own rules, or read from safetensors.
 
-A parameter's numbers are a function of (seed, name): each process draws or reads the whole of one
-parameter at a time, on its device, and keeps its shard. So every layout starts from the same bits,
-and no process holds the model.
+A parameter's values depend on (seed, name): each rank draws or reads one unsharded parameter at a
+time, on its device, and keeps its shard. So every layout starts from bitwise identical weights, and
+no rank holds the whole model.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _SINGLE = "model.safetensors"
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes what is written into some tensors, in order."""
+    """Dispatch mode that records the operations that write to given tensors, in order."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _rule(func: Any, written: Tensor, args: tuple[Any, ...], kwargs: dict) -> Callable:
-    """`func` on the part of a tensor that `written` was of its model."""
+    """Return `func` for the part of a tensor that `written` was of its model's tensor."""
     part = written.size(), written.stride(), written.storage_offset()
     random = any(argument.name == "generator" for argument in func._schema.arguments)
 
@@ -62,9 +62,8 @@ def _rule(func: Any, written: Tensor, args: tuple[Any, ...], kwargs: dict) -> Ca
 
 
 def record_rules(model: PreTrainedModel) -> Rules:
-    """How the library fills each parameter and buffer of `model`, which is on the meta device.
-
-    Raises UserError for a model with a parameter or buffer that it fills in no way.
+    """Record how transformers initializes each parameter and buffer of `model`, on the meta device.
+    Raises UserError if it does not initialize one of them.
     """
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     recorder = _Recorder({id(tensor): name for name, tensor in tensors.items()})
@@ -80,7 +79,7 @@ def record_rules(model: PreTrainedModel) -> Rules:
 
 @torch.no_grad()
 def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
-    """The whole of parameter or buffer `name`, of the shape and on the device of `tensor`."""
+    """Return unsharded parameter or buffer `name`, in shape, type and device of `tensor`."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator(tensor.device).manual_seed(int.from_bytes(digest, "little"))
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -90,25 +89,25 @@ def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
 
 
 def fill(model: nn.Module, rules: Rules, seed: int) -> None:
-    """Draw every parameter and buffer of a sharded model whose storage is there."""
+    """Draw all parameters and buffers of a sharded model whose storage exists."""
     for name, parameter in model.named_parameters():
         keep_shard(parameter, draw(name, parameter, rules, seed))
     fill_buffers(model, rules)
 
 
 def fill_buffers(model: nn.Module, rules: Rules) -> None:
-    """Set what no checkpoint holds, such as the frequencies of rotary positions."""
+    """Set buffers that no checkpoint holds, such as the frequencies of rotary positions."""
     for name, buffer in model.named_buffers():
         buffer.copy_(draw(name, buffer, rules, seed=0))
 
 
 @torch.no_grad()
 def keep_shard(parameter: Tensor, whole: Tensor) -> None:
-    """Write this process's part of `whole` into `parameter`, a DTensor or a plain tensor.
+    """Copy this rank's shard of `whole` into `parameter`, a DTensor or a plain tensor.
 
-    Splits are undone from the last dimension of the mesh to the first: tensor parallel splits
-    first and FSDP splits what that leaves. Rows 0-7 on (shard 2, tensor 2) are 0 1 | 2 3 of tensor
-    peer 0 and 4 5 | 6 7 of peer 1.
+    Takes shards from the last dimension of the mesh to the first: tensor parallelism splits first,
+    and FSDP splits the result. Rows 0-7 on (shard 2, tensor 2) are 0 1 | 2 3 of tensor rank 0 and 4
+    5 | 6 7 of tensor rank 1.
     """
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
@@ -125,10 +124,10 @@ def keep_shard(parameter: Tensor, whole: Tensor) -> None:
 
 
 def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
-    """Read every parameter from the safetensors of a folder or hub name, a parameter at a time.
+    """Read all parameters from the safetensors of a folder or hub name, one at a time.
 
-    Raises UserError (Unavailable where the hub failed) for weights that are not there, are not
-    safetensors, or do not fit.
+    Raises UserError (Unavailable if the hub failed) if weights are missing, not safetensors, or do
+    not fit.
     """
     folder = _folder(name)
     check_model_folder(folder)
@@ -160,7 +159,7 @@ def _folder(name: str) -> Path:
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Each tensor that `folder` has, and the file it is in."""
+    """Yield each tensor in `folder`, and its file."""
     try:
         if (folder / INDEX).is_file():
             yield from ((key, folder / file) for key, file in read_index(folder / INDEX).items())

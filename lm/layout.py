@@ -1,8 +1,8 @@
-"""How a model is split over processes: copies of it, shards of a copy, and parts of its layers.
+"""Layouts of a model on ranks: replicas, shards of a replica, and tensor-parallel layers.
 
-Of R x S x T processes, S x T hold one copy of the model: T neighbours split each layer's products
-(tensor parallel, Shoeybi 2019, arXiv:1909.08053) and read the same rows, S such groups split the
-parameters (FSDP, Zhao 2023, arXiv:2304.11277). R copies add up their gradients.
+Of R x S x T ranks, S x T hold one replica: T neighbours split each layer's products (tensor
+parallel, Shoeybi 2019, arXiv:1909.08053) and read the same rows, S such groups shard the parameters
+(FSDP, Zhao 2023, arXiv:2304.11277). R replicas add up their gradients.
 """
 
 import functools
@@ -27,7 +27,7 @@ STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise":
 
 @dataclass(frozen=True)
 class LayoutKeys(Section):
-    """`hyperparameters.layout:`; what is not given is chosen by `choose_layout`."""
+    """`hyperparameters.layout:`; `choose_layout` chooses missing values."""
 
     replicate: int | Literal["auto"] = limited("auto", above=0)
     shard: int | Literal["auto"] = limited("auto", above=0)
@@ -35,13 +35,13 @@ class LayoutKeys(Section):
 
 
 def parse_layout(value: Mapping[str, Any] | str) -> LayoutKeys:
-    """`auto` or a mapping of keys. Raises UserError as `parse_section` does."""
+    """Parse `auto` or a mapping of keys. Raises UserError as `parse_section` does."""
     return LayoutKeys() if value == "auto" else parse_section(LayoutKeys, SECTION, value)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rank r is tensor peer r mod tensor of data rank r // tensor."""
+    """Rank r is tensor-parallel rank r mod tensor of data rank r // tensor."""
 
     replicate: int = 1
     shard: int = 1
@@ -53,11 +53,11 @@ class Layout:
 
     @property
     def data_ranks(self) -> int:
-        """How many parts a global batch has."""
+        """Number of shares of a global batch."""
         return self.replicate * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """Which part of the global batch, and which random numbers, process `rank` has."""
+        """Return the data rank of `rank`, which determines its windows and random numbers."""
         return rank // self.tensor
 
     def __str__(self) -> str:
@@ -67,10 +67,10 @@ class Layout:
 def choose_layout(
     keys: LayoutKeys, config: PretrainedConfig, slots: int, slots_per_machine: int
 ) -> Layout:
-    """The layout of `keys`, and of what they leave open: no tensor parallel, shards inside a
-    machine, copies across machines. 64 slots on machines of 8: 8 copies of 8 shards.
+    """Return the layout of `keys`; by default shards inside a machine, replicas across machines.
 
-    Raises UserError where it does not fit the slots, the machines or the model.
+    Without tensor parallelism by default. 64 ranks on machines of 8: 8 replicas of 8 shards. Raises
+    UserError if the layout does not fit the ranks, the machines or the model.
     """
     tensor = 1 if keys.tensor == "auto" else keys.tensor
     units = slots // tensor or 1
@@ -114,8 +114,7 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """The processes as a mesh [replicate, shard, tensor]; of one process where nothing has started
-    a process group: this starts one then."""
+    """Return the ranks as a mesh [replicate, shard, tensor]; start a group of one if missing."""
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -124,8 +123,9 @@ def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
 
 
 def host_group() -> dist.ProcessGroup | None:
-    """The group of all processes for tensors on the host, which no device is waited for; every
-    process asks for it at the same point first. Determined's own takes tensors on GPUs alone."""
+    """Return the group of all ranks for CPU tensors, which never blocks on a device. All ranks must
+    call this at the same point first. Determined's own group takes only GPU tensors.
+    """
     return _host_group(dist.group.WORLD)
 
 

@@ -1,4 +1,4 @@
-"""Windows -> packed rows: a data rank's share of every step, and of a validation."""
+"""Loaders of packed rows: a data rank's windows of every step, and of a validation."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ Share = tuple[int, Sequence[tuple[int, int]]]  # a step (-1: validation), (shard
 
 
 class _Rows(Dataset):
-    """Indexed by shares, gives lists of rows; in training, fetches the next shards from afar."""
+    """Data set of row lists, indexed by shares; prefetches remote shards in training."""
 
     def __init__(self, windows: Windows, per_row: int, order: WindowOrder | None = None) -> None:
         self.windows, self.per_row, self.order = windows, per_row, order
@@ -31,7 +31,7 @@ class _Rows(Dataset):
 
 
 class _Steps(Sampler):
-    """The shares of a data rank from `first` on, without end; its length is an epoch's steps."""
+    """Endless shares of a data rank from `first` on; its length is the steps of an epoch."""
 
     def __init__(self, order: WindowOrder, rank: int, ranks: int, first: int) -> None:
         self.order, self.rank, self.ranks, self.first = order, rank, ranks, first
@@ -54,7 +54,7 @@ def train_loader(
     num_workers: int,
     pin_memory: bool,
 ) -> RowLoader:
-    """Batches (lists of rows) of data rank `rank` of `ranks` from `first_step` on, without end."""
+    """Return an endless loader of the row lists of data rank `rank` from `first_step` on."""
     rows = _Rows(windows, max_tokens // windows.length, order)
     return RowLoader(rows, _Steps(order, rank, ranks, first_step), num_workers, pin_memory)
 
@@ -62,10 +62,10 @@ def train_loader(
 def validation_loader(
     windows: Windows, limit: int | None, rank: int, ranks: int, max_tokens: int
 ) -> RowLoader:
-    """The first `limit` windows, every `ranks`-th from `rank` on, a row at a time.
+    """Return a loader of every `ranks`-th of the first `limit` windows, from `rank` on, row by row.
 
-    Every rank gets the same number of batches, some of them empty: a sharded model's processes
-    must run equally often.
+    Every rank gets the same number of batches, some of them empty, because the ranks of a sharded
+    model must run equally often.
     """
     count = min(len(windows), limit or len(windows))
     per_row = max_tokens // windows.length

@@ -1,8 +1,8 @@
-"""The loss over the vocabulary head, in chunks of tokens: the logits are never there whole.
+"""Loss over the vocabulary head, in chunks of tokens, so that not all logits exist at once.
 
-Logits of 16,384 tokens over 50,304 entries are 3.3 GB in fp32, kept for the backward. Here the
-logits of a chunk give its loss and its gradients at once, and are forgotten. Tensor-parallel peers
-hold a part of the vocabulary each, and only sums over it travel (Shoeybi 2019, arXiv:1909.08053).
+Logits of 16,384 tokens over 50,304 vocabulary tokens are 3.3 GB in fp32, kept for backward. Here a
+chunk's logits give its loss and gradients at once, and are freed. Each tensor-parallel rank holds a
+shard of the vocabulary, and only sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
 """
 
 from typing import Any
@@ -25,15 +25,17 @@ def head_loss(
     group: dist.ProcessGroup | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy summed over the targets, and how many of them are the likeliest token.
+    """Return cross-entropy summed over the targets, and how many are predicted correctly.
 
     Args:
         hidden: [T, h], fp32 or half; softmax and sums are fp32.
-        weight: [V, h], or with `group` this process's rows of it, the first being entry `first`.
-        targets: int64 [T], entries of the whole vocabulary or NO_TARGET.
-        group: the processes that hold the other rows; they pass the same hidden and targets.
-        chunk: tokens whose logits are there at a time.
-    Returns: fp32 and int64 scalars, the same on all of `group`; the first has gradients.
+        weight: [V, h], or with `group` this rank's rows of it, the first being token `first`.
+        targets: int64 [T], ids in the whole vocabulary or NO_TARGET.
+        group: ranks that hold the other rows; they pass the same hidden and targets.
+        chunk: tokens whose logits exist at a time.
+
+    Returns:
+        fp32 and int64 scalars, the same on all of `group`; the first has gradients.
     """
     return _HeadLoss.apply(hidden, weight, targets, first, group, chunk, torch.is_grad_enabled())
 
@@ -78,10 +80,10 @@ class _HeadLoss(torch.autograd.Function):
 def _over_vocabulary(
     logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """exp of the logits less the highest of all peers, [c, V], in the place of `logits`; its sum
-    over the whole vocabulary, the loss and the likeliest entry, each [c].
+    """Return exps [c, V], their sum over the vocabulary, the loss and the likeliest id, each [c].
 
-    Args: logits: fp32 [c, V]; own: the targets as places in it, out of range for none here.
+    Exps are of `logits`, fp32 [c, V] (overwritten), minus the maximum of all tensor-parallel ranks;
+    `own` are the targets as columns, out of range if on another rank.
     """
     peak, place = logits.max(dim=1)
     best, highest = place + first, peak
@@ -98,7 +100,7 @@ def _over_vocabulary(
 
 
 def _d_logits(exps: Tensor, sums: Tensor, own: Tensor, counts: Tensor) -> Tensor:
-    """softmax - one-hot of the target, zero without one, in the place of `exps` [c, V]."""
+    """Return softmax - one-hot of the target, zero without a target; overwrites `exps` [c, V]."""
     here = (own >= 0) & (own < exps.shape[1]) & counts
     dy = exps.mul_((counts / sums)[:, None])
     token = torch.arange(len(dy), device=dy.device)

@@ -1,4 +1,4 @@
-"""A causal language model of the library, split over a mesh of processes."""
+"""Causal language models of transformers, sharded over a mesh of ranks."""
 
 import functools
 import logging
@@ -39,10 +39,10 @@ def read_config(
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
 ) -> PretrainedConfig:
-    """The config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
+    """Return the config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
 
-    A model from `model_config` drops nothing out unless its keys say so.
-    Raises UserError for keys that the model does not have, and sizes that do not fit.
+    A model from `model_config` has no dropout unless its keys set it. Raises UserError if the model
+    does not have a key, and if sizes do not fit.
     """
     if model is not None:
         try:
@@ -71,10 +71,10 @@ def read_config(
 
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The model of `config` in fp32, without storage: its tensors are on the meta device.
+    """Return the model of `config` in fp32, without storage: its tensors are on the meta device.
 
-    Packed rows have no padding, so the padding token's row is drawn and learns as any other.
-    Raises UserError where the library has no causal model of this type.
+    Packed rows have no padding, so the padding token's row is drawn and trained like any other.
+    Raises UserError if transformers has no causal model of this type.
     """
     try:
         with torch.device("meta"):
@@ -97,17 +97,20 @@ def build_model(
     half: torch.dtype | None = None,
     activation_checkpointing: bool = False,
 ) -> PreTrainedModel:
-    """The model of `config`, split over `mesh` (of layout.make_mesh), its weights there.
+    """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
-    `model(row)`, with a CausalRow on its device, gives the summed loss and the number of targets
-    that are the likeliest token (loss.head_loss); every process of the mesh must call it equally
-    often. Parameters keep the library's names, are fp32 DTensors, and so are their gradients.
+    `model(row)`, with a CausalRow on its device, returns the summed loss and the number of correct
+    predictions (loss.head_loss); all ranks of the mesh must call it equally often. Parameters keep
+    transformers' names; they and their gradients are fp32 DTensors.
 
     Args:
         weights: a folder or hub name to read them from; default: drawn from `seed`.
-        half: type of products and of gathered parameters; gradients are reduced in fp32 anyway.
-        activation_checkpointing: keep a layer's inputs alone, and run it again in the backward.
-    Raises UserError for a model that does not load; layout.choose_layout checks what can be split.
+        half: type of products and of gathered parameters; gradients are reduced in fp32.
+        activation_checkpointing: keep only a layer's inputs, and rerun it in backward.
+
+    Raises:
+        UserError: if the model does not load; layout.choose_layout checks whether it can be
+            sharded.
     """
     model = empty_model(config)
     rules = initial.record_rules(model)
@@ -128,7 +131,7 @@ def build_model(
 
 
 def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
-    """FSDP2 for each layer, and for the rest of `model` as one."""
+    """Apply FSDP2 to each layer, and to the rest of `model` as one unit."""
     copies = mesh["replicate"].size() > 1
     options: dict[str, Any] = {
         "mesh": mesh["replicate", "shard"] if copies else mesh["shard"],
@@ -141,10 +144,11 @@ def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -
 
 
 def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
-    """The model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, and the head.
+    """Return the model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, and the
+    head.
 
-    Each peer has a part of the head's vocabulary, and outputs are never gathered: the loss works on
-    the parts. A head that is the embedding too stays whole on every peer, as the embedding does.
+    Each rank has a shard of the head's vocabulary, and outputs are never gathered: the loss works
+    on shards. A head tied to the embedding is, like it, unsharded on every tensor-parallel rank.
     """
     prefix, head = model.base_model_prefix, model.get_output_embeddings()
     own = model.config.base_model_tp_plan or {}
@@ -157,7 +161,7 @@ def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
 
 
 def _scores(model: PreTrainedModel, row: CausalRow) -> tuple[Tensor, Tensor]:
-    """The model's forward: `row` -> what loss.head_loss returns."""
+    """Run the model's forward on `row`; return what loss.head_loss returns."""
     hidden = hidden_states(model, row)
     weight = model.get_output_embeddings().weight
     if not isinstance(weight, DTensor):

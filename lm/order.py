@@ -1,8 +1,8 @@
-"""Which windows a step trains on: a function of (seed, step), at any layout.
+"""Windows of each step, as a function of (seed, step), with any layout.
 
 Two levels: an epoch reads the shards in a new order, `group` of them at a time, and mixes the
-windows of a group. So a machine needs at most two groups of shards at once. Epochs run on without
-a seam. No permutation of windows is held: `permute` computes the places that are asked for.
+windows of a group. So a machine needs at most two groups of shards at once. Epochs continue without
+a gap. No permutation of windows is stored: `permute` computes the requested places.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _FEW = 1 << 12
 
 
 class _Group(NamedTuple):
-    """Windows that are mixed."""
+    """Windows that are mixed with each other."""
 
     epoch: int
     number: int  # in the epoch
@@ -28,10 +28,10 @@ class WindowOrder:
     """The windows of every optimizer step.
 
     Args:
-        windows: of each shard, how many; one at least in all.
+        windows: number of windows per shard; at least one in total.
         global_batch_size: windows per step over all ranks.
         seed: of the permutations.
-        group: shards whose windows are mixed.
+        group: number of shards whose windows are mixed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WindowOrder:
         self.global_batch_size, self.seed, self.group = global_batch_size, seed, group
 
     def step(self, step: int) -> np.ndarray:
-        """(shard, window in it) of step `step` (from 0), in order, int64 [global_batch_size, 2]."""
+        """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
         first = step * self.global_batch_size
         parts, at, end = [], first, first + self.global_batch_size
         while at < end:
@@ -53,19 +53,20 @@ class WindowOrder:
         return np.concatenate(parts)
 
     def share(self, step: int, rank: int, ranks: int) -> np.ndarray:
-        """The windows of `step` for data rank `rank`: every `ranks`-th, int64 [n, 2]. Shares
-        differ by one window at most."""
+        """Return every `ranks`-th window of `step`, from `rank` on, int64 [n, 2]. Data ranks'
+        shares differ by at most one window.
+        """
         return self.step(step)[rank::ranks]
 
     def soon(self, step: int) -> list[int]:
-        """The shards that `step` and the steps after it need: its group's and the next one's."""
+        """Return the shards of the groups that `step` and the steps after it need."""
         last = (step + 1) * self.global_batch_size - 1
         group, begin = self._find(last)
         following, _ = self._find(begin + sum(group.sizes))
         return [*dict.fromkeys((*group.shards, *following.shards))]
 
     def _find(self, position: int) -> tuple[_Group, int]:
-        """The group of a place in the row of all epochs, and the group's first place."""
+        """Return the group of a position in all epochs end to end, and its first position."""
         epoch, at = divmod(position, self.total)
         shards, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
         number = int(np.searchsorted(ends, at, side="right"))
@@ -77,17 +78,19 @@ class WindowOrder:
 
 @lru_cache(maxsize=4)
 def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The shards in the order of `epoch`, int64 [shards], and how many windows come before the end
-    of each group, int64 [groups]."""
+    """Return the shards in the order of `epoch`, int64 [shards], and each group's end, int64
+    [groups].
+
+    A group's end is the number of the epoch's windows up to and including it.
+    """
     sizes = np.frombuffer(windows, np.int64)
     shards = np.random.default_rng([seed, epoch, 0]).permutation(len(sizes))
     return shards, np.cumsum(np.add.reduceat(sizes[shards], np.arange(0, len(sizes), group)))
 
 
 def _places(seed: int, group: _Group, chosen: range) -> np.ndarray:
-    """(shard, window) of some places of a group, int64 [n, 2].
-
-    Sizes 3 and 2: number 3 of the five windows is the first of the second shard.
+    """Return (shard, window) of some places of a group, int64 [n, 2]. Sizes 3 and 2: number 3 of
+    the five windows is the first of the second shard.
     """
     ends = np.cumsum(group.sizes)
     rng = np.random.default_rng([seed, group.epoch, 1 + group.number])
@@ -98,12 +101,12 @@ def _places(seed: int, group: _Group, chosen: range) -> np.ndarray:
 
 
 def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """What a permutation of 0..size - 1, drawn from `rng`, has at `places`, uint64 [n].
+    """Return the values at `places` of a permutation of 0..size - 1 drawn from `rng`, uint64 [n].
 
     A Feistel network (Luby and Rackoff 1988, doi:10.1137/0217022) permutes the numbers of as many
-    bits as `size` needs; one that leaves the range goes through again until it is back (Black and
-    Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). Of few numbers it makes some orders more
-    often than others, so these are drawn at once.
+    bits as `size` needs; one outside the range is permuted again until inside (Black and Rogaway
+    2002, "Ciphers with Arbitrary Finite Domains"). For small sizes its permutations are not
+    uniform, so those are drawn directly.
     """
     if size <= _FEW:
         return rng.permutation(size).astype(np.uint64)[places]
@@ -116,7 +119,7 @@ def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
 
 
 def _feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
-    """A permutation of the numbers of so many bits; uint64 [n] both."""
+    """Permute the numbers of `bits` bits; uint64 [n] both."""
     low, high = bits // 2, bits - bits // 2  # bits of the two halves, which change places
     left, right = numbers >> np.uint64(high), numbers & np.uint64((1 << high) - 1)
     for key in keys:  # an even number: each half ends with the bits that it began with
@@ -126,7 +129,7 @@ def _feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64 (Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    """Apply the finalizer of SplitMix64 (Steele et al. 2014, doi:10.1145/2660193.2660195)."""
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return z ^ z >> np.uint64(31)

@@ -1,4 +1,4 @@
-"""Packed rows of a causal language model: pieces of documents end to end, each read alone."""
+"""Packed rows of a causal language model: document segments end to end, each read alone."""
 
 import copy
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-4  # of the largest logit; rounding gives 1e-6, a leak more than
 
 
 class CausalRow(TypedDict):
-    """One forward: n pieces of documents, T tokens in all."""
+    """One forward: n document segments, T tokens in all."""
 
     input_ids: Tensor  # int64 [T]
     targets: Tensor  # int64 [T], the token after each, NO_TARGET at the end of a piece
@@ -37,13 +37,12 @@ class CausalRow(TypedDict):
 
 
 def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
-    """The windows of one forward as a row.
+    """Pack the windows of one forward as a row.
 
     Tokens 5 6 | 7 8 9 with lengths 2 and 3 give inputs 5 6 7 8 and targets 6 none 8 9: a window's
-    last token is a target only, and what follows a document's end is no target.
-
-    Args: windows: of each its tokens [L + 1], integers, and the lengths [pieces] of the documents'
-        pieces in it, which add up to L + 1.
+    last token is only a target, and what follows a document's end is not a target. A window is
+    tokens [L + 1], integers, and lengths [segments] of its document segments, which add up to L +
+    1.
     """
     inputs, targets, lengths = [], [], []
     for tokens, pieces in windows:
@@ -70,7 +69,7 @@ def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
 
 
 def empty_row() -> CausalRow:
-    """One token and no target: a forward and a backward that add nothing to any sum."""
+    """Return a dummy row: one token without target, which adds nothing to any sum."""
     return {
         "input_ids": torch.zeros(1, dtype=torch.long),
         "targets": torch.tensor([NO_TARGET]),
@@ -85,9 +84,8 @@ def count_targets(row: CausalRow) -> int:
 
 
 def hidden_states(model: PreTrainedModel, row: CausalRow) -> Tensor:
-    """What goes into the vocabulary head, [T, hidden], each piece attending to itself alone.
-
-    Args: model: a library causal model made with `attn_implementation=PACKED_CAUSAL`.
+    """Return the inputs of the vocabulary head, [T, hidden]; each segment attends to itself only.
+    `model` is a causal model of transformers with `attn_implementation=PACKED_CAUSAL`.
     """
     output = model.base_model(
         input_ids=row["input_ids"][None],
@@ -99,10 +97,10 @@ def hidden_states(model: PreTrainedModel, row: CausalRow) -> Tensor:
 
 
 def check_family(config: PretrainedConfig) -> None:
-    """Raise UserError unless the logits of packed rows are the library's for documents apart.
+    """Raise UserError unless packed rows give transformers' logits for separate documents.
 
-    What would be wrong without a word: attention of the model's own or over a sliding window,
-    positions that come from a mask (Bloom), a head with a bias (Phi) or its own scale (Cohere).
+    Silently wrong otherwise: attention of the model's own or over a sliding window, positions that
+    come from a mask (Bloom), a head with a bias (Phi) or its own scale (Cohere).
     """
     try:
         off = _distance(tiny_config(config))
@@ -121,7 +119,7 @@ def check_family(config: PretrainedConfig) -> None:
 
 
 def tiny_config(config: PretrainedConfig) -> PretrainedConfig:
-    """A config of the same family and switches, of two narrow layers."""
+    """Return a config of the same family and switches, with two narrow layers."""
     keys: dict[str, Any] = copy.deepcopy(config.to_dict())
     small = dict(_TINY)
     heads, shared = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
@@ -139,7 +137,7 @@ def tiny_config(config: PretrainedConfig) -> PretrainedConfig:
 
 @torch.no_grad()
 def _distance(config: PretrainedConfig) -> float:
-    """How far packed logits are from the library's own, over the largest of these."""
+    """Return the largest difference of packed logits from transformers' own, relative to these."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, library = _make(config, PACKED_CAUSAL), _make(config, "eager")

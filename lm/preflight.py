@@ -1,6 +1,6 @@
-"""What a language model asks of a machine of a cluster, before any work: `check`.
+"""Checks of a cluster's machine for a language model, before any work: `check`.
 
-Text that is there becomes token shards for hours; what would end the task after that ends it here.
+Writing token shards can take hours; faults that would end the task after that end it here.
 """
 
 import tempfile
@@ -28,10 +28,10 @@ _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache i
 
 
 def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str]) -> None:
-    """Whether this machine can run the experiment. Raises UserError for the first that cannot be.
+    """Check that this machine can run the experiment. Raises UserError for the first fault.
 
-    Where no GPU was given, all slots are taken to be on this machine. Shards, where they were made
-    before, are opened right after this.
+    Without GPUs, all slots are assumed to be on this machine. Ready-made shards are not checked
+    here, but opened right afterwards.
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)
@@ -55,9 +55,8 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
 
 
 def find_text(name: str, key: str) -> int:
-    """Bytes of the plain files that the config's `key` names, as far as they can be known.
-
-    Raises UserError where there is nothing. A hub's data set is asked for, not fetched.
+    """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
+    UserError if nothing is there. A hub's data set is looked up, not downloaded.
     """
     if name in ("generated", "botocore"):
         return 0
@@ -72,7 +71,7 @@ def find_text(name: str, key: str) -> int:
 
 
 class Pieces:
-    """As much of a tokenizer as a model's config depends on, before it is learned."""
+    """Stub of a tokenizer that is not trained yet, with what a model's config depends on."""
 
     pad_token_id = bos_token_id = eos_token_id = None
 
@@ -84,8 +83,9 @@ class Pieces:
 
 
 def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
-    """What is trained. Raises UserError as `load_tokenizer` and `read_config` do, and for a folder
-    without weights."""
+    """Return the config of the model to train. Raises UserError as `load_tokenizer` and
+    `read_config` do, and for a folder without weights.
+    """
     folder = Path(find_local(hparams.model or ""))
     if hparams.model and folder.is_dir() and not list(folder.glob("*.safetensors")):
         raise UserError(
@@ -100,10 +100,10 @@ def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
 def check_disks(
     config: Mapping[str, Any], cache: Path, shards: int, checkpoint: int, machines: int
 ) -> None:
-    """Refuse full disks: for the token shards, and for two checkpoints, of which the next is
-    written while the last goes.
+    """Raise UserError or Unavailable unless disks can hold the token shards and two checkpoints.
 
-    Args: shards, checkpoint: bytes of each; the machines share a checkpoint's.
+    The next checkpoint is written before the last is removed. `shards` and `checkpoint` are in
+    bytes; the machines share those of a checkpoint.
     """
     there = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())  # by an earlier start
     preflight.check_disk(cache, max(GIB, shards - there), "token shards")

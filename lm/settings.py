@@ -1,4 +1,4 @@
-"""The keys of `data:` where documents are read, for a causal language model."""
+"""Keys of `data:` for the documents of a causal language model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from detalbert.settings.text import CorpusConfig
 
 @dataclass(frozen=True)
 class DocumentsConfig(CorpusConfig):
-    """Whole documents to train on; a tokenizer that is learned from them is byte-level."""
+    """Documents to train on; a tokenizer that is trained on them is byte-level."""
 
     source = "documents"
 
@@ -18,5 +18,5 @@ class DocumentsConfig(CorpusConfig):
 
 
 def parse_documents_config(values: Any) -> DocumentsConfig:
-    """`data:` of a language model's experiment. Raises UserError as `parse_section` does."""
+    """Parse `data:` of a language model. Raises UserError as `parse_section` does."""
     return parse_section(DocumentsConfig, "data", values)

@@ -1,4 +1,4 @@
-"""The sizes of a causal language model that memory depends on, without its weights."""
+"""Sizes of a causal language model that determine its memory, without its weights."""
 
 from transformers import PretrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -10,7 +10,7 @@ from lm.model import empty_model
 
 
 def causal_sizes(config: PretrainedConfig) -> Sizes:
-    """Of the model of `config`. Raises UserError as `empty_model` does."""
+    """Return the sizes of the model of `config`. Raises UserError as `empty_model` does."""
     model = empty_model(config)
     parameters = sum(p.numel() for p in model.parameters())
     modules = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -22,7 +22,7 @@ def causal_sizes(config: PretrainedConfig) -> Sizes:
 
 
 def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
-    """On each GPU at `layout`; see memory.split."""
+    """Estimate the memory per GPU with `layout`; see memory.split."""
     checkpointing = hparams.activation_checkpointing == "full"
     half = hparams.precision != "fp32"
     return split(sizes, layout.shard, layout.tensor, half, checkpointing, grid)

@@ -1,7 +1,7 @@
-"""`LmTrial`: a causal language model, split over the slots, as a Determined PyTorchTrial.
+"""`LmTrial`: a causal language model, sharded over the ranks, as a Determined PyTorchTrial.
 
-The loss of a step is the mean over all targets of the global batch, however its windows were dealt
-to data ranks and rows.
+The loss of a step is the mean over all targets of the global batch, regardless of how its windows
+were distributed to data ranks and rows.
 """
 
 import math
@@ -32,10 +32,7 @@ CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
 class LmTrial(StepTrial[LmHParams, CausalRow]):
-    """Trains a causal language model.
-
-    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
-    """
+    """Trains a causal language model; `given` are hyperparameters and data, if not `context`'s."""
 
     meter: "LmMeter"
 
@@ -62,7 +59,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     @property
     def _counts(self) -> bool:
-        """Whether this process reports its rows: tensor peers have the same."""
+        """Whether this rank reports its rows, which its tensor-parallel group shares."""
         return self.rank % self.layout.tensor == 0
 
     def prepare_rows(self, read: Any) -> int:
@@ -102,7 +99,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             self.meter.add(sums, self.get_batch_length(batch), tokens)
 
     def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
-        """Score this rank's rows; the metrics come from the reducer, once for all slots."""
+        """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
         self.scores.add(batch, evaluate(self.model, batch, self.layout))
         return {}
 
@@ -119,7 +116,7 @@ def _windows(batch: list[CausalRow], length: int) -> int:
 
 
 class ShardedGradients:
-    """What `StepTrial` asks of a model's gradients, of one whose every process has a part."""
+    """Sharded gradients, as `StepTrial` uses them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -137,7 +134,7 @@ class ShardedGradients:
 
 
 class LmMeter(TrainingMeter):
-    """Mean loss a target, accuracy and throughput since the last report."""
+    """Mean loss per target token, accuracy and throughput since the last report."""
 
     def reset(self) -> None:
         super().reset()
@@ -169,10 +166,12 @@ class LmMeter(TrainingMeter):
 
 
 class Scores(pytorch.MetricReducer):
-    """Sums of a validation -> its metrics, the same at every layout.
+    """Reducer of a validation's sums to its metrics, the same with every layout.
 
-    Args: vocabulary: entries of the model's. bytes_per_token: of text. counts: whether this
-    process's rows are not another's, too.
+    Args:
+        vocabulary: size of the model's vocabulary in tokens.
+        bytes_per_token: mean bytes of text per token.
+        counts: whether to count this rank's rows; True on one rank of each tensor-parallel group.
     """
 
     def __init__(self, vocabulary: int, bytes_per_token: float, counts: bool) -> None:
@@ -184,7 +183,7 @@ class Scores(pytorch.MetricReducer):
         self.targets = np.zeros(self.vocabulary, np.int64)  # how often each entry is one
 
     def add(self, rows: list[CausalRow], sums: torch.Tensor) -> None:
-        """Args: sums: float64 [3] of all data ranks: loss, right guesses, targets."""
+        """Add rows and `sums`, float64 [3]: all data ranks' loss, correct predictions, targets."""
         self.sums += sums.cpu().numpy()
         for row in rows if self.counts else []:
             wanted = row["targets"][row["targets"] != NO_TARGET].numpy()

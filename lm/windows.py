@@ -1,9 +1,9 @@
-"""Token shards -> windows: `length` + 1 tokens, and where documents end among them.
+"""Windows from token shards: `length` + 1 tokens, and where documents end in them.
 
-Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens
-i * length .. (i + 1) * length: its last token, a target only, is the first input of the next, so
-every token but the first of a shard is a target once. What fills no window at a shard's end, fewer
-tokens than one window's, is left out.
+Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens i
+* length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
+every token but the first of a shard is a target once. A remainder at a shard's end that is shorter
+than a window is left out.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,8 @@ from detalbert.errors import UserError
 class Windows:
     """The windows of one split.
 
-    Args: length: tokens that a window puts in. across_documents: whether a window is one piece;
-    else attention and targets stay within a document.
-    Raises UserError where the split fills no window.
+    `length` is in input tokens; with `across_documents` a window is one segment, else attention and
+    targets stay within a document. Raises UserError if the split fills no window.
     """
 
     def __init__(self, shards: Shards, length: int, across_documents: bool = False) -> None:
@@ -35,11 +34,10 @@ class Windows:
         return int(self.counts.sum())
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens, int64 [length + 1], and the lengths of the document pieces that they are, int64
-        [pieces], of a (shard, window in it).
+        """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments].
 
-        Documents of 3 and 9 tokens: with a length of 4, window 0 has pieces 3 and 2, window 1 one
-        of 5.
+        `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
+        has segments of 3 and 2, window 1 one of 5.
         """
         shard, number = int(place[0]), int(place[1])
         if not 0 <= number < self.counts[shard]:
@@ -56,7 +54,7 @@ class Windows:
         return torch.from_numpy(tokens), torch.from_numpy(pieces)
 
     def in_order(self, rank: int = 0, ranks: int = 1) -> Iterator[tuple[int, int]]:
-        """(shard, window) of every `ranks`-th window from `rank` on, as they are in the shards."""
+        """Yield (shard, window) of every `ranks`-th window from `rank` on, in shard order."""
         before = 0
         for shard, count in enumerate(self.counts.tolist()):
             first = (rank - before) % ranks
@@ -65,8 +63,9 @@ class Windows:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of text (UTF-8) that a token stands for, on average, end-of-text tokens among
-        them: nats per token / ln 2 / this are bits per byte."""
+        """Mean bytes of text (UTF-8) per token, counting end-of-text tokens. Nats per token / ln 2
+        / this are bits per byte.
+        """
         return self.shards.counts["text_bytes"] / self.shards.counts["tokens"]
 
 

@@ -1,1 +1,1 @@
-"""ALBERT from scratch: text -> token shards -> masked language model and sentence order."""
+"""Pretraining of ALBERT on text: token shards, masked language model, sentence order."""

@@ -26,7 +26,7 @@ from pretrain.hparams import parse_pretrain_hparams
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 a mistake of the user's."""
+    """Write the shards; return the exit status: 0 done, 2 a user error."""
     parser = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")

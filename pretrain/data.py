@@ -1,4 +1,4 @@
-"""`data:` of a pretraining experiment -> both splits, ready to be made into rows."""
+"""`data:` of a pretraining experiment: both splits, ready to be packed into rows."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from pretrain.masking import read_vocabulary
 
 
 class PretrainText(NamedTuple):
-    """Everything that a pretraining trial reads."""
+    """Data of a pretraining trial."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Examples
@@ -27,10 +27,10 @@ class PretrainText(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
-        """Read `data:`, writing token shards where there are none yet.
+        """Load `data:`; write token shards if there are none yet.
 
-        The processes of a machine share them: the first takes a lock and writes, the others wait.
-        Raises UserError for anything wrong with it.
+        The ranks of a machine share them: the first takes a lock and writes, the others wait.
+        Raises UserError if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
@@ -54,7 +54,7 @@ class PretrainText(NamedTuple):
         return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
 
     def fingerprints(self) -> dict[str, Any]:
-        """What the text and the tokenizer are, by config key: hashes in place of names."""
+        """Return hashes and values that identify text and tokenizer, by config key."""
         return {
             "data.text": self.train.corpus.fingerprint(),
             "data.validation": self.validation.corpus.fingerprint(),
@@ -65,9 +65,8 @@ class PretrainText(NamedTuple):
 
 
 def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of `data.tokenizer`, or one learned from the text.
-
-    Raises UserError for one that masks nothing.
+    """Return the fast tokenizer of `data.tokenizer`, or one trained on the text. Raises UserError
+    if it lacks a mask, cls or sep token.
     """
     if data.tokenizer is None:
         positions = hparams.model_keys()["max_position_embeddings"]

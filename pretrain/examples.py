@@ -1,6 +1,6 @@
-"""Examples -> packed rows: two segments or one, hidden tokens, labels; and the order of training.
+"""Packed rows of examples: one or two segments, masked tokens, labels; and the order of training.
 
-All is a function of (seed, epoch, number of the example): a restart at a step needs no state, and
+All depends only on (seed, epoch, number of the example): a restart at a step needs no state, and
 any process can make any example.
 """
 
@@ -25,8 +25,7 @@ _VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike e
 
 
 class PretrainRow(SpanRow):
-    """A row of examples, M of whose T tokens are hidden. Where an example asks for one objective,
-    it has NO_LABEL for the others."""
+    """A row of examples with M of its T tokens masked; NO_LABEL for objectives an example lacks."""
 
     masked: torch.Tensor  # int64 [M], places of the hidden tokens in the row
     mlm_labels: torch.Tensor  # int64 [M], what they were
@@ -34,7 +33,7 @@ class PretrainRow(SpanRow):
 
 
 class Examples:
-    """The examples of a corpus as the model sees them."""
+    """The examples of a corpus as model inputs."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, hparams: PretrainHParams) -> None:
         self.corpus, self.vocabulary, self.hparams = corpus, vocabulary, hparams
@@ -44,12 +43,13 @@ class Examples:
         self.lengths = text + 2 + paired
 
     def make(self, epoch: int, number: int) -> dict[str, Any]:
-        """One example, T tokens of which M are hidden.
+        """Return one example of T tokens, M of them masked.
 
-        Returns: input_ids, token_type_ids int64 [T]; masked int64 [M], places of the hidden tokens,
-        and mlm_labels int64 [M], what they were; sop_label: 0 as in the text, 1 swapped, NO_LABEL
-        for one segment; start and end, the tokens to point at, or NO_LABEL. Where a span is to be
-        selected, nothing is hidden and no order is asked for.
+        Returns:
+            input_ids, token_type_ids: int64 [T]; masked: int64 [M], positions of the masked tokens;
+                mlm_labels: int64 [M], their original ids; sop_label: 0 as in the text, 1 swapped,
+                NO_LABEL for one segment; start and end: the span's tokens, or NO_LABEL. If a span
+                is to be selected, nothing is masked and sop_label is NO_LABEL.
         """
         hparams = self.hparams
         rng = np.random.default_rng([hparams.known_seed, epoch, number])
@@ -61,7 +61,7 @@ class Examples:
         return self._hide(tokens, sentences, rng)
 
     def _select(self, cloze: Cloze) -> dict[str, Any]:
-        """The example of an exercise: point at its answer, or at [CLS] where it has none."""
+        """Return the example of a cloze exercise, with its answer or [CLS] as the span."""
         before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
         place = {"start": cloze.first + before, "end": cloze.last + before}
         return self._lay_out([cloze.query, cloze.passage], **place)
@@ -69,7 +69,7 @@ class Examples:
     def _hide(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """The example with hidden tokens and, where it has two segments, their order."""
+        """Return the example with masked tokens and, if it has two segments, their order."""
         hparams = self.hparams
         segments, label = [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
@@ -90,7 +90,7 @@ class Examples:
         )
 
     def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], and what `make` returns besides."""
+        """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and the other values of `make`."""
         parts: list[Any] = [[self.vocabulary.cls]]
         for segment in segments:
             parts += [segment, [self.vocabulary.sep]]
@@ -102,7 +102,7 @@ class Examples:
         return {"input_ids": ids, "token_type_ids": types, **nothing, **no_labels, **targets}
 
     def row(self, tickets: np.ndarray) -> PretrainRow:
-        """Examples (epoch, number), int64 [n, 2], end to end; `windows` holds the numbers."""
+        """Pack examples (epoch, number), int64 [n, 2], end to end; `windows` holds the numbers."""
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
         bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
@@ -129,10 +129,10 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 class ExampleOrder(TrainOrder):
-    """The examples of every step, a function of (seed, step).
+    """The examples of every step, as a function of (seed, step).
 
-    An epoch reads the shards in a new order, `group` of them at a time, and mixes the examples of
-    a group. So a machine needs at most two groups at once.
+    An epoch reads the shards in a new order, `group` of them at a time, and mixes the examples of a
+    group. So a machine needs at most two groups at once.
     """
 
     def __init__(
@@ -142,17 +142,17 @@ class ExampleOrder(TrainOrder):
         self.bounds, self.group = tuple(examples.corpus.bounds.tolist()), group
 
     def groups(self, epoch: int) -> list[list[int]]:
-        """The shards of an epoch, in the order they are read, together in groups."""
+        """Return the shards of an epoch in reading order, as groups."""
         shards = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.bounds) - 1)
         return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
 
     def permutation(self, epoch: int) -> np.ndarray:
-        """Every example once, in the order of `epoch`, int64 [E]."""
+        """Return all example numbers in the order of `epoch`, int64 [E]."""
         groups = tuple(map(tuple, self.groups(epoch)))
         return _permutation(self.seed, epoch, self.bounds, groups)
 
     def share(self, step: int, slot: int) -> np.ndarray:
-        """(epoch, number) of the examples of `step` that `slot` trains on, int64 [n, 2]."""
+        """Return (epoch, number) of the examples of `step` for rank `slot`, int64 [n, 2]."""
         batch = self.global_batch(step)
         mine = deal(self.lengths[batch], self.slots)[slot]
         epochs = (step * self.global_batch_size + mine) // len(self.lengths)
@@ -172,7 +172,7 @@ def _permutation(
 
 
 class _Rows(Dataset):
-    """Indexed by shares, gives lists of packed rows; in training, fetches the next shards."""
+    """Data set of row lists, indexed by shares; prefetches remote shards in training."""
 
     def __init__(
         self, examples: Examples, max_tokens: int, order: ExampleOrder | None = None
@@ -205,7 +205,7 @@ def train_loader(
     num_workers: int,
     pin_memory: bool,
 ) -> RowLoader:
-    """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
+    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on."""
     rows = _Rows(examples, max_tokens, order)
     return RowLoader(rows, Steps(order, slot, first_step), num_workers, pin_memory)
 
@@ -213,9 +213,10 @@ def train_loader(
 def validation_loader(
     examples: Examples, count: int, slots: int, slot: int, max_tokens: int, num_workers: int
 ) -> RowLoader:
-    """The first `count` examples as rows, the same at every slot count; row i to slot i mod slots.
+    """Return the loader of the first `count` examples; row i goes to rank i mod slots.
 
-    A slot without a row gets one empty batch, since Determined refuses an empty loader.
+    Rows do not depend on the number of ranks. A rank without rows gets one empty batch, because
+    Determined refuses an empty loader.
     """
     rows: list[np.ndarray] = []  # of example numbers
     for begin in range(0, count, CHUNK):

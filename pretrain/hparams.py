@@ -1,4 +1,4 @@
-"""The keys of `hyperparameters:` and `data:` of a pretraining experiment.
+"""Keys of `hyperparameters:` of a pretraining experiment.
 
 Defaults are the published recipe for ALBERT-base and large: 125,000 steps of 4,096 windows of 512
 tokens with LAMB at 0.00176, 3,125 steps of warm-up.
@@ -48,7 +48,7 @@ class PretrainHParams(StepHParams):
     max_seq_length: int = limited(512, least=8, most=65_535)
 
     def model_keys(self) -> dict[str, Any]:
-        """The model's config: that of `size`, with what `model_config` says instead."""
+        """Return the model's config keys: those of `size`, overridden by `model_config`."""
         keys: dict[str, Any] = {"max_position_embeddings": 512}
         if self.size is not None:
             keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
@@ -56,7 +56,7 @@ class PretrainHParams(StepHParams):
         return {**keys, **dropout, **(self.model_config or {})}
 
     def check_positions(self, positions: int) -> None:
-        """Raise UserError unless a window fits a model of so many positions."""
+        """Raise UserError unless a window fits a model of `positions` positions."""
         if positions < self.max_seq_length:
             raise UserError(
                 f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
@@ -83,7 +83,7 @@ class PretrainHParams(StepHParams):
 
 
 def parse_pretrain_hparams(values: Any) -> PretrainHParams:
-    """`hyperparameters:` of a pretraining experiment. Raises UserError as `parse_section` does."""
+    """Parse `hyperparameters:` of a pretraining. Raises UserError as `parse_section` does."""
     return parse_section(PretrainHParams, "hyperparameters", values)
 
 

@@ -1,8 +1,8 @@
 """N-gram masking of whole words, as in Lan et al. 2020 (arXiv:1909.11942, section 3.1).
 
-Up to `max_ngram` whole words in a row are hidden together, n of them with a probability
-proportional to 1 / n, until 15 % of the text's tokens are hidden. [MASK] replaces 80 % of these, a
-random piece 10 %; the others stay as they are.
+Up to `max_ngram` whole words in a row are masked together, n of them with a probability
+proportional to 1 / n, until 15 % of the text's tokens are masked. [MASK] replaces 80 % of these, a
+random token 10 %; the others are unchanged.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 
 
 class Vocabulary(NamedTuple):
-    """What masking must know about the V pieces of a tokenizer."""
+    """Properties of a tokenizer's V tokens that masking uses."""
 
     starts_word: np.ndarray  # bool [V]
     lettered: np.ndarray  # bool [V]: holds a letter or a digit
@@ -25,10 +25,10 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a fast tokenizer that has mask, cls and sep tokens.
+    """Return the vocabulary of a fast tokenizer that has mask, cls and sep tokens.
 
-    A piece starts a word when its mark says so ('▁', 'Ġ'; with WordPiece: no '##'), or when it
-    holds neither letter nor digit, since punctuation is a word of its own.
+    A token starts a word if its mark says so ('▁', 'Ġ'; with WordPiece: no '##'), or if it holds
+    neither letter nor digit, since punctuation is a word of its own.
     """
     size = len(tokenizer)
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
@@ -45,11 +45,10 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
 def find_words(
     segments: Sequence[np.ndarray], vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First token, token after the last, and segment of every word, int64 [W] each.
+    """Return first token, token after the last, and segment of each word, int64 [W] each.
 
-    Segments ▁un able ▁to and able ▁is give [0 2 3 4], [2 3 4 5] and [0 0 1 1].
-
-    Args: segments: token ids, counted end to end. A segment's first token always starts a word.
+    Segments ▁un able ▁to and able ▁is give [0 2 3 4], [2 3 4 5] and [0 0 1 1]. Token ids are
+    counted end to end; a segment's first token always starts a word.
     """
     begins, ends, owners, at = [], [], [], 0
     for number, ids in enumerate(segments):
@@ -69,13 +68,11 @@ def choose_tokens(
     max_ngram: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Which tokens to hide, ascending, int64 [M]: whole words, n-grams within one segment.
+    """Return the tokens to mask, ascending, int64 [M]: whole words, n-grams within one segment.
 
-    M is `fraction` of all tokens, or a few fewer where the next word is too long; at least one word
-    is hidden. An n-gram that would hide too much, or leave its segment, is shortened; one that
-    meets another is skipped.
-
-    Args: words: as `find_words` returns them, at least one; fraction: above 0, below 1.
+    M is `fraction` (above 0, below 1) of all tokens, or a few fewer if the next word is too long,
+    but at least one word. An n-gram that would exceed M, or leave its segment, is shortened; one
+    that overlaps another is skipped. `words` are as `find_words` returns them, at least one.
     """
     begins, ends, owners = (column.tolist() for column in words)
     count = len(begins)
@@ -102,7 +99,7 @@ def choose_tokens(
 
 
 def corrupt(ids: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
-    """What the model sees in place of the hidden tokens `ids`; both int64 [M]."""
+    """Return the model's input in place of the masked tokens `ids`; both int64 [M]."""
     dice = rng.random(len(ids))
     random = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(ids))]
     shown = np.where(dice < AS_MASK, vocabulary.mask, ids)

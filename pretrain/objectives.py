@@ -1,9 +1,8 @@
-"""The objectives over packed rows: masked language model, sentence order, span selection.
+"""Objectives over packed rows: masked language model, sentence order, span selection.
 
-The sums over a batch, divided by its hidden tokens, its pairs and its spans, are the losses of the
-library's AlbertForPreTraining and AlbertForQuestionAnswering for the same examples, padded. But the
-vocabulary is scored only where a token is hidden: the logits are [M, V] and not [T, V], a seventh
-of the work and of the memory.
+The sums over a batch, divided by its masked tokens, its pairs and its spans, are the losses of
+transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the same examples, padded. But
+logits are computed for masked tokens only, [M, V] and not [T, V]: a seventh of the work.
 """
 
 from typing import Any
@@ -22,7 +21,7 @@ _HIDDEN_EVERY = 7  # every 7th token of a made-up row is hidden, about 15 %
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
-    """Has a third head, for start and end of a span, which fine-tuning on SQuAD continues with."""
+    """ALBERT with a third head, for start and end of a span, which fine-tuning continues with."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -31,10 +30,10 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
 
 
 def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
-    """Logits of the hidden tokens [M, V] and of every window's sentence order [n, 2]; where the
-    model has the head, also start and end logits [T, 2].
+    """Return logits of the masked tokens [M, V] and of sentence order [n, 2].
 
-    `forward.Forward` calls it. In a row without labels (`made_up_row`) about 15 % are hidden.
+    If the model has a span head, also start and end logits [T, 2]. Called by `forward.Forward`. In
+    a row without labels (`made_up_row`) about 15 % are masked.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")
@@ -49,24 +48,23 @@ def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[T
 
 
 def token_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Cross-entropy of every hidden token in nats, fp32 [M]."""
+    """Return the cross-entropy of each masked token in nats, fp32 [M]."""
     return F.cross_entropy(logits.float(), row["mlm_labels"], reduction="none")
 
 
 def order_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Cross-entropy of every window's order in nats, fp32 [n]; 0 for a window without a pair."""
+    """Return cross-entropy of each window's order in nats, fp32 [n]; 0 for one without a pair."""
     labels = row["sop_labels"]
     return F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="none")
 
 
 def span_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Mean cross-entropy of start and end of every window in nats, fp32 [n]; 0 where no span is
-    asked for."""
+    """Return mean cross-entropy of start and end per window in nats, fp32 [n]; 0 without a span."""
     return row_losses(row, logits[:, 0], logits[:, 1])
 
 
 def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, Tensor]:
-    """Sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
+    """Return sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
     pairs = row["sop_labels"] != NO_LABEL
     sums = {
         "mlm_loss": token_losses(mlm, row).double().sum(),

@@ -1,12 +1,12 @@
-"""How good a pretraining is along the way: its checkpoints, each fine-tuned on SQuAD.
+"""Quality of a pretraining over time: its checkpoints, each fine-tuned on SQuAD.
 
-  python -m pretrain.score runs/pretrain --config configs/finetune_pretrained.yaml
-  python -m pretrain.score experiment:3 --config configs/finetune_pretrained.yaml
+python -m pretrain.score runs/pretrain --config configs/finetune_pretrained.yaml
+python -m pretrain.score experiment:3 --config configs/finetune_pretrained.yaml
 
 RUN is the output directory of a pretraining, or experiment:ID or trial:ID of a cluster. train.py
-fine-tunes every checkpoint that it kept with the recipe of --config, each in a folder of its own in
---output-dir. That gets scores.json, scores.md (the table) and scores.svg (the plot), anew after
-each checkpoint. Ctrl-C stops it; the same command goes on from there.
+fine-tunes each of its checkpoints with the recipe of --config, in a folder of its own in
+--output-dir. scores.json, scores.md (the table) and scores.svg (the plot) there are rewritten after
+each checkpoint. Ctrl-C stops it; the same command resumes.
 """
 
 import argparse
@@ -53,7 +53,7 @@ LOOKS = ({"marker": "o"}, {"marker": "s", "linestyle": "--", "markerfacecolor": 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Score; returns the exit status: 0 done or stopped, 2 a mistake of the user's."""
+    """Score the checkpoints; return the exit status: 0 done or stopped, 2 a user error."""
     parser = argparse.ArgumentParser(
         prog="python -m pretrain.score",
         description=__doc__,
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Fine-tune every checkpoint that has no scores yet; returns the exit status."""
+    """Fine-tune every checkpoint that has no scores yet; return the exit status."""
     if util.find_spec("matplotlib") is None:  # before hours of fine-tuning
         raise UserError(
             "matplotlib is not installed, for the plot; pip install -r reports/requirements.txt"
@@ -105,13 +105,8 @@ def score(args: argparse.Namespace) -> int:
 
 
 def fine_tune(args: argparse.Namespace, kept: Kept, scores: dict[str, Any]) -> int:
-    """Run train.py from a checkpoint and add its scores.
-
-    Returns:
-        The exit status of train.py.
-
-    Raises:
-        KeyboardInterrupt: if train.py was asked to stop.
+    """Run train.py from a checkpoint, add its scores and return its exit status. Raises
+    KeyboardInterrupt if train.py was stopped.
     """
     checkpoint, output = kept.folder(), args.output_dir / step_name(kept.steps)
     if not checkpoint.is_dir():  # the pretraining goes on, and keeps few
@@ -144,8 +139,7 @@ def fine_tune(args: argparse.Namespace, kept: Kept, scores: dict[str, Any]) -> i
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt for SIGINT, SIGTERM and SIGHUP, except those that `nohup` ignores.
-
-    While it trains, train.py takes the first two, to save a checkpoint; SIGHUP is passed on to it.
+    While it trains, train.py handles the first two, to save a checkpoint; SIGHUP becomes SIGTERM.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -164,10 +158,8 @@ def interruptible() -> Iterator[None]:
 
 
 def read_recipe(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return what a fine-tuning's scores depend on beside the checkpoint, by config key.
-
-    Raises:
-        UserError: if the config does not fine-tune a checkpoint on SQuAD.
+    """Return the settings that a fine-tuning's scores depend on, by config key. Raises UserError if
+    the config does not fine-tune a checkpoint on SQuAD.
     """
     config = experiment.load(path, overrides)
     experiment.check_sections(config)
@@ -191,10 +183,8 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 def read_scores(
     folder: Path, recipe: dict[str, Any], pretraining: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of scores.json; without rows if there is no file.
-
-    Raises:
-        UserError: if it is not a file of scores, or has those of another recipe or pretraining.
+    """Return the content of scores.json; without rows if there is no file. Raises UserError if the
+    file is damaged, or has scores of another recipe or pretraining.
     """
     found: dict[str, Any] = {"recipe": {}, "pretraining": pretraining, "data": None, "rows": []}
     try:
@@ -215,7 +205,7 @@ def read_scores(
 
 
 def refuse_change(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UserError if a value is not as it was."""
+    """Raise UserError if a value has changed."""
     for key in sorted({*was, *now}):
         if was.get(key) != now.get(key):
             raise UserError(
@@ -235,7 +225,7 @@ def write_scores(folder: Path, scores: Mapping[str, Any]) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows in Markdown."""
+    """Return the rows as a Markdown table."""
     cells = [[*COLUMNS], ["---:"] * len(COLUMNS)]
     for row in rows:
         percents = (f"{row[name]:.2f}" if name in row else "" for name in COLUMNS[1:])

@@ -1,4 +1,4 @@
-"""The checkpoints that a pretraining kept, here or on a cluster, and what it scored at each."""
+"""Checkpoints that a pretraining saved, locally or on a cluster, with their scores."""
 
 import contextlib
 import json
@@ -17,8 +17,10 @@ _OWNER = re.compile(r"(trial|experiment):(\d+)")
 
 
 class Kept(NamedTuple):
-    """A checkpoint: its steps, its folder or its UUID on a cluster, and the percentages of
-    `ACCURACIES` that the pretraining's validation after these steps gave; none without one."""
+    """A checkpoint: steps, folder or UUID on a cluster, and validation accuracies in percent.
+
+    `accuracies` has the `ACCURACIES` of the validation after these steps; it is empty without one.
+    """
 
     steps: int
     name: str
@@ -26,21 +28,20 @@ class Kept(NamedTuple):
     remote: bool
 
     def folder(self) -> Path:
-        """Where it is; a cluster's is fetched once. Raises UserError where that fails."""
+        """Return the folder, downloaded once from a cluster. Raises UserError if that fails."""
         return fetch(self.name) if self.remote else Path(self.name)
 
 
 class Pretraining(NamedTuple):
-    """What makes a pretraining this one, by config key; and its checkpoints, in step order."""
+    """Settings that identify a pretraining, by config key, and its checkpoints, in step order."""
 
     identity: dict[str, Any]
     kept: list[Kept]
 
 
 def find_pretraining(run: str) -> Pretraining:
-    """What `run` kept: an output directory, experiment:ID or trial:ID.
-
-    Raises UserError for one that is no pretraining, has no checkpoint, or a damaged one.
+    """Return the checkpoints of `run`: an output directory, experiment:ID or trial:ID. Raises
+    UserError if it is not a pretraining, has no checkpoint, or a damaged one.
     """
     if (owner := _OWNER.fullmatch(run)) and not Path(run).exists():
         with told(run):

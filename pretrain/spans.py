@@ -1,12 +1,12 @@
-"""Span selection: a query with a hole, and a passage to point into, laid out as a SQuAD example.
+"""Span selection: a query with a gap, and a passage with the answer, laid out as a SQuAD example.
 
 Masked words and sentence order alone do not teach a small model to find in one text what another
 asks for. So some windows become reading exercises (after Glass et al. 2020, arXiv:1909.04120, and
 Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, without one to three of its words,
 asks for these words in the window. In a harder exercise the query lacks more words and its halves
-change places more often, so it reads less like the passage and more like a question. Or the passage
-lacks the sentence, and [CLS] is the answer. Most exercises are easy: a small model that trained on
-nothing else found answers after 300 steps with these, and none with only the hardest.
+are swapped more often, so it resembles a question more than the passage. Or the passage lacks the
+sentence, and [CLS] is the answer. Most exercises are easy: a small model trained on nothing else
+found answers after 300 steps with these, and none with only the hardest.
 """
 
 from typing import NamedTuple
@@ -26,8 +26,9 @@ _OFTEN = 2  # a hole needs a word with a piece that is not more frequent than th
 
 
 class Cloze(NamedTuple):
-    """A query and a passage, token ids int64 [Q] and [P]; the answer's first and last token in the
-    passage, both -1 where the answer is not there."""
+    """A query and a passage, token ids int64 [Q] and [P], with first and last token of the answer.
+    Both are positions in the passage, -1 if the answer is not in it.
+    """
 
     query: np.ndarray
     passage: np.ndarray
@@ -38,10 +39,10 @@ class Cloze(NamedTuple):
 def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Cloze | None:
-    """An exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
+    """Return an exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
 
-    Query and passage have T tokens together, or fewer where the passage lacks a sentence. None
-    where no sentence that was drawn has enough words.
+    Query and passage have T tokens together, or fewer if the passage lacks a sentence. None if no
+    sentence that was drawn has enough words.
     """
     hard = rng.random() ** 2
     ends = np.cumsum(sentences)  # [S]
@@ -69,7 +70,7 @@ def _ask(
     vocabulary: Vocabulary,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, int, int] | None:
-    """A query on one sentence, and the first and last token of its answer there; or None."""
+    """Return a query on one sentence, and first and last token of its answer there; or None."""
     begins, ends, _ = find_words([sentence], vocabulary)  # [W], [W]
     hole = _HOLES[rng.integers(len(_HOLES))]
     spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], begins)  # [W]

@@ -1,8 +1,8 @@
 """`PretrainTrial`: ALBERT's pretraining as a Determined PyTorchTrial.
 
-The optimizer step is `StepTrial`'s. The loss of a step is the mean over all hidden tokens of the
-global batch, plus the mean over all its pairs and the mean over all its spans, however they were
-dealt to slots and micro-batches.
+The optimizer step is `StepTrial`'s. The loss of a step is the mean over all masked tokens of the
+global batch, plus the mean over all its pairs and the mean over all its spans, regardless of how
+they were distributed to ranks and micro-batches.
 """
 
 from typing import Any
@@ -41,10 +41,7 @@ SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy"
 
 
 class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
-    """Pretrains an ALBERT.
-
-    Args: given: hyperparameters and data, where the caller has them; else `context` says them.
-    """
+    """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(
@@ -108,7 +105,7 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         )
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
-        """Score this slot's rows; the metrics come from the reducer, once for all slots."""
+        """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
         self.forward.refresh()
         for row in batch:
             moved = to_device(row, self.context.device)
@@ -121,7 +118,7 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
 
 
 class ScoreReducer(pytorch.MetricReducer):
-    """Sums over rows -> losses and accuracies of the whole split, the same at every slot count."""
+    """Reducer of sums over rows to the split's metrics, the same for any number of ranks."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -132,7 +129,7 @@ class ScoreReducer(pytorch.MetricReducer):
         self.labels = np.zeros(self.vocabulary, np.int64)
 
     def update(self, row: PretrainRow, sums: dict[str, torch.Tensor]) -> None:
-        """Args: row: on the host; sums: of objectives.score_row."""
+        """Add a row (on the CPU) and its `sums`, of objectives.score_row."""
         self.rows.append((int(row["windows"][0]), sums))
         self.labels += np.bincount(row["mlm_labels"].numpy(), minlength=self.vocabulary)
 
@@ -163,10 +160,10 @@ class ScoreReducer(pytorch.MetricReducer):
 
 
 def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
-    """ALBERT with its heads, in fp32, its random parts drawn from `seed`.
+    """Build ALBERT with its heads in fp32, its random weights drawn from `seed`.
 
-    Without sentence order the pooler and its classifier are frozen: nothing trains them, and
-    LAMB's weight decay would wear them out. Raises UserError for a model that cannot be built.
+    Without sentence order the pooler and its classifier are frozen: they are not trained, and
+    LAMB's weight decay would shrink them. Raises UserError if the model cannot be built.
     """
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining

@@ -17,9 +17,8 @@ from pretrain.trial import METRICS, SHOWN, PretrainTrial
 
 
 def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
-    """Whether this machine can run the experiment. Raises UserError for the first that cannot be.
-
-    Text is not looked at: making shards of it reads it, and says what is wrong.
+    """Check that this machine can run the experiment. Raises UserError for the first fault. Text is
+    not checked: writing its shards reads it, and reports faults.
     """
     data = parse_text_config(config["data"])
     preflight.check_gpus(gpu_uuids)

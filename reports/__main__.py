@@ -1,10 +1,10 @@
-"""What training costs, how it scales, and what it would cost elsewhere.
+"""Cost of training, its scaling, and its expected cost on other machines.
 
-  python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
-  python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
-  python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
-  python -m reports plan --windows 264396 --slots 8 64 --deadline 2
-  python -m reports scaling --published --run fused=bench.json
+python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
+python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
+python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
+python -m reports plan --windows 264396 --slots 8 64 --deadline 2
+python -m reports scaling --published --run fused=bench.json
 
 Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do.
 """
@@ -19,7 +19,7 @@ from detalbert.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the report; returns the exit status."""
+    """Print the report; return the exit status."""
     try:
         args = _parser().parse_args(argv)
         from reports import commands

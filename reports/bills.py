@@ -1,9 +1,9 @@
-"""A cluster's records -> what each experiment cost.
+"""Cost of each experiment, from a cluster's records.
 
-A machine's life is cut where allocations begin and end. While tasks hold it they pay it by their
-slots on it; its boot and its idle time are shared by slot-hours between all that used it. A gap
-longer than the pool boots or idles is time that nobody seen here used: it is paid by nobody.
-A machine whose launch the master did not record is paid while it is held.
+A machine's life is cut where allocations begin and end. Tasks that hold it pay for that time by
+their slots on it; boot and idle time are divided by slot-hours among all that used it. A gap longer
+than the pool boots or idles belongs to no task in these records, and is not charged. A machine
+whose launch the master did not record is charged only while it is held.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ History = Mapping[str, pd.Series]  # instance type -> dollars an hour from each 
 
 
 class Machine(NamedTuple):
-    """One machine's life; `share` of it is paid, `taken` says that AWS took it back."""
+    """One machine's life; `share` of it is charged, `taken` says that AWS reclaimed it."""
 
     name: str
     pool: Pool
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
 
 
 def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]:
-    """Those that the named experiments held, in priced pools."""
+    """Yield the machines that the named experiments held, in priced pools."""
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
     for a in records.allocations:
         for node in a.nodes or (a.id,):
@@ -63,7 +63,7 @@ def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]
 
 
 def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, float]]:
-    """Owner (None: nobody), phase, from, to, share; the shares of a moment add up to 1."""
+    """Yield owner (or None), phase, from, to, share; the shares of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
     cuts = {machine.start, machine.end} | {t for a in holds for t in (a.start, a.end)}
     used: dict[Any, float] = defaultdict(float)  # slot-seconds by owner
@@ -85,7 +85,7 @@ def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, flo
 
 
 def segments(records: Records, prices: Mapping[str, Price], history: History) -> pd.DataFrame:
-    """A row per machine, owner and stretch of time within one month: hours and dollars."""
+    """Return a row per machine, owner and stretch of time within one month: hours and dollars."""
     rows = []
     for machine in machines(records, prices):
         price, spot = find(prices, machine.pool.instance), machine.pool.spot
@@ -105,7 +105,7 @@ def segments(records: Records, prices: Mapping[str, Price], history: History) ->
 
 
 def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float:
-    """Dollars an hour over a stretch; before the history begins, the price file's."""
+    """Return mean dollars per hour over a stretch; the price file's before the history begins."""
     times = [start, *history.index[(history.index > start) & (history.index < end)], end]
     rates = history.reindex(times[:-1], method="ffill").fillna(price.spot)
     lengths = [(right - left) / (end - start) for left, right in pairwise(times)]
@@ -113,11 +113,11 @@ def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float
 
 
 def stops(trial: Trial, records: Records) -> Iterator[tuple[str, float]]:
-    """What ended the allocations that ended before the trial did, and the seconds lost.
+    """Yield the cause of each end of an allocation before the trial's, and the seconds lost.
 
-    The master says none of it: a machine that ended with the allocation was reclaimed, one that
-    saved just before was paused (by a user or the scheduler), another task is a continuation.
-    Lost is the time from the last checkpoint, or the start, where work was going on.
+    The master does not record causes: if a machine ended with the allocation it was reclaimed, if
+    it saved just before the trial was paused (by a user or the scheduler), another task is a
+    continuation. Lost is the time from the last checkpoint, or the start, if work was interrupted.
     """
     gone = {name: life.end for name, life in records.lives.items() if life.end < records.until}
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
@@ -136,7 +136,7 @@ def stops(trial: Trial, records: Records) -> Iterator[tuple[str, float]]:
 
 
 def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
-    """Allocated seconds by what happened in them, over all trials; "other" is the rest."""
+    """Return allocated seconds by phase, over all trials; "other" is the rest."""
     spent: Counter[str] = Counter()
     for entry in records.entries:
         if entry.experiment == experiment.id:
@@ -160,14 +160,14 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
 
 
 def _reports(trial: Trial) -> Iterator[tuple[int, Report]]:
-    """Those that have a speed, with the steps that each is of."""
+    """Yield the reports that have a speed, with the number of steps in each."""
     for before, report in zip([0, *(r.steps for r in trial.reports)], trial.reports, strict=False):
         if report.speed > 0 and report.steps > before:
             yield report.steps - before, report
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
-    """A row per experiment. `table`: of `segments`."""
+    """Return a run per experiment; `table` is of `segments`."""
     return [_run(e, records, table[table["owner"] == e.id]) for e in records.experiments]
 
 
@@ -206,7 +206,7 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
 def _paid(
     run: Run, mine: pd.DataFrame, seconds: Mapping[str, float], start: Moment, end: Moment
 ) -> Run:
-    """The dollars: of boot and idle machines, and the rest dealt out by the seconds of phases."""
+    """Add the dollars: those of boot and idle machines, the rest in proportion to the phases."""
     money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
     total = sum(seconds.values()) or 1.0
     parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
@@ -221,7 +221,7 @@ def _paid(
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
-    """Hours with machines, most slots at once, and the machines that those were on."""
+    """Return hours with machines, most slots at once, and the machines that those were on."""
     worked, widest = 0.0, (0.0, 1)
     for left, right in pairwise(sorted({time for a in held for time in (a.start, a.end)})):
         if now := [a for a in held if a.start <= left and right <= a.end]:
@@ -232,7 +232,7 @@ def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
 
 
 def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Machine-hours and dollars by user, label or month; the sum, and what nobody used."""
+    """Return machine-hours and dollars by user, label or month; their sum, and the unused part."""
     labels = {e.id: ", ".join(e.labels) or "(no label)" for e in records.experiments}
     names = labels if by == "label" else {e.id: e.user for e in records.experiments}
     mine = table[table["owner"].isin(list(names))]
@@ -245,7 +245,7 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """What a reader must know of the machines."""
+    """Return a note on machine-hours that are in no bill, if any."""
     hours, cost = table.loc[table["phase"] == "unused", ["hours", "cost"]].sum()
     text = f"{hours:.2f} machine-hours (${cost:,.2f}) on the same machines are in no bill"
     return [f"{text}: nobody seen here used them"] if hours else []

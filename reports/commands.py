@@ -1,4 +1,4 @@
-"""`cost` and `scaling`, from arguments to a report; and from a report to its readers."""
+"""Commands `cost` and `scaling`, from arguments to a report, and output of reports."""
 
 import argparse
 import sys
@@ -19,7 +19,9 @@ from reports.scaling import scaling_report
 
 
 def write(report: Report, args: argparse.Namespace) -> int:
-    """The page first: when it cannot be written, nothing is printed. Returns the exit status."""
+    """Write the report; return the exit status: 0, or 3 if over --budget. The page is written
+    first: if that fails, nothing is printed.
+    """
     if args.budget is not None and report.total is None:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
     if args.html is not None:
@@ -45,7 +47,7 @@ def write(report: Report, args: argparse.Namespace) -> int:
 
 
 def cost(args: argparse.Namespace) -> Report:
-    """Published, local and cluster runs, priced."""
+    """Report the cost of published, local and cluster runs."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     priced_as = dict(_priced_as(text, known) for text in args.price_pool)
     found = _records(args)
@@ -74,7 +76,7 @@ def cost(args: argparse.Namespace) -> Report:
 
 
 def scaling(args: argparse.Namespace) -> Report:
-    """Efficiency over slots, published and measured; unlike runs are not in one series."""
+    """Report efficiency over slots, published and measured; one series per model and data."""
     known = load_prices(args.prices or prices.PRICE_FILE)
     series = []
     for text in args.run:

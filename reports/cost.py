@@ -1,4 +1,4 @@
-"""`cost`: what runs took and what they cost, beside one of them as the baseline."""
+"""`cost`: time and cost of runs, compared with one of them as the baseline."""
 
 import datetime
 from collections.abc import Sequence
@@ -26,7 +26,9 @@ def cost_report(
     runs: Sequence[Run], baseline: str | None, used: Sequence[Price], notes: Sequence[str],
     today: datetime.date, tokens: bool = False, sums: pd.DataFrame | None = None,
 ) -> Report:  # fmt: skip
-    """`sums`: totals of the cluster's runs. Raises UserError for a baseline that is no run."""
+    """Return the cost report; `sums` are totals of the cluster's runs. Raises UserError if there
+    are no runs, or `baseline` is not the name of one.
+    """
     if not runs:
         raise UserError("cost: nothing to report; give --published, --run or --experiment")
     named = {run.name: run for run in reversed(runs)}
@@ -53,7 +55,7 @@ def cost_report(
 
 
 def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
-    """The columns of `Run`, and those beside `base`."""
+    """Return the columns of `Run`, and those that compare it with `base`."""
     row = {column["head"]: getattr(run, name) for name, column in SHOWN.items()}
     worked, its, tokens = run.worked or run.hours, base.worked or base.hours, "tokens" in unit
     alike = not run.unlike(base)
@@ -76,7 +78,7 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
 
 
 def _narrow(unit: str) -> dict[str, str]:
-    """Within 80 columns; the units are in the head."""
+    """Return the columns for a width of 80 characters; units are in the heads."""
     return {
         "run": "{run}\n{kinds}",
         "cost $\nlow-high": "{cost}\n{low}-{high}",

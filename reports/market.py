@@ -1,4 +1,4 @@
-"""The spot market: when machines are taken back, and how long until there are some again."""
+"""The spot market: when machines are reclaimed, and how long until capacity returns."""
 
 import json
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from detalbert.errors import UserError
 
 @dataclass(frozen=True)
 class Constant:
-    """Memoryless: `hourly` reclaims of a job, and exponential waits for capacity.
+    """Memoryless market: `hourly` reclaims of a job, and exponential waits for capacity.
 
     A reclaim takes all machines of a job: jobs on 16 recorded machines were stopped as often as
-    those on one (0.5 to 0.6 an hour), so the machines of a zone do go together.
+    those on one (0.5 to 0.6 per hour), so the machines of a zone are reclaimed together.
     """
 
     hourly: float
@@ -24,21 +24,21 @@ class Constant:
 
     @property
     def rate(self) -> float:
-        """Reclaims a second."""
+        """Reclaims per second."""
         return self.hourly / 3600
 
     def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from a random moment until the machines can be had."""
+        """Draw seconds from a random moment until the machines are available."""
         busy = self.rate * self.wait_seconds
         out = rng.random(now.size) < busy / (1 + busy)
         return np.where(out, self.wait(rng, now, machines), 0.0)
 
     def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from a reclaim until the machines can be had."""
+        """Draw seconds from a reclaim until the machines are available."""
         return rng.exponential(self.wait_seconds, now.size)
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds from `now` to the first reclaim."""
+        """Draw seconds from `now` to the first reclaim."""
         return rng.exponential(1 / max(self.rate, 1e-300), now.shape)
 
     def alike(self) -> "Constant":
@@ -58,9 +58,9 @@ CASES = {
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Recorded capacity, replayed in a circle from a random moment, outages and all.
+    """Recorded capacity, replayed cyclically from a random moment, including outages.
 
-    From `seconds` (rising from 0) on there were so many `machines`, until `length`.
+    From `seconds` (ascending from 0) on there were so many `machines`, until `length` in seconds.
     """
 
     seconds: np.ndarray
@@ -68,7 +68,7 @@ class Trace:
     length: float
 
     def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Seconds until the machines can be had. Raises UserError where they never could be."""
+        """Return seconds until the machines are available; raise UserError if they never are."""
         if machines > self.machines.max():
             raise UserError(
                 f"--trace: it has {self.machines.max()} machines at most, the job needs {machines};"
@@ -82,7 +82,7 @@ class Trace:
     first_wait = wait
 
     def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """As `Constant.next`. Of the machines there were, each is as likely taken as another."""
+        """Draw seconds from `now` to the first reclaim; it takes recorded machines at random."""
         moment, before = now % self.length, np.roll(self.machines, 1)
         drops = np.flatnonzero(self.machines < before)
         stop = np.where(self._at(moment) < machines, moment, np.inf)
@@ -99,7 +99,7 @@ class Trace:
         return stop - moment
 
     def alike(self) -> Constant:
-        """The constant rate and the mean outage of the recording, to choose a period by."""
+        """Return the recording's mean rate and outage, for the choice of a period."""
         spans = np.diff(np.append(self.seconds, self.length))
         lost = np.maximum(np.roll(self.machines, 1) - self.machines, 0).sum()
         short = self.machines < self.machines.max()
@@ -115,9 +115,8 @@ Market = Constant | Trace
 
 
 def load_trace(path: Path) -> Trace:
-    """A CSV, or a JSON file of skypilot-org/spot-traces; see "How a plan is made".
-
-    Raises UserError naming the row that is wrong.
+    """Load a CSV, or a JSON file of skypilot-org/spot-traces; see "How a plan is made". Raises
+    UserError, naming the row, if it is invalid.
     """
     wrong = "a CSV with numbers in the columns hours and machines, or a JSON file of spot-traces"
     try:

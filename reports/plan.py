@@ -1,4 +1,4 @@
-"""`plan`: what every pool and slot count would take and cost, before anything is paid for."""
+"""`plan`: time and cost of every pool and slot count, before anything is paid for."""
 
 import argparse
 import dataclasses
@@ -43,7 +43,7 @@ NARROW_CASES |= {"95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}
 
 
 class Planned(NamedTuple):
-    """Machines of a type, on spot or on demand: a row of the table, and one for each case."""
+    """A machine type, on spot or on demand: a row of the table, and one for each case."""
 
     price: Price
     row: dict[str, Any]
@@ -51,7 +51,7 @@ class Planned(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Expected time and cost of every option."""
+    """Report expected time and cost of every option."""
     rules = settings.given(args)
     trace = load_trace(args.trace) if args.trace else None
     known = price_file.load_prices(args.prices or price_file.PRICE_FILE)
@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> Report:
 def layouts(
     known: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int], paced: Pace | None
 ) -> list[tuple[Price, int]]:
-    """Every instance type (by default those that AWS launches) and slot count that fit.
+    """Return all fitting pairs of instance type (default: those that AWS launches) and slots.
 
-    Jobs over several machines that are narrower than WIDE only where `pool` names them.
-    Raises UserError for a slot count that was asked for and that no instance fits.
+    Jobs over several machines narrower than WIDE only if `pool` names them. Raises UserError if no
+    instance fits a requested slot count.
     """
     types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
@@ -99,7 +99,7 @@ def layouts(
 
 
 def markets(rules: Settings, trace: Trace | None) -> dict[str, Market]:
-    """Low, middle and high: as recorded, or three times what was given."""
+    """Return the low, middle and high market: as recorded, or three times the given values."""
     if trace is not None:
         return dict.fromkeys(CASES, trace)
     given = {"hourly": rules.hourly, "wait_seconds": rules.wait_seconds}
@@ -113,7 +113,7 @@ def evaluate(
     rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int,
     speed: Speed | Pace, seen: Mapping[str, Market],
 ) -> Planned:  # fmt: skip
-    """Simulate an option; `work` windows, or tokens of which `unit` are a window."""
+    """Simulate an option; `work` is in windows, or in tokens, of which `unit` are a window."""
     rate, source = speed.at(slots, price)
     step = (rules.batch or (256 if slots >= 16 else 48) * unit) / rate
     seconds, hourly = work / rate, price.spot_range() if spot else (price.on_demand,) * 3
@@ -144,7 +144,7 @@ def evaluate(
 
 
 def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
-    """Means over the runs, and what 5 and 95 % of them keep within."""
+    """Return means over the runs, and their 5 and 95 % quantiles."""
     runs, alike = simulate(job, market, job.rules.runs, job.rules.seed), market.alike()
     found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
     found |= {"$/h": job.price, **runs.mean().to_dict()}
@@ -157,7 +157,7 @@ def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
 
 
 def mark_front(rows: Sequence[dict[str, Any]]) -> None:
-    """Those that no other one beats in both time and cost get a *."""
+    """Mark with * the options that no other one beats in both time and cost."""
     cheapest = math.inf
 
     def figures(row: dict[str, Any]) -> tuple[float, float, int]:
@@ -169,7 +169,7 @@ def mark_front(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
-    """The cheapest of which 95 % of the runs meet the deadline, or else the fastest."""
+    """Return the cheapest option of which 95 % of runs meet the deadline, else the fastest."""
     finite = [p for p in planned if math.isfinite(p.row["cost"])]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
@@ -202,7 +202,7 @@ def plan_report(
 
 
 def snippet(rules: Settings, best: Planned) -> str:
-    """What to write into the experiment's YAML for the recommended option."""
+    """Return the experiment's YAML keys for the recommended option."""
     row, (late, worst) = best.row, (case["hours 95 %"] for case in best.cases[1:])
     missed = rules.deadline is not None and late > rules.deadline
     advice = "  # checkpoint_period: once per epoch, the default"
@@ -219,7 +219,7 @@ def snippet(rules: Settings, best: Planned) -> str:
 
 
 def method() -> list[str]:
-    """The rules, as reports/README.md has them under "How a plan is made", without markup."""
+    """Return the rules of "How a plan is made" in reports/README.md, without markup."""
     text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     text = text.split("## How a plan is made\n")[1].split("\n## ")[0]
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))

@@ -1,4 +1,4 @@
-"""The plots, as SVG text: readable in black and white, the same bytes for the same numbers."""
+"""Plots as SVG text: readable in black and white, the same bytes for the same numbers."""
 
 import io
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def _plot(name: str, axes: Axes, caption: str, x: str, y: str = "") -> Plot:
 
 @style.context(STYLE)
 def cost_plot(runs: Sequence[Run]) -> Plot:
-    """Bars of dollars, hatched by what they paid for; whiskers from the lowest to the highest."""
+    """Draw bars of dollars, hatched by purpose; whiskers from the lowest to the highest."""
     runs = [run for run in runs if run.cost is not None]
     parts = pd.DataFrame([run.parts for run in runs]).fillna(0.0)
     axes = Figure(figsize=(8.6, max(0.9 + 0.5 * len(runs), 0.2 * parts.shape[1]))).subplots()
@@ -61,7 +61,7 @@ def cost_plot(runs: Sequence[Run]) -> Plot:
 
 @style.context(STYLE)
 def pareto_plot(options: pd.DataFrame, deadline: float | None) -> Plot:
-    """Expected hours against expected dollars: a marker per instance type, filled when spot."""
+    """Draw expected hours against dollars: a marker per instance type, filled if spot."""
     axes = Figure(figsize=(8.6, 5.2)).subplots()
     kinds = options["hardware"].str.partition(" x ")[2]
     for index, kind in enumerate(kinds.unique()):  # with a thick edge, the shapes serve twice
@@ -92,7 +92,7 @@ def pareto_plot(options: pd.DataFrame, deadline: float | None) -> Plot:
 
 @style.context(STYLE)
 def scaling_plot(points: pd.DataFrame) -> Plot:
-    """Efficiency over GPUs or machines: solid for what was measured, broken for published."""
+    """Draw efficiency over GPUs or machines: solid if measured, broken if published."""
     axes = Figure(figsize=(9.6, 4.8)).subplots()
     for index, (name, found) in enumerate(points.groupby("series", sort=False)):
         published = (found["source"] == "published").any()

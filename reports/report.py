@@ -1,4 +1,4 @@
-"""A report: tables, plots and words; for a terminal, as Markdown, JSON, CSV, or as one page."""
+"""Reports of tables, plots and notes: for a terminal, as Markdown, JSON, CSV, or one HTML page."""
 
 import base64
 import json
@@ -31,9 +31,9 @@ class Plot:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Numbers in a frame, and how each column is shown; a column without a format is text.
+    """Numbers in a frame, and the format of each column; a column without a format is text.
 
-    `narrow`: what is printed without --wide, head -> the columns in it: "{cost} {EM}/{F1}".
+    `narrow` is for output without --wide, from head to the columns in it: "{cost} {EM}/{F1}".
     """
 
     title: str
@@ -43,13 +43,13 @@ class Table:
     narrow: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> pd.DataFrame:
-        """Every cell as text; what is not known as a dash."""
+        """Return every cell as text; an unknown value is a dash."""
         styles = {name: self.formats.get(name, "{}") for name in self.frame}
         columns = {n: [_cell(value, s) for value in self.frame[n]] for n, s in styles.items()}
         return pd.DataFrame(columns, dtype=object)
 
     def text(self, form: str, wide: bool = True, room: float = math.inf) -> str:
-        """As `tabulate` draws it; columns on the right are left out until it fits in `room`."""
+        """Format with `tabulate`; omit right columns until it fits in `room` characters."""
         shown, short = self.shown(), self.narrow and not wide
         if form == "pipe":
             shown = shown.replace(r"\|", r"\\|", regex=True)
@@ -76,14 +76,14 @@ def _cell(value: Any, style: str) -> str:
 
 
 def _short(text: str, head: str) -> str:
-    """Without a $ that the head has, and without lines that have nothing but dashes."""
+    """Return `text` without a $ that the head has, and without lines that contain only dashes."""
     text = text.replace("$", "") if "$" in head else text
     return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$")) or "-"
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What one command found."""
+    """The result of one command."""
 
     title: str
     tables: list[Table]
@@ -95,7 +95,7 @@ class Report:
 
 
 def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
-    """No wider than the terminal unless `wide`; where `file` is none, lines are not cut."""
+    """Write the report, no wider than the terminal unless `wide` or `file` is not a terminal."""
     room = math.inf if wide or not file.isatty() else shutil.get_terminal_size().columns
     tables = [f"{t.title}\n\n{t.text('simple', wide, room)}" for t in report.tables if not t.long]
     notes = "\n".join(f"note: {note}" for note in report.notes)
@@ -104,7 +104,7 @@ def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
 
 
 def to_markdown(report: Report) -> str:
-    """Every table that is not long, the method and the notes."""
+    """Return the tables that are not long, the method and the notes as Markdown."""
     parts = [f"# {report.title}"]
     for table in report.tables:
         if not table.long:
@@ -116,7 +116,7 @@ def to_markdown(report: Report) -> str:
 
 
 def to_json(report: Report) -> str:
-    """The numbers as they are, not as they are shown; null where one is not known or infinite."""
+    """Return the unformatted numbers as JSON; null if one is unknown or infinite."""
     tables = []
     for table in report.tables:
         name = re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower())
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_html(report: Report) -> str:
-    """One page that needs nothing else, the same bytes for the same report."""
+    """Return a self-contained page, the same bytes for the same report."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
     environment = jinja2.Environment(loader=loader, autoescape=True, **look)
@@ -142,7 +142,7 @@ def to_html(report: Report) -> str:
 
 
 def price_table(prices: Sequence[Price]) -> Table:
-    """Every price a report used, with its origin, day and source."""
+    """Return all prices that a report used, with origin, day and source."""
     found = frame(sorted(map(vars, prices), key=lambda row: row["instance"]))
     names = [name for name in found if name not in ("instance", "spot_discount", "source")]
     found = found[["instance", *names, "source"]].rename(
@@ -155,5 +155,5 @@ def price_table(prices: Sequence[Price]) -> Table:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a frame that keeps whole numbers whole where a value is missing."""
+    """Return rows as a frame in which whole numbers stay integers even if a value is missing."""
     return pd.DataFrame(rows, dtype=object)

@@ -1,4 +1,4 @@
-"""One run of a workload, wherever it is known from: a publication, a folder, a cluster."""
+"""One run of a workload, from any source: a publication, a folder, a cluster."""
 
 import re
 from collections.abc import Mapping
@@ -10,15 +10,14 @@ SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a p
 
 
 def _shown(head: str, style: str = "", default: Any = None) -> Any:
-    """A field that has a column: its head, and how its numbers are shown."""
+    """Return a field that has a column: its head, and the format of its numbers."""
     return field(default=default, metadata={"head": head, "style": style})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the reports say of a run. None: not known, shown as a dash, never as zero.
-
-    Costs are always derived: prices x machine-hours.
+    """Facts that the reports show of a run. None: unknown, shown as a dash, never as zero. Costs
+    are always derived: prices x machine-hours.
     """
 
     name: str = _shown("run", default=MISSING)
@@ -49,7 +48,7 @@ class Run:
     elsewhere: str = ""  # where it was measured, if not on its hardware
 
     def unlike(self, base: "Run") -> str:
-        """Why neither is faster or cheaper than the other; empty where that can be said."""
+        """Return why the two runs cannot be compared; empty if they can."""
         if self is base:
             return self.elsewhere
         reasons = [f"{run.name} still runs" for run in (self, base) if run.running]
@@ -64,12 +63,15 @@ class Run:
 
 
 def model_name(name: object) -> str | None:
-    """albert/albert-xxlarge-v2 and albert-xxlarge are one model."""
+    """Return a model's common name: albert/albert-xxlarge-v2 gives albert-xxlarge."""
     return re.sub(r"-v\d+$", "", PurePosixPath(str(name)).name.lower()) if name else None
 
 
 def data_name(data: Mapping[str, object]) -> str | None:
-    """SQuAD 2.0 has two names; a first part of a file is other data."""
+    """Return the name of the data.
+
+    SQuAD 2.0 has two names, which count as one; the first part of a file is other data.
+    """
     train, first = data.get("train") or data.get("text"), data.get("max_train_examples")
     if not isinstance(train, str):
         return None

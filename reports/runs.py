@@ -23,7 +23,7 @@ TRAINING = {"finetuning": SQUAD, "pretraining": "text"}
 
 
 def published_runs(prices: Mapping[str, Price]) -> list[Run]:
-    """The published fine-tuning runs, priced with `prices`."""
+    """Return the published fine-tuning runs, priced with `prices`."""
     runs = []
     for row in FINE_TUNING:
         run = Run(
@@ -37,10 +37,10 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
 
 
 def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> Run:
-    """`PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`; PATH is an output directory or a JSON file.
+    """Read `PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`, an output directory or a JSON file.
 
-    `windows` is the work that a benchmark's throughput is projected to.
-    Raises UserError for a file that cannot be read or is no training.
+    `windows` is the work to which a benchmark's throughput is projected. Raises UserError if a file
+    cannot be read or is not of a training.
     """
     before, at, name = text.rpartition("@")
     path, machine = (before, machine_of("--run", name, prices)) if at else (text, None)
@@ -58,7 +58,7 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
 
 
 def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
-    """INSTANCE or INSTANCE:spot: its price, and whether it is on spot."""
+    """Parse INSTANCE or INSTANCE:spot: return its price, and whether it is on spot."""
     instance, _, market = text.partition(":")
     if market not in ("", "spot", "on-demand"):
         raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
@@ -66,14 +66,14 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 
 class Document(NamedTuple):
-    """The mapping in a file; a fault is named with the file and the key, dotted."""
+    """The mapping in a file; errors name the file and the dotted key."""
 
     file: Path
     content: dict[str, Any]
 
     @classmethod
     def read(cls, file: Path) -> "Document":
-        """Raises UserError for a file that cannot be read or holds no mapping."""
+        """Read a file. Raises UserError if it cannot be read or holds no mapping."""
         try:
             text = file.read_text(encoding="utf-8")
             content = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
@@ -89,7 +89,7 @@ class Document(NamedTuple):
         return cls(file, content)
 
     def at(self, where: str, kind: Any = object) -> Any:
-        """None for what is not there."""
+        """Return the value at a dotted key, None if missing; check that it is of `kind`."""
         value: Any = self.content
         *path, last = where.split(".")
         for key, wanted in [*((key, dict) for key in path), (last, kind)]:
@@ -104,7 +104,11 @@ class Document(NamedTuple):
         return None if self.at(where) is None else self.number(where, True)
 
     def number(self, where: str, zero: bool = False, value: Any = None) -> float:
-        """Above 0, or from 0 on: what is there, or a `value` out of a list that is."""
+        """Return the number at a key, or `value` from a list there; raise UserError if not
+        positive.
+
+        With `zero`, 0 is allowed.
+        """
         value = self.at(where) if value is None else value
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
@@ -115,7 +119,7 @@ class Document(NamedTuple):
 
 
 def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
-    """A run, and its hours by what they were for."""
+    """Return a local run, and its hours by purpose."""
     rate, trained, windows = (
         found.number(f"throughput.{key}")
         for key in ("examples_per_second", "training_seconds", "training_windows")
@@ -140,7 +144,7 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
 
 
 def _hours(found: Document, least: float) -> tuple[float, float, int, str]:
-    """Hours of work and from first to last, `least` at least; starts, and what was counted."""
+    """Return hours of work and elapsed hours, both at least `least`, starts, and a note on them."""
     starts = found.at("throughput.starts", list)
     if not starts:
         return least, least, 1, "training and checkpoints of its last start; its times are unknown"
@@ -157,7 +161,7 @@ def _hours(found: Document, least: float) -> tuple[float, float, int, str]:
 
 
 def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:
-    """As `_local`."""
+    """Return a benchmark's run, and its hours by purpose."""
     stage, workload = str(found.at("stage")), str(found.at("settings.workload") or "finetuning")
     if stage != "step" or workload not in TRAINING:
         said = f"{stage[:20]} {workload[:20]}"

@@ -1,4 +1,4 @@
-"""`scaling`: what N GPUs or machines reach of N times one."""
+"""`scaling`: the throughput of N GPUs or machines relative to N times that of one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,9 +16,8 @@ FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
 def scaling_report(series: Sequence[tuple[str, Run]], published: bool) -> Report:
-    """Args: series: runs and what their series are called.
-
-    Raises UserError for runs that are not one series, or of which nothing is known yet.
+    """Return the scaling report; `series` are pairs of a series' name and a run. Raises UserError
+    if runs do not belong to one series, or have no throughput yet.
     """
     rows = list(_measured(series))
     rows += points() if published else []
@@ -39,7 +38,7 @@ def scaling_report(series: Sequence[tuple[str, Run]], published: bool) -> Report
 
 
 def efficiency(found: pd.DataFrame) -> pd.DataFrame:
-    """With T(N) / (N x T(1)), in order of N; the first of a series is 1 by definition."""
+    """Add T(N) / (N x T(1)), in order of N; the first of a series is 1 by definition."""
     series = pd.Categorical(found["series"], found["series"].unique())
     found = found.assign(series=series).sort_values(["series", "N"]).astype({"series": str})
     each = found["throughput"] / found["N"]
@@ -58,7 +57,7 @@ def _measured(series: Sequence[tuple[str, Run]]) -> Iterator[dict[str, Any]]:
 
 
 def published_tables() -> list[Table]:
-    """As published; where machines and hours are, with what they would cost today."""
+    """Return the published tables; those with machines and hours also with today's cost."""
     known = load_prices()
     found = []
     for table in TABLES.values():

@@ -1,4 +1,4 @@
-"""What is planned for. Each setting is written once: its flag, unit, default and limits."""
+"""Settings of `plan`: each with flag, unit, default and limits in one place."""
 
 import argparse
 import math
@@ -39,7 +39,7 @@ class Settings:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Every setting, checked as its flag is read, and what they are taken from."""
+    """Add a flag for every setting, with its check, and the flags of their sources."""
     for each in fields(Settings):
         default = "" if each.default is None else f" ({each.default:g})"
         check = number(_flag(each.name), **each.metadata["limits"])
@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given(args: argparse.Namespace) -> Settings:
-    """Raises UserError for two that contradict each other."""
+    """Return the settings. Raises UserError if two contradict each other."""
     found = {name: value for name, value in vars(args).items() if value is not None}
     for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):
         if len(both := [_flag(name) for name in group if name in found]) > 1:
@@ -70,7 +70,7 @@ def _flag(name: str) -> str:
 
 
 def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:
-    """What reads a flag's number: it raises UserError naming the flag for text that is none."""
+    """Return a parser of a flag's number that raises UserError, naming the flag, if invalid."""
 
     def read(text: str) -> float:
         try:

@@ -1,6 +1,6 @@
-"""A job on spot machines by the rules of reports/README.md: run thousands of times, and expected.
+"""Simulation and expectation of a job on spot machines, by the rules of reports/README.md.
 
-Runs are NumPy arrays: a step of the loop is one life (launch to reclaim) of all runs.
+Runs are NumPy arrays: one iteration of the loop is one life (launch to reclaim) of all runs.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MOST = 100_000  # periods that are looked at
 
 @dataclass(frozen=True)
 class Job:
-    """One way to do the work: seconds of training, in all and between two checkpoints."""
+    """An option for the work: seconds of training, in total and between two checkpoints."""
 
     work_seconds: float
     period_seconds: float
@@ -32,17 +32,17 @@ class Job:
 
     @property
     def total_seconds(self) -> float:
-        """Training and checkpoints, the last one at the end of the work, without a reclaim."""
+        """Seconds of training and checkpoints, the last one at the end, without a reclaim."""
         segments = max(1, int(np.ceil(self.work_seconds / self.period_seconds - 1e-9)))
         return self.work_seconds + segments * self.rules.checkpoint_seconds
 
     @property
     def start_seconds(self) -> float:
-        """Boot and image: paid, before the container starts."""
+        """Seconds for boot and image: paid, before the container starts."""
         return self.rules.boot_seconds + self.rules.image_seconds
 
     def saved(self, reached: np.ndarray, done: np.ndarray, noticed: np.ndarray) -> np.ndarray:
-        """Where of `total_seconds` a job goes on that was at `reached` when it was stopped."""
+        """Return the progress in `total_seconds` from which a job stopped at `reached` resumes."""
         segment = self.period_seconds + self.rules.checkpoint_seconds
         saved = np.maximum(done, np.floor(reached / segment + 1e-9) * segment)
         if self.rules.checkpoint_seconds > NOTICE_SECONDS:  # a checkpoint at notice does not fit
@@ -51,7 +51,7 @@ class Job:
 
 
 def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
-    """A row for each run, by the seed alone: hours, cost (infinite: never done) and their parts."""
+    """Return a row per run, by the seed alone: hours, cost (infinite: never done), their parts."""
     rng, rules = np.random.Generator(np.random.PCG64(seed)), job.rules
     # Where on the market's clock each run begins.
     shift = rng.uniform(0, market.length, runs) if market.length else np.zeros(runs)
@@ -83,9 +83,9 @@ def simulate(job: Job, market: Market, runs: int, seed: int) -> pd.DataFrame:
 
 
 def running_seconds(job: Job, market: Constant, periods: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Expected seconds on running machines, and reclaims, for each period in seconds: exact.
+    """Return expected running seconds, and reclaims, for each period in seconds: exact.
 
-    With L reclaims a second, segments of s seconds (training and a checkpoint) and restarts of R
+    With L reclaims per second, segments of s seconds (training and a checkpoint) and restarts of R
     seconds that can be interrupted, a segment has e^(LR) (e^(Ls) - 1) reclaims, the first restart
     e^(LR) - 1 more, and the running time is all of them over L. Without notices. After Bougeret et
     al. 2011, "Checkpointing strategies for parallel jobs", with downtime that cannot fail.
@@ -102,8 +102,11 @@ def running_seconds(job: Job, market: Constant, periods: np.ndarray) -> tuple[np
 
 
 def best_period(job: Job, middle: Constant, high: Constant, step: float) -> int:
-    """Steps between checkpoints: the least machine time at the middle rate, of all that the high
-    rate bears (at most BEARS times the least there), of LONGEST or half the run at most."""
+    """Return the steps between checkpoints with the least machine time at the middle rate.
+
+    A period is at most LONGEST or half the run, and its machine time at the high rate at most BEARS
+    times the least there.
+    """
     most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
     steps = np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))
     usual, worst = (

@@ -1,4 +1,4 @@
-"""How fast a number of slots of some GPU is."""
+"""Throughput of a number of slots of a GPU type."""
 
 import math
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from detalbert.errors import UserError
 
 @dataclass(frozen=True)
 class Speed:
-    """Windows (or tokens) a second at any slot count, from measurements at some.
+    """Windows (or tokens) per second at any slot count, from measurements at some.
 
-    Between two measured slot counts the rate of a slot is interpolated over log2(slots); beyond
-    them the nearest is kept. On other GPUs it is scaled by peak half-precision arithmetic, which
-    assumes the same utilisation: a model, and marked as one.
+    Between two measured slot counts the rate per slot is interpolated over log2(slots); beyond them
+    the nearest is kept. On other GPUs it is scaled by peak half-precision FLOP/s, which assumes the
+    same utilization: marked as modelled.
     """
 
     points: Mapping[int, float]
@@ -26,7 +26,7 @@ class Speed:
     layouts: Mapping[tuple[int, str], str]  # slots, instance -> "measured" or "published"
 
     def at(self, slots: int, price: Price) -> tuple[float, str]:
-        """The rate, and whether that is measured, published or modelled."""
+        """Return the rate, and whether it is measured, published or modelled."""
         if price.teraflops is None:
             raise UserError(f"{price.instance}: its GPU is not known; give teraflops in --prices")
         known = sorted(self.points)
@@ -37,7 +37,7 @@ class Speed:
 
 
 def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) -> Speed:
-    """`1=2,8=15.8@p3.16xlarge`, or, of nothing, the published V100 figures times `unit`."""
+    """Parse `1=2,8=15.8@p3.16xlarge`; for None, the published V100 figures times `unit`."""
     points_text, _, instance = (text or "").partition("@")
     instance = instance or "p3.16xlarge"
     gpu = gpu_of(instance)

@@ -1,7 +1,7 @@
-"""Real English that every machine has: AWS's API reference, which botocore contains.
+"""English text available on every machine: AWS's API reference, a part of botocore.
 
-Determined installs boto3 and so botocore (Apache-2.0). The newest description of every service
-holds HTML fragments, some pages long: 17 MB of text in documents of 200 characters and more.
+Determined installs boto3 and so botocore (Apache-2.0). The newest description of each service holds
+HTML fragments, some pages long: 17 MB of text in documents of 200 characters and more.
 """
 
 import gzip
@@ -20,14 +20,14 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def find_services() -> list[Path]:
-    """The files of the newest description of every service, by the service's name."""
+    """Return the files of the newest description of each service, by the service's name."""
     root = Path(botocore.__file__).parent / "data"
     newest = {path.parent.parent.name: path for path in sorted(root.glob("*/*/service-2.json.gz"))}
     return [newest[service] for service in sorted(newest)]
 
 
 def read_service(path: Path) -> list[str]:
-    """The texts of one service in its file's order, each once, a paragraph per line."""
+    """Return the distinct texts of one service in the order of its file, one paragraph per line."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         texts = dict.fromkeys(map(_plain, _descriptions(json.load(file))))
     return [text for text in texts if len(text) >= _SHORTEST]

@@ -1,8 +1,8 @@
-"""Text -> tokens on the disk, a chunk at a time: what the writers of shards share out.
+"""Tokenization of text into chunks on disk, the tasks of the processes that write shards.
 
-A chunk is a part of one shard's text, some MB at most. Where it is cut changes no byte of the
-shard: nothing in a shard goes past the end of its document, and no document is cut. What a text
-becomes is a `Kind`: `examples` for ALBERT, `documents` for a causal language model.
+A chunk is a range of one shard's text, at most some MB. Chunk boundaries do not affect the shard's
+bytes: no column spans documents, and no document is cut. A `Kind` defines what text is converted
+to: `examples` for ALBERT, `documents` for a causal language model.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _BATCH = 1 << 19  # characters that are encoded at a time
 
 
 class Job(NamedTuple):
-    """The text of one shard; `held_out` is the share of its documents for validation, 0 to 1."""
+    """The text of one shard; `held_out` is the fraction of its documents for validation, 0 to 1."""
 
     number: int
     parts: tuple[Part, ...]
@@ -45,10 +45,10 @@ Arrays = Iterator[np.ndarray]  # a column, a chunk at a time
 
 
 class Kind(ABC):
-    """What the shards of a corpus hold.
+    """A format of shards.
 
-    `chunk` names the columns of a chunk that are kept beside its tokens, and their types; those of
-    a shard are made of them. `counts` are the keys of what `count` returns.
+    `chunk` names the columns of a chunk besides its tokens, and their types; a shard's columns are
+    computed from them. `counts` are the keys of what `count` returns.
     """
 
     chunk: dict[str, str]
@@ -56,27 +56,27 @@ class Kind(ABC):
 
     @abstractmethod
     def read(self, part: Part) -> Iterator[tuple[str, int]]:
-        """(text, bytes read for it) of every document of a part."""
+        """Yield (text, bytes read for it) for each document of a part."""
 
     @abstractmethod
     def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
-        """Token ids of all texts end to end [N], and the columns of `chunk`."""
+        """Return the token ids of all texts end to end [N], and the columns named in `chunk`."""
 
     @abstractmethod
     def columns(self, read: Callable[[str], Arrays]) -> list[tuple[str, str, Arrays]]:
-        """(name, type, content) of a shard's columns behind "tokens"; `read` gives a chunk's."""
+        """Return (name, type, content) of a shard's columns after "tokens", made from a chunk's."""
 
     @abstractmethod
     def count(self, columns: dict[str, Any], read: Callable[[str], Arrays]) -> dict[str, int]:
-        """What a shard's record says of it; `columns` has (type, offset, length) of each."""
+        """Return the counts for a shard's record; `columns` has (type, offset, length) of each."""
 
     def describe(self, folder: Path, split: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        """What else the index says of a split."""
+        """Return additional facts on a split for the index."""
         return {}
 
 
 class Plan(NamedTuple):
-    """Everything besides its text that a shard's bytes depend on, and the folder it goes to."""
+    """The folder of a corpus, and everything besides its text that the shards' bytes depend on."""
 
     folder: Path
     tokenizer: Any  # the library's, fast
@@ -84,12 +84,12 @@ class Plan(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The type of token ids on the disk."""
+        """Type of token ids on disk."""
         return "<u2" if len(self.tokenizer) <= 1 << 16 else "<u4"
 
 
 def cut_job(job: Job) -> list[Chunk]:
-    """The chunks of a job, in the order of its text; one of a stream holds nothing else."""
+    """Return the chunks of a job in text order; none extends beyond one compressed stream."""
     size = min(_MOST, max(_LEAST, size_of(job.parts) // _CHUNKS))
     cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // part.unit))]
     streams = itertools.groupby(cuts, key=lambda part: part.stream)
@@ -98,12 +98,12 @@ def cut_job(job: Job) -> list[Chunk]:
 
 
 def chunk_path(folder: Path, job: int, number: int) -> Path:
-    """The hidden file of a chunk's tokens; it is gone when its shard is there."""
+    """Return the hidden file of a chunk's tokens; it is removed once its shard is written."""
     return folder / f".chunk-{job:05d}-{number:05d}.npz"
 
 
 def write_chunk(plan: Plan, chunk: Chunk, encoder: WordEncoder) -> None:
-    """Write the columns of both splits; the file appears whole."""
+    """Write the columns of both splits atomically."""
     types = {"tokens": plan.dtype, **plan.kind.chunk}
     rows: dict[str, list[tuple[np.ndarray, ...]]] = {split: [] for split in SPLITS}
     documents = dict.fromkeys(SPLITS, 0)
@@ -127,7 +127,7 @@ def write_chunk(plan: Plan, chunk: Chunk, encoder: WordEncoder) -> None:
 
 
 def _batches(kind: Kind, chunk: Chunk) -> Iterator[list[str]]:
-    """The documents of a chunk, about _BATCH characters at a time."""
+    """Yield the documents of a chunk in batches of about _BATCH characters."""
     texts: list[str] = []
     characters = 0
     for text, _ in itertools.chain.from_iterable(map(kind.read, chunk.parts)):
@@ -140,7 +140,7 @@ def _batches(kind: Kind, chunk: Chunk) -> Iterator[list[str]]:
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Whether validation gets a document: a hash of its text decides, so copies stay together."""
+    """Return whether a document is held out, by a hash of its text, so copies stay in one split."""
     if share in (0.0, 1.0):
         return bool(share)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,6 +1,6 @@
-"""Text -> whole documents as tokens, for a causal language model: nothing of the text is lost.
+"""Documents as tokens for a causal language model, without loss of text.
 
-An end-of-text token ends each document. `document_ptr` says where documents begin, so a shard can
+An end-of-text token ends each document. `document_ptr` holds where documents begin, so a shard can
 be cut into windows of any length.
 """
 
@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 20  # characters that are encoded at once, about: it takes some 
 
 
 class Documents(Kind):
-    """Documents, each with the token `end_of_text` after it."""
+    """Documents, each followed by the token `end_of_text`."""
 
     chunk = {"lengths": "<i8", "sizes": "<i8"}
     counts = "documents", "tokens", "text_bytes"
@@ -31,8 +31,7 @@ class Documents(Kind):
         return read_exact(part)
 
     def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
-        """Token ids, int32 [N], end-of-text tokens among them; tokens, and bytes of text as UTF-8,
-        of every document, int64 [D] each."""
+        """Return ids with end-of-text tokens, int32 [N]; tokens, UTF-8 bytes, int64 [D] each."""
         cut = [split_long(text) for text in texts]
         made = [encoder(pieces) for pieces in _group([piece for pieces in cut for piece in pieces])]
         ids, lengths = map(np.concatenate, zip(*made, strict=True))  # [N - D], [pieces]
@@ -54,8 +53,8 @@ class Documents(Kind):
 
 
 def split_long(text: str) -> list[str]:
-    """`text` in pieces of at most _PIECE characters that are encoded apart, cut after a line where
-    one ends; a function of the text alone.
+    """Split `text` into segments of at most _PIECE characters, after a line end if there is one.
+    Segments are encoded separately; the split depends on the text alone.
     """
     pieces, begin = [], 0
     while len(text) - begin > _PIECE:

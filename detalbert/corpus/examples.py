@@ -1,4 +1,4 @@
-"""Text -> ALBERT's examples: sentences in a row of one document, as many as fit in a window."""
+"""ALBERT's examples: consecutive sentences of one document, as many as fit in a window."""
 
 import hashlib
 import io
@@ -20,7 +20,7 @@ _EXAMPLES = 1 << 16  # lengths of so many are read at a time
 
 
 class Examples(Kind):
-    """The examples of windows of `max_seq_length` tokens."""
+    """Examples for windows of `max_seq_length` tokens."""
 
     chunk = {"sentences": "<u2", "counts": "<i8"}
     counts = "examples", "documents", "sentences", "tokens"
@@ -32,8 +32,7 @@ class Examples(Kind):
         return read_documents(part)
 
     def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
-        """Token ids of all sentences end to end, int32 [N]; then as `cut_examples`: tokens per
-        sentence, uint16 [S], and sentences per example, int64 [E]."""
+        """Return ids of all sentences end to end, int32 [N], and the arrays of `cut_examples`."""
         sentences, last = [], []
         for text in texts:
             found = split_sentences(text)
@@ -62,8 +61,9 @@ class Examples(Kind):
 
 
 def _example_tokens(sentences: Arrays, counts: Arrays) -> Arrays:
-    """Tokens per example, int64 [examples of a chunk], from tokens per sentence and sentences per
-    example."""
+    """Yield tokens per example, int64 [examples of a chunk], from tokens per sentence and sentences
+    per example.
+    """
     for tokens, some in zip(sentences, counts, strict=True):
         first = np.cumsum(some) - some  # each example's first sentence
         yield np.add.reduceat(tokens.astype(np.int64), first) if len(some) else some
@@ -72,12 +72,11 @@ def _example_tokens(sentences: Arrays, counts: Arrays) -> Arrays:
 def cut_examples(
     sentences: list[int], last: list[bool], capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens per sentence, uint16 [S], and sentences per example, int64 [E].
+    """Return tokens per sentence, uint16 [S], and sentences per example, int64 [E].
 
-    A sentence of more than `capacity` tokens counts as several. Sentences [3, 4, 9, 2], the second
-    and the last of which end a document, make [3, 4, 8, 1, 2] and [2, 1, 2] at a capacity of 8.
-
-    Args: sentences: tokens of each; last: whether it ends its document.
+    A sentence of more than `capacity` tokens counts as several. `sentences` [3, 4, 9, 2] (tokens of
+    each), of which `last` marks the second and fourth as ends of documents, give [3, 4, 8, 1, 2]
+    and [2, 1, 2] with a capacity of 8.
     """
     lengths: list[int] = []
     counts: list[int] = []
@@ -99,7 +98,7 @@ def cut_examples(
 
 
 def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]]) -> str:
-    """Write text tokens and sentences of every example, uint16 [E, 2]; returns the SHA-256."""
+    """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
     header = io.BytesIO()
     examples = sum(shard["examples"] for shard in shards)
     facts = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
@@ -115,7 +114,7 @@ def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]]) -> st
 
 
 def _lengths(path: Path, columns: dict[str, Any]) -> Iterator[np.ndarray]:
-    """Text tokens and sentences of every example of a shard, uint16 [some, 2]."""
+    """Yield text tokens and sentences per example of a shard, uint16 [some, 2]."""
     examples = columns["token_ptr"][2] - 1
     for at in range(0, examples, _EXAMPLES):
         both = []

@@ -1,8 +1,8 @@
-"""Learns a tokenizer from text: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909).
+"""Tokenizers trained on text: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909).
 
-The pieces of one for ALBERT are lower-case and without accents, '▁' begins a word, and special
-tokens are laid out as ALBERT's: what reads ALBERT's tokenizer reads this one. Those of one for a
-causal language model are of bytes, and lose nothing. The same text gives the same pieces.
+For ALBERT, tokens are lower-case without accents, '▁' begins a word, and special tokens are laid
+out as ALBERT's, so code that reads ALBERT's tokenizer reads these. For a causal language model,
+tokens consist of bytes and are lossless. The same text gives the same tokens.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
-    """A tokenizer of at most `size` pieces, the special ones and printable ASCII among them."""
+    """Train a tokenizer of at most `size` tokens, with the special ones and printable ASCII."""
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
@@ -84,7 +84,7 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
 
 
 def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
-    """The library's tokenizer around the bare one, for texts of at most `positions` tokens."""
+    """Wrap a tokenizer as transformers' class, for texts of at most `positions` tokens."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=positions,
@@ -94,10 +94,10 @@ def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
 
 
 def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of at most `size` pieces that loses nothing: pieces are made of bytes (Radford
-    et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2).
+    """Train a lossless tokenizer of at most `size` tokens over bytes.
 
-    END_OF_TEXT, the first piece, is what ends a document, and begins a text from nothing.
+    As Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2. END_OF_TEXT,
+    token 0, ends a document, and starts generation without a prompt.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -115,10 +115,10 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def own_tokenizer(data: TextConfig, positions: int) -> Path:
-    """The folder of a tokenizer with `data.vocab_size` pieces, learned from the training text.
+    """Return the folder of a tokenizer of `data.vocab_size` tokens, trained on the training text.
 
-    It is made once and kept below `data.cache_dir`; the processes of a machine wait for the first.
-    Raises UserError for text that cannot be read and a folder that cannot be written.
+    It is trained once and cached below `data.cache_dir`; the ranks of a machine wait for the first.
+    Raises UserError if text cannot be read or the folder cannot be written.
     """
     assert data.text is not None and data.vocab_size is not None
     pieces, text = data.vocab_size, open_text(data.text, "data.text", _PART, "train")
@@ -134,7 +134,9 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
 
 
 def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path) -> Path:
-    """As `own_tokenizer`, by `train_byte_bpe`; `text` is of `open_documents`."""
+    """Return the folder of a byte-level tokenizer (`train_byte_bpe`), cached as by `own_tokenizer`;
+    `text` is of `open_documents`.
+    """
     facts = ["bytes", _FORMAT, text.fingerprint, vocab_size, held_out]
 
     def learn() -> PreTrainedTokenizerFast:
@@ -148,8 +150,7 @@ def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path
 def _learn_once(
     cache: Path, facts: list[Any], learn: Callable[[], PreTrainedTokenizerFast]
 ) -> Path:
-    """The folder of the tokenizer that `facts` describe; `learn` makes it where it is not there, or
-    not as it was written."""
+    """Return the folder of the tokenizer that `facts` identify; `learn` it if absent or damaged."""
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     folder = cache / f"tokenizer-{key}"
     sums = folder / SUMS  # commit 596c121 wrote none
@@ -171,7 +172,7 @@ def _sample(
     held_out: float,
     read: Callable[[Part], Iterator[tuple[str, int]]],
 ) -> Iterator[str]:
-    """The training documents of every n-th of `parts`, which have `total` bytes."""
+    """Yield the training documents of every n-th of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
     look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
     with tqdm(total=total // step, desc="vocabulary", dynamic_ncols=True, **look) as bar:

@@ -1,7 +1,7 @@
-"""Compressed files as streams: they cannot be entered in the middle.
+"""Compressed files as streams, which can be read only from the start.
 
-Parts of one file that are read in a row by one process continue one stream. A read that starts
-before what the last one kept starts over at the file's first byte.
+Consecutive ranges of one file, read by one process, continue one stream. A read that begins before
+the kept blocks restarts at the file's first byte.
 """
 
 import io
@@ -18,10 +18,10 @@ CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow calls them, which reads t
 
 
 def read(address: str, size: int, begin: int, keep: int) -> Iterator[bytes]:
-    """What is in a compressed file, from byte `begin` of it on, in blocks.
+    """Yield the content of a compressed file of `size` bytes from byte `begin` of the content, in
+    blocks.
 
-    Args: size: of the file itself; keep: the next read will begin here or later.
-    Raises UserError for a file that is damaged.
+    `keep`: the next read will begin here or later. Raises UserError if the file is damaged.
     """
     if begin == 0 or not _last(os.getpid(), address, size).holds(begin):
         _last.cache_clear()
@@ -29,12 +29,12 @@ def read(address: str, size: int, begin: int, keep: int) -> Iterator[bytes]:
 
 
 def count_bytes(address: str, size: int) -> int:
-    """Bytes in a compressed file of `size` bytes. Raises UserError for one that is damaged."""
+    """Return the uncompressed size of a file of `size` bytes. Raises UserError if it is damaged."""
     return sum(map(len, _Stream(address, size).read(0, keep=1 << 62)))
 
 
 class _Stream:
-    """A compressed file from its start; the blocks from `keep` on are kept."""
+    """A compressed file, read from its start; blocks from `keep` on are kept."""
 
     def __init__(self, address: str, size: int) -> None:
         import pyarrow
@@ -72,12 +72,12 @@ class _Stream:
 
 @lru_cache(maxsize=1)
 def _last(process: int, address: str, size: int) -> _Stream:
-    """The stream that `process` reads; a forked one must not go on with its parent's file."""
+    """Return the stream of `process`; after a fork, a child must not share its parent's file."""
     return _Stream(address, size)
 
 
 class _Blocks(io.RawIOBase):
-    """Blocks as a file."""
+    """File interface to an iterator of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks, self.rest = blocks, memoryview(b"")

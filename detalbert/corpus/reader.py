@@ -1,8 +1,8 @@
-"""Reads token shards: memory-mapped where they are on this machine, else through a cache.
+"""Token shards: memory-mapped if they are on this machine, else read through a cache.
 
-Every machine compares the shards with their SHA-256 when it first reads them. The cache is a folder
-that all processes of a machine share. A shard is fetched once and appears whole or not at all;
-beyond `data.cache_gib` the oldest go.
+Every machine checks the SHA-256 of shards when it first reads them. The cache is a folder shared by
+all ranks of a machine. A shard is downloaded once, atomically; beyond `data.cache_gib` the least
+recently used ones are removed.
 """
 
 import contextlib
@@ -33,10 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class Shards:
-    """The shards of one split: number -> columns.
+    """The shards of one split, by number; `address` is a local or remote folder.
 
-    Args: address: a folder, local or remote; split: train or validation.
-    Raises UserError for what holds no such shards, is damaged, or has another format.
+    Raises UserError if the folder has no such shards, is damaged, or has another format.
     """
 
     kind = "documents"
@@ -59,17 +58,17 @@ class Shards:
             self._check_files()
 
     def describe(self) -> str:
-        """What the split holds, in one line."""
+        """Return the split's counts in one line."""
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
         return f"{counts} in {len(self.shards)} shard(s)"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the shards' checksums."""
+        """Return the SHA-256 of the shards' checksums."""
         sums = [shard["sha256"] for shard in self.shards]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
-        """The arrays of a shard, memory-mapped; fetched first where it is not here."""
+        """Return the arrays of a shard, memory-mapped; download it first if it is remote."""
         if shard not in self._open:
             if len(self._open) > 2 * self.data.shuffle_shards:  # the first is long over
                 self._open.pop(next(iter(self._open)))
@@ -81,7 +80,7 @@ class Shards:
         return self._open[shard]
 
     def fetch(self, shard: int) -> Path:
-        """The file of a shard on this machine. Raises UserError where it cannot be had."""
+        """Return the local file of a shard. Raises UserError if it cannot be downloaded."""
         facts = self.shards[shard]
         if not self.remote:
             return Path(self.address) / facts["name"]
@@ -101,7 +100,7 @@ class Shards:
         return path
 
     def prefetch(self, shards: list[int]) -> None:
-        """Fetch shards in the background, one by one; `fetch` tries again what fails here."""
+        """Download shards in the background, in order; `fetch` retries those that fail."""
         wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
 
         def work() -> None:
@@ -130,7 +129,7 @@ class Shards:
             raise UserError(f"{address}: not the bytes that were written there; upload it again")
 
     def _evict(self, folder: Path, newest: Path) -> None:
-        """Remove the shards that were used longest ago. A mapped one stays readable."""
+        """Remove the least recently used shards. A mapped one stays readable."""
         files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_atime)
         size = sum(path.stat().st_size for path in files)
         for path in files:
@@ -148,7 +147,7 @@ class Shards:
 
 
 class Corpus(Shards):
-    """The examples of one split: number -> text tokens and sentence lengths."""
+    """The examples of one split, by number: text tokens and sentence lengths."""
 
     data: TextConfig
     kind = "examples"
@@ -168,11 +167,11 @@ class Corpus(Shards):
         return len(self.table)
 
     def shard_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The shard of every example number, int64 [n]."""
+        """Return the shard of each example number, int64 [n]."""
         return np.searchsorted(self.bounds, numbers, side="right") - 1
 
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Text tokens int64 [T], and tokens per sentence int64 [S], of one example."""
+        """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
         shard = int(self.shard_of(np.array(number)))
         columns = self.columns(shard)
         at = number - int(self.bounds[shard])  # within the shard
@@ -184,7 +183,7 @@ class Corpus(Shards):
 
 @lru_cache(maxsize=4)
 def read_index(address: str) -> dict[str, Any]:
-    """The index of the shards at `address`. Raises UserError for what is not a corpus."""
+    """Return the index of the shards at `address`. Raises UserError if missing or invalid."""
     try:
         index = json.loads(storage.read_all(storage.join(address, "index.json")))
         version = index["format"]
@@ -208,7 +207,7 @@ def read_index(address: str) -> dict[str, Any]:
 
 
 def remove_damaged(folder: Path) -> None:
-    """Remove the files of finished shards that are not as they were written, and their index."""
+    """Remove damaged files of finished shards, and the index of their folder."""
     index = folder / "index.json"
     if not index.is_file():
         return

@@ -1,6 +1,6 @@
-"""Finds where sentences end, by a rule, in languages that end them with . ! or ?
+"""Sentence boundaries by a rule, for languages that end sentences with . ! or ?
 
-It is a rule and not a model because it must give the same sentences everywhere, for years, at
+A rule and not a model, because the same text must give the same sentences everywhere, for years, at
 20 MB/s. An error (an unlisted abbreviation, a title in mid-sentence) only moves a place where a
 segment may be cut.
 """
@@ -18,7 +18,7 @@ _ABBREVIATION = re.compile(
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a document, in order, white space between them left out.
+    """Return the sentences of a document in order, without the white space between them.
 
     >>> split_sentences('Dr. Who came. "Who?" He left.')
     ['Dr. Who came.', '"Who?"', 'He left.']

@@ -1,9 +1,9 @@
-"""Chunks -> token shards: each a function of its job's text alone.
+"""Token shards joined from chunks: each depends on its job's text alone.
 
-Processes write the chunks of a job (see `chunks`). When all are there, they are joined to
-`train-00007.bin` and, from the held-out documents, `validation-00007.bin`; the record
-`jobs/00007.json` comes last. A restart does the jobs without a record, and gets the same bytes.
-When all jobs are done, `index.json` makes the folder a corpus (see `writer` and `reader`).
+Processes write the chunks of a job (see `chunks`). Once all exist, they are joined to
+`train-00007.bin` and, from held-out documents, `validation-00007.bin`; the record `jobs/00007.json`
+is written last. A restart runs the jobs without a record and gives the same bytes. After all jobs,
+`index.json` makes the folder a corpus (see `writer` and `reader`).
 """
 
 import hashlib
@@ -24,12 +24,12 @@ FORMAT = 1  # raise it when the columns or their meaning change
 
 
 def record_path(folder: Path, number: int) -> Path:
-    """The file that says what a job's shards are."""
+    """Return the file of a job's record, which describes its shards."""
     return folder / "jobs" / f"{number:05d}.json"
 
 
 def is_done(folder: Path, number: int) -> bool:
-    """Whether a job's record is there and its shards have the sizes that it names."""
+    """Return whether a job's record exists and its shards have the recorded sizes."""
     try:
         shards = read_record(folder, number).values()
         return all((folder / s["name"]).stat().st_size == s["bytes"] for s in shards)
@@ -38,7 +38,7 @@ def is_done(folder: Path, number: int) -> bool:
 
 
 def read_record(folder: Path, number: int) -> dict[str, Any]:
-    """The facts of a job's shards, by split. Raises ValueError for a damaged record."""
+    """Return the facts on a job's shards, by split. Raises ValueError if the record is damaged."""
     record = json.loads(record_path(folder, number).read_text())
     if SUM in record and not is_sealed(record):  # commit 596c121 wrote no sum
         raise ValueError(f"the record of job {number} is not as it was written")
@@ -46,7 +46,7 @@ def read_record(folder: Path, number: int) -> dict[str, Any]:
 
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
-    """The SHA-256 of every file that the index of shards in `folder` names."""
+    """Return the SHA-256 of each file that the index of shards in `folder` names."""
     sums: dict[Path, str] = {}
     for split, facts in index["splits"].items():
         sums |= {folder / shard["name"]: shard["sha256"] for shard in facts["shards"]}
@@ -56,7 +56,7 @@ def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
 
 
 def join_chunks(plan: Plan, job: int, count: int) -> None:
-    """Write the shards and the record of a job from its `count` chunks, and remove these."""
+    """Write the shards and the record of a job from its `count` chunks; remove the chunks."""
     chunks = [chunk_path(plan.folder, job, number) for number in range(count)]
     record = {}
     for split in SPLITS:
@@ -69,10 +69,7 @@ def join_chunks(plan: Plan, job: int, count: int) -> None:
 
 
 def _join(plan: Plan, read: Callable[[str], Arrays], name: str) -> dict[str, Any]:
-    """Write one shard, a column after another; returns its facts.
-
-    At most one chunk's columns are in memory at a time.
-    """
+    """Write one shard, with at most one chunk's columns in memory; return its facts."""
     with whole_file(plan.folder / name, binary=True) as file:
         writer = _Columns(file)
         writer.column("tokens", plan.dtype, read("tokens"))
@@ -89,14 +86,14 @@ def _join(plan: Plan, read: Callable[[str], Arrays], name: str) -> dict[str, Any
 
 
 def _read(chunks: list[Path], split: str, name: str) -> Arrays:
-    """One column of every chunk, in order."""
+    """Yield one column of each chunk, in order."""
     for chunk in chunks:
         with np.load(chunk, allow_pickle=False) as columns:
             yield columns[f"{split}-{name}"]
 
 
 def pointers(lengths: Arrays) -> Arrays:
-    """Where each thing begins, and the end of the last: [3, 1] and [2] give [0], [3, 4], [6]."""
+    """Yield start offsets and the last end: lengths [3, 1] and [2] give [0], [3, 4], [6]."""
     end = 0
     yield np.zeros(1, np.int64)
     for some in lengths:
@@ -105,14 +102,14 @@ def pointers(lengths: Arrays) -> Arrays:
 
 
 class _Columns:
-    """Writes columns into a shard; keeps dtype, offset in bytes and count of each."""
+    """Writer of a shard's columns; keeps dtype, offset in bytes and count of each."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.sum = file, hashlib.sha256()
         self.columns: dict[str, list[Any]] = {}
 
     def column(self, name: str, dtype: str, parts: Arrays) -> None:
-        """Append a column, at a multiple of 64 bytes."""
+        """Append a column at a multiple of 64 bytes."""
         self._write(bytes(-self.file.tell() % 64))
         offset = self.file.tell()
         count = 0
@@ -127,7 +124,7 @@ class _Columns:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left: chunks, and files that were being written."""
+    """Remove leftovers of killed processes: chunks and temporary files."""
     for chunk in folder.glob(".*.npz"):
         chunk.unlink(missing_ok=True)
     atomic.sweep(folder, "*.npz", "*.bin", "*.npy", "*.json")

@@ -1,4 +1,4 @@
-"""What `data.text` and `data.documents` may name, cut into parts for different processes.
+"""Sources that `data.text` and `data.documents` name, cut into ranges for parallel processing.
 
 | address | documents |
 | --- | --- |
@@ -39,8 +39,7 @@ ROW_CHARACTERS = 4_000  # characters of a hub document, on average, when its row
 
 
 class Part(NamedTuple):
-    """The documents of a file whose lines begin in bytes begin..end (`end` is not included), or
-    the rows begin..end of a hub data set."""
+    """Documents whose lines begin in bytes begin..end (exclusive) of a file, or a hub's rows."""
 
     address: str
     begin: int
@@ -51,36 +50,35 @@ class Part(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """Bytes of what `begin` and `end` count, about."""
+        """Approximate bytes per unit of `begin` and `end`."""
         return ROW_CHARACTERS if self.address.startswith("hub:") else 1
 
     @property
     def stream(self) -> str:
-        """The compressed file that this is a part of, which one process best reads in a row."""
+        """The compressed file of which this is a range, best read in order; else ""."""
         return self.address if self.packed and self.end - self.begin < self.size else ""
 
 
 class Text(NamedTuple):
-    """All text of one address: its parts in order, and what changes when its content does."""
+    """The text of one address: its ranges in order, and a fingerprint of the content."""
 
     parts: list[Part]
     fingerprint: str
 
 
 def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
-    """The text of `address` in parts of about `part_bytes` bytes; holds none of it in memory.
-
-    Raises UserError naming the config `key` for an address that gives no text.
+    """Return the text of `address` in ranges of about `part_bytes` bytes, none of it in memory.
+    Raises UserError, naming the config `key`, if the address has no text.
     """
     parts, stamp = _open(address, key, split, SUFFIXES, _lines_part)
     return Text(list(cut_parts(parts, part_bytes)), stamp)
 
 
 def open_documents(address: str, key: str, split: str) -> Text:
-    """The text of `address` for `read_exact`, in whole files; holds none of it in memory.
+    """Return the text of `address` in whole files for `read_exact`, none of it in memory.
 
-    How much a compressed file holds is not known yet: see `unpack_sizes`. Raises UserError naming
-    the config `key` for an address that gives no text.
+    Sizes of compressed files' content are not known yet: see `unpack_sizes`. Raises UserError,
+    naming the config `key`, if the address has no text.
     """
     return _open(address, key, split, SUFFIXES + _PACKED, _documents_part)
 
@@ -98,7 +96,7 @@ def _documents_part(file: File) -> Part:
 def _open(
     address: str, key: str, split: str, suffixes: tuple[str, ...], part_of: Callable[[File], Part]
 ) -> Text:
-    """Whole files, or the rows of a hub data set."""
+    """Return the text in whole files, or as the rows of a hub data set."""
     if address == "generated":
         stamp = hashlib.sha256("".join(_generated(split)).encode()).hexdigest()
         return Text([Part(f"generated:{split}", 0, 1, 1)], stamp)
@@ -116,7 +114,7 @@ def _open(
 
 
 def unpack_sizes(parts: list[Part]) -> list[Part]:
-    """`parts`, whole files, with the sizes of what is in compressed ones: these are read once."""
+    """Return `parts`, whole files, with uncompressed sizes; reads each compressed file once."""
     if not any(part.packed for part in parts):
         return parts
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
@@ -133,14 +131,15 @@ def _unpack_size(part: Part) -> Part:
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
-    """`parts` in parts of about `part_bytes` bytes, in order."""
+    """Yield `parts` cut into ranges of about `part_bytes` bytes, in order."""
     for part in parts:
         yield from cut_part(part, max(1, part_bytes // part.unit))
 
 
 def cut_part(part: Part, step: int) -> list[Part]:
-    """`part` in parts of `step` bytes or rows. Lines and rows can be read from anywhere; one JSON
-    value, one document, a service and the generated world are read whole."""
+    """Cut `part` into ranges of `step` bytes or rows. JSON files, single documents, services and
+    the generated world can only be read whole, so they are not cut.
+    """
     one = part.whole or part.address.endswith(".json")
     if one or part.address.startswith(("generated:", "botocore:")):
         return [part]
@@ -149,12 +148,12 @@ def cut_part(part: Part, step: int) -> list[Part]:
 
 
 def size_of(parts: Iterable[Part]) -> int:
-    """Bytes of text, about."""
+    """Return the approximate bytes of text."""
     return sum((part.end - part.begin) * part.unit for part in parts)
 
 
 def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
-    """Neighbours together until they have `part_bytes` bytes: many small files make one job."""
+    """Join neighbours to groups of at least `part_bytes` bytes: many small files make one job."""
     groups: list[list[Part]] = []
     size = part_bytes
     for part in parts:
@@ -167,10 +166,8 @@ def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
 
 
 def read_documents(part: Part) -> Iterator[tuple[str, int]]:
-    """(text, bytes read for it) of every document of `part`, in order, without the white space
-    around it; empty ones are left out.
-
-    Raises UserError naming the file and the byte for one that cannot be read.
+    """Yield (text, bytes read for it) of each document of `part`, stripped; skip empty ones. Raises
+    UserError, naming file and byte, if one cannot be read.
     """
     for text, size in read_exact(part):
         text = text.strip()
@@ -179,7 +176,7 @@ def read_documents(part: Part) -> Iterator[tuple[str, int]]:
 
 
 def read_exact(part: Part) -> Iterator[tuple[str, int]]:
-    """As `read_documents`, the text as it stands in the file; half a surrogate pair is U+FFFD."""
+    """Yield documents as `read_documents` does, but unstripped; lone surrogates become U+FFFD."""
     found: Iterable[tuple[str, int]]
     if part.address.startswith("generated:"):
         found = ((text, len(text)) for text in _generated(part.address.split(":")[1]))
@@ -248,7 +245,7 @@ def _decode(part: Part, at: int, content: bytes) -> str:
 
 
 def _lines(part: Part) -> Iterator[tuple[int, bytes]]:
-    """(byte, line) of every line that begins in the part; the last may end after it."""
+    """Yield (byte, line) of each line that begins in the part; the last may end after it."""
     first = max(0, part.begin - 1)  # a line begins at `begin` only if a line end is before it
     at, rest = first, b""
     skip = part.begin > 0
@@ -271,7 +268,7 @@ def _lines(part: Part) -> Iterator[tuple[int, bytes]]:
 
 
 def _hub(address: str, key: str) -> Any:
-    """The rows of a hub name, memory-mapped."""
+    """Load the rows of a hub name, memory-mapped. Raises UserError if there is no "text" column."""
     import datasets
 
     name, _, config = address.partition(":")

@@ -1,8 +1,8 @@
-"""Reads bytes from this machine, from `s3://`, and from any other address that fsspec knows.
+"""Reads from this machine, from `s3://`, and from any other address that fsspec knows.
 
 S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
-botocore than the cluster's harness runs on, so the two cannot be installed together.
-Every read says how many bytes it wants, and continues where it was when some do not come.
+botocore than Determined runs on, so the two cannot be installed together. Every read requests an
+exact range, and resumes at the first missing byte after a failure.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _WHOLE = 64 << 20  # bytes; files up to this size are known by their content
 
 @dataclass(frozen=True)
 class File:
-    """A file or object: `address`, its size in bytes, and what changes when its content does."""
+    """A file or object: `address`, size in bytes, and a stamp that changes with its content."""
 
     address: str
     size: int
@@ -32,19 +32,20 @@ class File:
 
 
 def is_remote(address: str) -> bool:
-    """Whether `address` has a protocol, such as s3://."""
+    """Return whether `address` has a protocol, such as s3://."""
     return "://" in address
 
 
 def join(folder: str, name: str) -> str:
-    """The address of the file `name` in `folder`, local or remote."""
+    """Return the address of the file `name` in `folder`, local or remote."""
     return f"{folder.rstrip('/')}/{name}"
 
 
 def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
-    """The file that `address` names, or those below it that end in one of `suffixes`, by name.
+    """Return the file that `address` names, or those below it that end in one of `suffixes`, by
+    name.
 
-    Raises UserError naming the config `key` where there is none, Unavailable for a failing server.
+    Raises UserError, naming the config `key`, if there is none, Unavailable if a server fails.
     """
     if address.startswith("s3://"):
         files = _list_s3(address, key)
@@ -60,7 +61,7 @@ def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
 
 
 def read(address: str, begin: int, end: int) -> Iterator[bytes]:
-    """Bytes begin..end (end not included) in blocks. Raises Unavailable when they do not come."""
+    """Yield bytes begin..end (exclusive) in blocks. Raises Unavailable after TRIES failed reads."""
     failures, reason = 0, ""
     while begin < end:
         try:
@@ -84,7 +85,7 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
 
 
 def read_all(address: str) -> bytes:
-    """The whole file. Raises UserError where there is none."""
+    """Return the whole file. Raises UserError if it does not exist or cannot be read."""
     if not is_remote(address):
         try:
             return Path(address).read_bytes()
@@ -96,7 +97,7 @@ def read_all(address: str) -> bytes:
 
 @contextlib.contextmanager
 def writing(folder: Path, what: str, keys: str = "data.cache_dir") -> Iterator[None]:
-    """An OSError in the block is a UserError: `what` cannot be written; config `keys` may help."""
+    """Convert an OSError in the block to a UserError that names `what` and the config `keys`."""
     try:
         yield
     except OSError as error:
@@ -133,7 +134,7 @@ def _list_local(path: Path, key: str) -> list[File]:
 
 
 def _stamp(path: Path) -> str:
-    """The SHA-256 of a file; for a huge one, which would be read twice, its size and time."""
+    """Return a file's SHA-256; for a huge one, which would be read twice, its size and time."""
     facts = path.stat()
     if facts.st_size <= _WHOLE:
         digest = hashlib.sha256()
@@ -151,7 +152,7 @@ def _split(address: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
-    """The client of `process`; boto3 reads AWS_ENDPOINT_URL, region and credentials as usual."""
+    """Return the client of `process`, with AWS_ENDPOINT_URL, region and credentials as usual."""
     try:
         import boto3
         from botocore.config import Config

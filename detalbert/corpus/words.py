@@ -1,10 +1,9 @@
-"""Texts -> token ids, no offsets: every distinct word is encoded once.
+"""Token ids of texts, without offsets: every distinct word is encoded once.
 
-Most tokenizers split a text at white space before they look for pieces, so a word has the same
-pieces everywhere, and a corpus of gigabytes has some hundred thousand words: nearly all of its text
-is looked up. Only for tokenizers whose every part is known to treat words one by one
-(`treats_words_apart`, `marks_words`), and those that take text apart as GPT-2's does; others get
-the ordinary call.
+Most tokenizers split a text at white space first, so a word has the same tokens everywhere, and a
+corpus of gigabytes has some hundred thousand words: nearly all of its text is looked up. Used only
+for tokenizers all of whose steps are known to treat words separately (`treats_words_apart`,
+`marks_words`), and those that split text as GPT-2's does; others encode whole sentences.
 """
 
 import json
@@ -47,9 +46,8 @@ _NOT_PLAIN = re.compile(f"[^\\x00-\\x7f{_LETTERS}\u2010-\u2027]")
 
 
 class WordEncoder:
-    """Encodes many batches of sentences and remembers their words.
-
-    Args: backend: a `tokenizers.Tokenizer` without truncation and padding.
+    """Encoder of many batches of sentences that caches their words. `backend` is a
+    `tokenizers.Tokenizer` without truncation and padding.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -64,13 +62,13 @@ class WordEncoder:
         self._forget()
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids end to end int32 [N], and tokens per sentence int64 [n]: those of
-        `backend.encode_batch(sentences, add_special_tokens=False)`.
+        """Return ids end to end int32 [N], and tokens per sentence int64 [n].
 
-        Example: "a b", a sentence X that stays whole, "b c". The words a, b and c are numbers 0,
-        1, 2 with the tokens 7, 8 9 and 5; X has 4 6 and is number 3. So words is [0 1 1 2] without
-        X, before [1], at [2]; then words is [0 1 3 1 2] and counts [2 1 2]; ptr is [0 1 3 4 6],
-        tokens [1 2 2 2 1]. The result is [7 8 9 4 6 8 9 5] and [3 2 3].
+        Equal to `backend.encode_batch(sentences, add_special_tokens=False)`. Example: "a b", a
+        sentence X that stays whole, "b c". The words a, b and c are numbers 0, 1, 2 with the tokens
+        7, 8 9 and 5; X has 4 6 and is number 3. So words is [0 1 1 2] without X, before [1], at
+        [2]; then words is [0 1 3 1 2] and counts [2 1 2]; ptr is [0 1 3 4 6], tokens [1 2 2 2 1].
+        The result is [7 8 9 4 6 8 9 5] and [3 2 3].
         """
         if not self.apart or not sentences:
             return self._encode(sentences)
@@ -95,7 +93,7 @@ class WordEncoder:
         return ids[ranges(ptr[words], tokens)], np.add.reduceat(tokens, first)  # [N], [n]
 
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
-        """Which sentences may not be taken apart at spaces."""
+        """Return for each sentence whether it must not be split at spaces."""
         if self.marks:  # a word's tokens hold the space before it: one space, and nothing odd
             whole = [
                 not s or s != s.strip(" ") or "  " in s or not (s.isascii() and s.isprintable())
@@ -112,13 +110,13 @@ class WordEncoder:
         return whole
 
     def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
-        """The words of all sentences, and how many each sentence has."""
+        """Return the words of all sentences, and the number of words in each."""
         if not sentences:
             return [], []
         return " ".join(sentences).split(" "), [s.count(" ") + 1 for s in sentences]
 
     def _look_up(self, words: list[str]) -> np.ndarray:
-        """The numbers of words, int64 [p]; learns new ones."""
+        """Return the numbers of words, int64 [p]; encode new ones."""
         known = len(self.numbers)
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
         if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
@@ -128,7 +126,7 @@ class WordEncoder:
         return numbers
 
     def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `_encode`, each word by itself, but many in a call: every call has a cost."""
+        """Encode each word separately, many per call as calls are costly; return as `_encode`."""
         lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
         options: Any = {"is_pretokenized": True, "add_special_tokens": False}
         made = self.backend.encode_batch(lines, **options)
@@ -138,12 +136,12 @@ class WordEncoder:
         return ids, np.bincount(owner, minlength=len(words))
 
     def _forget(self) -> None:
-        """Start over. Word i of W has the tokens ids[ptr[i]:ptr[i + 1]]: int32, int64 [W + 1]."""
+        """Clear the cache: word i has tokens ids[ptr[i]:ptr[i + 1]]; int32, int64 [words + 1]."""
         self.numbers: dict[str, int] = defaultdict(count().__next__)
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ordinary call: ids end to end int32 [N], and tokens per text int64 [n]."""
+        """Encode whole texts: return ids end to end int32 [N], and tokens per text int64 [n]."""
         ids, lengths = [np.zeros(0, np.int32)], list[int]()
         for at in range(0, len(texts), _AT_A_TIME):
             batch = texts[at : at + _AT_A_TIME]
@@ -154,7 +152,7 @@ class WordEncoder:
 
 
 class ByteWordEncoder(WordEncoder):
-    """As `WordEncoder`, for a tokenizer that `finds_byte_words`."""
+    """A `WordEncoder` for tokenizers that split words as GPT-2's does (`finds_byte_words`)."""
 
     def __init__(self, backend: Any) -> None:
         self.backend, self.apart = backend, True
@@ -173,13 +171,14 @@ class ByteWordEncoder(WordEncoder):
 
 
 def treats_words_apart(backend: Any) -> bool:
-    """Whether it is known that the tokens of a word do not depend on the words around it."""
+    """Return whether the tokens of a word are known not to depend on the words around it."""
     return _takes_apart(backend, lambda first: first["type"] in _SPLITTERS)
 
 
 def marks_words(backend: Any) -> bool:
-    """Whether the same is known where a token holds the space before its word (Metaspace alone),
-    for printable ASCII with one space between words and none of the added tokens."""
+    """Return whether words are independent, with tokens that hold the space before their word.
+    Metaspace alone; for printable ASCII with single spaces and none of the added tokens.
+    """
 
     def by_metaspace(first: dict[str, Any]) -> bool:
         always = first.get("prepend_scheme") == "always"
@@ -191,7 +190,7 @@ def marks_words(backend: Any) -> bool:
 
 
 def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool:
-    """Args: splits: whether the first pre-tokenizer splits a text at white space."""
+    """Return whether words are independent; `splits`: the first pre-tokenizer splits at space."""
     normalizers = _parts(_state(backend.normalizer), "normalizers")
     splitters = _parts(_state(backend.pre_tokenizer), "pretokenizers")
     return (
@@ -211,7 +210,7 @@ def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """The type and settings of a part of a tokenizer; type "unknown" if it is written in Python."""
+    """Return type and settings of a tokenizer's component; type "unknown" if written in Python."""
     try:
         return {"type": None} if part is None else json.loads(part.__getstate__())
     except Exception:
@@ -230,8 +229,9 @@ def _is_local(normalizer: dict[str, Any]) -> bool:
 
 
 def finds_byte_words(backend: Any) -> bool:
-    """Whether a tokenizer is made as GPT-2's or GPT-NeoX's: byte-pair encoding of the words that
-    `ByteLevel` finds. Their normal form (NFC) is that of plain text already."""
+    """Return whether a tokenizer is like GPT-2's or GPT-NeoX's: BPE of the words of `ByteLevel`.
+    Plain text is already in their normal form (NFC).
+    """
     parts = json.loads(backend.to_str())
     words = parts["pre_tokenizer"] or {"type": None}
     return (
@@ -245,5 +245,5 @@ def finds_byte_words(backend: Any) -> bool:
 
 
 def make_encoder(backend: Any) -> WordEncoder:
-    """What encodes fastest with a `tokenizers.Tokenizer` without truncation and padding."""
+    """Return the fastest encoder for a `tokenizers.Tokenizer` without truncation and padding."""
     return (ByteWordEncoder if finds_byte_words(backend) else WordEncoder)(backend)

@@ -1,4 +1,4 @@
-"""Text -> a corpus: processes share the chunks of its jobs; the index comes last."""
+"""Writing of a corpus: processes share the chunks of its jobs; the index is written last."""
 
 import contextlib
 import hashlib
@@ -55,7 +55,7 @@ def write_corpus(
     folder: Path | None = None,
     processes: int | None = None,
 ) -> Path:
-    """The folder of the shards of `data.text`, in examples of ALBERT's; see `write_shards`."""
+    """Write `data.text` as shards of ALBERT examples; return their folder. See `write_shards`."""
     part_bytes = text_bytes(data.shard_mib)
     texts = _open_texts(data, part_bytes)
     facts = {
@@ -72,12 +72,12 @@ def write_corpus(
 
 
 def text_bytes(shard_mib: float) -> int:
-    """Bytes of text for a shard of so many MiB of tokens, about."""
+    """Return the approximate bytes of text for a shard of `shard_mib` MiB of tokens."""
     return max(1, int(shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
 
 
 def shards_folder(cache: Path, facts: dict[str, Any]) -> Path:
-    """Where shards are written that nobody named a folder for: another for other `facts`."""
+    """Return the default folder of shards, which depends on `facts`."""
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return cache / f"shards-{key}"
 
@@ -85,12 +85,15 @@ def shards_folder(cache: Path, facts: dict[str, Any]) -> Path:
 def write_shards(
     plan: Plan, facts: dict[str, Any], texts: dict[str, Text], processes: int | None = None
 ) -> None:
-    """Write what is missing or damaged of the shards of `texts["text"]` and, if given,
-    ["validation"].
+    """Write missing or damaged shards of `texts["text"]` and, if present, ["validation"].
 
-    Args: facts: all that the bytes of the shards depend on, `part_bytes` of text for each and
-    the share `held_out` of its documents among it. processes: default: one per core.
-    Raises UserError for text that cannot be read and a folder that cannot be written.
+    Args:
+        facts: all that the shards' bytes depend on, with `part_bytes` of text per shard and the
+            fraction `held_out` of documents for validation.
+        processes: default: one per core.
+
+    Raises:
+        UserError: if text cannot be read or the folder cannot be written.
     """
     folder = plan.folder
     with writing(folder, "token shards"):
@@ -105,7 +108,7 @@ def write_shards(
 
 
 def _open_texts(data: TextConfig, part_bytes: int) -> dict[str, Text]:
-    """Text by what it is for. Without "validation", some documents of "text" are held out."""
+    """Open the texts by purpose. Without "validation", some documents of "text" are held out."""
     assert data.text is not None  # `data.shards` is
     texts = {"text": open_text(data.text, "data.text", part_bytes, "train")}
     if data.validation is not None or data.text == "generated":
@@ -115,7 +118,7 @@ def _open_texts(data: TextConfig, part_bytes: int) -> dict[str, Text]:
 
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
-    """Refuse to mix two texts in one folder that the user named."""
+    """Raise UserError if the folder holds shards of another text, tokenizer or length."""
     try:
         if json.loads((folder / "plan.json").read_text()) != facts:
             raise UserError(
@@ -135,8 +138,7 @@ def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> l
 
 
 def _unpack_sizes(folder: Path, texts: dict[str, Text]) -> dict[str, list[Part]]:
-    """The parts of `texts`, with the sizes of what is in compressed files: reading these takes a
-    while, so a file keeps the sizes for the next start."""
+    """Return the ranges of `texts` with uncompressed sizes, cached in a file as that is slow."""
     if not any(part.packed for text in texts.values() for part in text.parts):
         return {key: text.parts for key, text in texts.items()}
     path = folder / "sizes.json"
@@ -175,7 +177,7 @@ def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
 
 
 def _share_out(chunks: list[Chunk]) -> list[list[Chunk]]:
-    """What processes take: one chunk, or those of one stream (see `packed`) in a row."""
+    """Group chunks into tasks: one chunk, or all consecutive ones of one stream (see `packed`)."""
     tasks: list[list[Chunk]] = []
     for chunk in chunks:
         stream = chunk.parts[0].stream
@@ -187,8 +189,7 @@ def _share_out(chunks: list[Chunk]) -> list[list[Chunk]]:
 
 
 def _join_written(plan: Plan, todo: dict[int, list[Chunk]]) -> None:
-    """Join the jobs whose chunks are all written, and take them off; take off the first chunks of
-    the others, as far as they are there."""
+    """Join jobs whose chunks are all written; drop them, and first written chunks, from `todo`."""
     for job, chunks in list(todo.items()):
         while chunk_path(plan.folder, job, chunks[0].number).exists():
             if len(chunks) == 1:
@@ -205,9 +206,8 @@ def _run_parallel(
     processes: int,
     bar: tqdm,
 ) -> None:
-    """Workers take the next task by a shared counter: there is no queue to wait on for ever.
-
-    This process joins what they wrote.
+    """Run workers that take tasks by a shared counter; join what they wrote in this process. A
+    counter, unlike a queue, cannot block indefinitely if a worker is killed.
     """
     counter, progress = CHILDREN.Value("q", 0), CHILDREN.Value("q", 0)
     pipes = [CHILDREN.Pipe(duplex=False) for _ in range(processes)]
@@ -274,7 +274,7 @@ def _work(plan: Plan, tasks: list[list[Chunk]], counter: Any, progress: Any, sen
 
 
 def _write_index(plan: Plan, facts: dict[str, Any], jobs: int) -> None:
-    """Write, last of all, `index.json`: what shards there are, and what the kind adds."""
+    """Write `index.json`, last of all: the shards, their counts and the facts of the format."""
     records = [read_record(plan.folder, number) for number in range(jobs)]
     splits = {}
     for split in SPLITS:

@@ -1,8 +1,8 @@
-"""Packed rows (`rows.Row`) through a library encoder, attended window by window.
+"""Attention over packed rows (`rows.Row`) in encoders of transformers, window by window.
 
-The model code stays the library's: importing this module
-registers an attention named "packed", in which a token attends to its own window alone, and one
-named "packed_causal", in which it attends to itself and to what comes before it in its window.
+The model code is that of transformers: importing this module registers an attention named "packed",
+in which a token attends to its own window only, and one named "packed_causal", in which it attends
+to itself and the tokens before it in its window.
 """
 
 import contextlib
@@ -33,27 +33,28 @@ _CAUSAL_KERNEL = {"window_size": (-1, 0)} if _BY_WINDOW else {"is_causal": True}
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether torch has a variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
-    torch 2.10 and newer, on Ampere and newer."""
+    """Return whether torch has variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
+    torch 2.10 and newer, on Ampere and newer.
+    """
     if varlen_attn is None or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class Layout:
-    """The bounds of the windows of one packed row. Made once per row and read by every layer.
+    """Window bounds of one packed row, computed once per row and read by every layer.
 
-    There are three ways to attend, all exact. A GPU's flash kernel reads cu_seqlens itself. Where
-    there is none (Volta, fp32, dropout of attention weights) the windows are copied to a grid
-    [n, max_length], unless there is only one. On a CPU they are attended one after another: no
-    padding, and measured 1.3 to 1.5 times the speed of the grid.
+    There are three implementations of attention, all exact. A GPU's flash kernel reads cu_seqlens
+    itself. Without that kernel (Volta, fp32, dropout of attention weights) the windows are copied
+    to a grid [n, max_length], unless there is only one. On a CPU they are attended one after
+    another: no padding, and measured 1.3 to 1.5 times the speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
         tokens: T.
-        max_length: tokens of the longest window, from the host: reading it would wait for the
-            device.
-        padded: use the grid where there is no kernel; default: by device and number of windows.
+        max_length: tokens of the longest window, from the host: reading it from the device would
+            block.
+        padded: use the grid if there is no kernel; default: by device and number of windows.
     """
 
     def __init__(
@@ -75,9 +76,8 @@ class Layout:
 
     @cached_property
     def cell(self) -> Tensor:
-        """Each token's place in the flattened grid, int64 [T].
-
-        Token 7 of windows of 5 and 6 tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
+        """Index of each token in the flattened grid, int64 [T]. Token 7 of windows of 5 and 6
+        tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
         """
         token = torch.arange(self.tokens, device=self.cu_seqlens.device)
         window = torch.searchsorted(self.cu_seqlens[1:].long(), token, right=True)
@@ -85,19 +85,19 @@ class Layout:
 
     @cached_property
     def is_key(self) -> Tensor:
-        """Which places of the grid hold a token, bool [n, 1, 1, L]."""
+        """Mask of the grid cells that hold a token, bool [n, 1, 1, L]."""
         column = torch.arange(self.max_length, device=self.cu_seqlens.device)
         return (column < self.cu_seqlens.diff()[:, None])[:, None, None, :]
 
     def pad(self, x: Tensor) -> Tensor:
-        """[1, heads, T, d] -> [n, heads, L, d], zeros where a window has no token."""
+        """Convert [1, heads, T, d] to [n, heads, L, d], padded with zeros."""
         _, heads, tokens, size = x.shape
         grid = x.new_zeros(self.windows * self.max_length, heads * size)
         grid = grid.index_copy(0, self.cell, x[0].transpose(0, 1).reshape(tokens, heads * size))
         return grid.view(self.windows, self.max_length, heads, size).transpose(1, 2)
 
     def unpad(self, x: Tensor) -> Tensor:
-        """[n, heads, L, d] -> [1, T, heads, d]."""
+        """Convert [n, heads, L, d] to [1, T, heads, d]."""
         _, heads, _, size = x.shape
         flat = x.transpose(1, 2).reshape(self.windows * self.max_length, heads * size)
         return flat.index_select(0, self.cell).view(1, -1, heads, size)
@@ -114,12 +114,11 @@ def packed_attention(
     packed_layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The "packed" entry of the library's AttentionInterface: each window attends to itself.
+    """Attend within each window: the "packed" entry of transformers' AttentionInterface.
 
-    Args: query, key, value: [1, heads, T, d], any float type; packed_layout: of this row.
-    Returns: [1, T, heads, d] and no attention weights.
-    Raises ValueError without a layout or with a mask, which would attend across examples, and
-    UserError for a model whose attention is more than softmax(q k) v.
+    Query, key and value are [1, heads, T, d], any float type. Returns [1, T, heads, d] and no
+    attention weights. Raises ValueError without a layout or with a mask, which would attend across
+    windows, and UserError if the model's attention is more than softmax(q k) v.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
@@ -146,11 +145,10 @@ def causal_attention(
     packed_layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The "packed_causal" entry: a token attends to itself and what comes before it in its window.
+    """Attend to itself and earlier tokens of the window: the "packed_causal" entry.
 
-    Args: as packed_attention; key and value may have fewer heads [1, kv_heads, T, d], each then
+    As `packed_attention`, but key and value may have fewer heads, [1, kv_heads, T, d]; each then
     serves heads / kv_heads neighbouring heads of the query (Ainslie 2023, arXiv:2305.13245).
-    Raises as packed_attention does.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError("packed causal attention needs the row's layout and takes no mask")
@@ -176,7 +174,7 @@ def _attend(
     scaling: float | None,
     causal: bool = False,
 ) -> Tensor:
-    """[1, heads, T, d] -> [1, T, heads, d] by the kernel where it can."""
+    """Map [1, heads, T, d] to [1, T, heads, d], by the flash kernel if it supports the inputs."""
     fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
     by_kernel = layout.kernel and fits
     shared = query.shape[1] != key.shape[1]
@@ -203,7 +201,7 @@ def _without_kernel(
     scaling: float | None,
     causal: bool,
 ) -> Tensor:
-    """[1, heads, T, d] -> [1, T, heads, d] by the grid, or window by window."""
+    """Map [1, heads, T, d] to [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
         grids = layout.pad(query), layout.pad(key), layout.pad(value)
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
@@ -229,7 +227,7 @@ def _without_kernel(
 def _with_dropout(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float, causal: bool
 ) -> Tensor:
-    """What scaled_dot_product_attention does with dropout; [1, heads, length, d] all."""
+    """Compute scaled_dot_product_attention with `drop` as dropout; all [1, heads, length, d]."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ key.transpose(-1, -2)  # [1, heads, length, length]
     if causal:
@@ -251,14 +249,16 @@ AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 
 
 def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:
-    """The arguments with which `model` reads `row` as separate windows.
+    """Return the arguments with which `model` processes `row` as separate windows.
 
     Args:
-        model: a library encoder made with `attn_implementation=PACKED`, or a wrapper (DDP) of one.
-        row: its tensors on the model's device, which is not waited for.
-    Returns: input_ids and position_ids [1, T], packed_layout, and token_type_ids [1, T] where the
-        model tells segments apart.
-    Raises UserError for a model that would ignore the layout and attend across examples.
+        model: transformers encoder with `attn_implementation=PACKED`, or a wrapper (DDP) of one.
+        row: tensors on the model's device; this call does not block on it.
+
+    Returns:
+        input_ids, position_ids [1, T], packed_layout; token_type_ids [1, T] if the model has them.
+
+    Raises UserError if the model would ignore the layout and attend across windows.
     """
     bare = getattr(model, "module", model)
     check_model(bare)
@@ -273,7 +273,7 @@ def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:
 
 
 def check_model(bare: Any) -> None:
-    """Raise UserError for a model that would ignore the layout and attend across examples."""
+    """Raise UserError if the model would ignore the layout and attend across windows."""
     # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
     attention = bare.config._attn_implementation
     if attention != PACKED or not getattr(bare, "_supports_attention_backend", False):
@@ -284,17 +284,17 @@ def check_model(bare: Any) -> None:
 
 
 def first_position(bare: nn.Module) -> int:
-    """0, or padding_idx + 1 where the position table has a padding row, as fairseq's models do."""
+    """Return 0, or padding_idx + 1 if the position table has a padding row (fairseq's models)."""
     embeddings = getattr(bare.base_model, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 
 def answer_logits(model: nn.Module, row: Row) -> tuple[Tensor, Tensor]:
-    """Start and end logits [T] of a packed row, from any AutoModelForQuestionAnswering encoder.
+    """Return start and end logits [T] of a packed row, from any question-answering encoder.
 
-    Takes what `model_inputs` takes and raises what it raises. Calls `model` itself, so that a DDP
-    wrapper sees the forward.
+    Arguments and errors are those of `model_inputs`. Calls `model` itself, so that a DDP wrapper
+    runs its forward.
     """
     output = model(**model_inputs(model, row))
     return output.start_logits[0], output.end_logits[0]

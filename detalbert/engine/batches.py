@@ -1,6 +1,6 @@
-"""Windows cut into packed rows: a step's micro-batches, and the rows of a validation.
+"""Packed rows from windows: a step's micro-batches, and the rows of a validation.
 
-A batch is one slot's share of one optimizer step, as a list of packed rows (micro-batches).
+A batch is one rank's windows of one optimizer step, as a list of packed rows (micro-batches).
 """
 
 from typing import cast
@@ -17,13 +17,12 @@ CHUNK = 512  # questions whose windows validation packs together; sets what pred
 
 
 def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """One slot's windows cut into micro-batches of at most `max_tokens` real tokens each.
+    """Split one rank's windows into micro-batches of at most `max_tokens` real tokens each.
 
-    Tries the fewest bins that the total allows, spread evenly, and one bin more until all fit.
-
-    Args: lengths: tokens per window, any integer type [n]; n may be 0.
-    Returns: per micro-batch its positions in `lengths`, ascending, int64; every position once.
-    Raises UserError for a window longer than `max_tokens`.
+    Tries the fewest bins that the total allows, filled evenly, then one more until all fit.
+    `lengths` are tokens per window, any integer type [n]; n may be 0. Returns positions in
+    `lengths` per micro-batch, ascending, int64, every position once. Raises UserError if a window
+    is longer than `max_tokens`.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if not len(lengths):
@@ -42,7 +41,7 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
 
 
 def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> list[SquadRow]:
-    """`share` (window indices, int64 [n]) as packed rows of at most `max_tokens` real tokens."""
+    """Pack the windows `share` (indices, int64 [n]) in rows of at most `max_tokens` real tokens."""
     rows = []
     for chosen in micro_batches(windows.lengths[share], max_tokens):
         columns = windows.pack(share[chosen])
@@ -53,10 +52,11 @@ def pack_rows(windows: Windows, share: np.ndarray, max_tokens: int) -> list[Squa
 
 
 def validation_rows(windows: Windows, max_tokens: int) -> list[np.ndarray]:
-    """Every window once, as rows of window numbers (int64) of at most `max_tokens` tokens.
+    """Return window indices (int64) per validation row of at most `max_tokens` tokens, each once.
 
-    A row holds windows of like lengths, and of questions of one chunk: CHUNK questions in file
-    order. So a reader that holds one chunk at a time packs the same rows, and gets the same bits.
+    A row holds windows of similar lengths and of questions of one chunk: CHUNK questions in file
+    order. So prediction, which holds one chunk at a time, packs rows with bitwise identical
+    results.
     """
     questions = int(windows.example_index[-1]) + 1 if len(windows) else 0
     edges = np.searchsorted(windows.example_index, np.arange(0, questions + CHUNK, CHUNK))
@@ -69,7 +69,7 @@ def validation_rows(windows: Windows, max_tokens: int) -> list[np.ndarray]:
 def rows_of_like_lengths(
     lengths: np.ndarray, begin: int, end: int, max_tokens: int
 ) -> list[np.ndarray]:
-    """Windows begin..end, shortest first, cut into rows of at most `max_tokens` tokens (int64)."""
+    """Cut windows begin..end, shortest first, into rows of at most `max_tokens` tokens (int64)."""
     rows = []
     by_length = begin + np.argsort(lengths[begin:end], kind="stable")
     ends = np.cumsum(lengths[by_length], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Randomness as a function of (seed, step, rank), and kernels that add up in one order."""
+"""Randomness from (seed, step, rank) only, and kernels with a fixed order of summation."""
 
 import hashlib
 import os
@@ -7,31 +7,31 @@ import torch
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make every random draw of this optimizer step a function of (seed, step, rank).
+    """Seed torch so that all random draws of this optimizer step depend on (seed, step, rank) only.
 
     Determined starts all ranks with one seed, so they would draw the same dropout masks, and its
-    checkpoints hold rank 0's generator state alone.
+    checkpoints hold only rank 0's generator state.
     """
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little"))
 
 
 def choose_exact_kernels() -> None:
-    """Have every kernel take the same code path each time; once, before a process computes.
+    """Make every kernel take the same code path each time; call once, before a process computes.
 
-    On a CPU torch's sqrt, exp, tanh, erf and log of large tensors run in MKL's vector math, in many
-    threads. Its first call in a process chooses the code path by the processor, and that is a race:
-    about 1 process in 100 took another path for a half of one tensor, in the first rectified step
-    of RAdam (step 6), and got it 1 ulp different. A first call so small that it runs on this thread
-    alone chooses for all. Processes forked later inherit the choice.
+    On a CPU torch's sqrt, exp, tanh, erf and log of large tensors run in MKL's vector math on many
+    threads. Its first call in a process selects the code path by processor, with a race: about 1
+    process in 100 took another path for half of one tensor, in the first rectified step of RAdam
+    (step 6), with a difference of 1 ulp. A first call small enough for a single thread selects the
+    path for all. Processes forked later inherit it.
 
-    CUDA by default adds up the gradients of attention and embeddings in any order. `warn_only`
-    would not do: with it flash attention stays as it is and only says so. On an H100 two runs of
-    one config then differed by step 5. So an operation without an exact kernel is an error.
+    CUDA by default sums the gradients of attention and embeddings in any order. `warn_only` is not
+    enough: flash attention would only warn, and on an H100 two runs of one config then differed by
+    step 5. So an operation without a deterministic kernel is an error.
 
-    cuBLAS keeps its order where each stream has its own workspace. torch gives it one; versions
-    before 2.11 ask for the variable all the same. With it cuBLAS forgets which kernel it chose for
-    a product, and looks for 0.07 to 0.2 ms each time: on an H100 a step of albert-base in 4
+    cuBLAS keeps its order if each stream has its own workspace, which torch sets up; versions
+    before 2.11 require the variable all the same. With it cuBLAS forgets which kernel it selected
+    for a product, and searches for 0.07 to 0.2 ms each time: on an H100 a step of albert-base in 4
     micro-batches took 266 ms with it and 177 ms without.
     """
     torch.sqrt(torch.ones(8))
@@ -44,12 +44,12 @@ def choose_exact_kernels() -> None:
 
 
 def _compile_exactly() -> None:
-    """Have torch.compile make the same code each time, for rows of every length.
+    """Make torch.compile generate the same code each time, for rows of every length.
 
-    Two of its ways depend on more than the model and the GPU. It times kernels that add up in
-    different orders, and takes the faster. And it joins two sums of a layer's norm for long rows
-    alone (from 8,192 tokens, where the layer is 4,096 wide): shorter rows are then compiled when
-    the first of them comes, and as suits that one, which after a restart is another.
+    Two of its optimizations depend on more than model and GPU. It times kernels with different
+    orders of summation and takes the fastest. And it fuses two sums of a layer's norm for long rows
+    only (from 8,192 tokens, if the layer is 4,096 wide): shorter rows are then compiled when the
+    first one comes, specialized for it, and after a restart the first one differs.
     """
     from torch._inductor import config  # documented there only; imported here: it is slow
 

@@ -1,7 +1,7 @@
-"""Dropout on a CPU: four elements' chances from one random number.
+"""Dropout on a CPU that draws four elements from one random number.
 
 torch draws a number for each element, on one thread: 19 % of a step of a MiniLM (rate 0.1 in six
-layers) on two cores. A 64-bit number has four of 16 bits, and they take a quarter of the time.
+layers) on two cores. A 64-bit number holds four of 16 bits, which take a quarter of the time.
 """
 
 import torch
@@ -12,11 +12,11 @@ _NUMBERS = 2**16  # a 16-bit integer's, from -32,768 on
 
 
 def drop(x: Tensor, rate: float) -> Tensor:
-    """`x`, on a CPU, with elements zeroed at random, and the others scaled so that the mean stays.
+    """Return `x`, on a CPU, with random elements zeroed and the others scaled to keep the mean.
 
-    The rate is rounded to 1/65,536: 0.1 drops where a number is among the lowest 6,554, and what
-    stays is multiplied by 65,536 / 58,982. The masks are those of torch's seed, as torch's own are,
-    but other ones.
+    The rate is rounded to 1/65,536: 0.1 zeroes the elements whose number is among the lowest 6,554,
+    and multiplies the others by 65,536 / 58,982. Masks depend on torch's seed, but differ from
+    those of torch's own dropout.
     """
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):
@@ -28,7 +28,7 @@ def drop(x: Tensor, rate: float) -> Tensor:
 
 
 class CpuDropout(nn.Dropout):
-    """An nn.Dropout by `drop`, where `x` is on a CPU."""
+    """An nn.Dropout that uses `drop` if `x` is on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         ours = self.training and x.device.type == "cpu"
@@ -36,7 +36,7 @@ class CpuDropout(nn.Dropout):
 
     @staticmethod
     def take_over(model: nn.Module) -> None:
-        """Turn every nn.Dropout of a model into one, in place."""
+        """Convert every nn.Dropout of a model to this class, in place."""
         for module in model.modules():
             if type(module) is nn.Dropout:
                 module.__class__ = CpuDropout

@@ -1,7 +1,4 @@
-"""A packed row through the model: logits, losses, the best spans.
-
-Training, validation and prediction share it, so that they cannot come apart.
-"""
+"""Evaluation of a packed row, the same in training, validation and prediction."""
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +11,11 @@ from detalbert.squad.decoding import Candidates, best_spans
 
 
 def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor:
-    """The mean of start and end cross-entropy of every window, over the window's own tokens.
+    """Return the mean of start and end cross-entropy per window, over its own tokens, fp32 [n] in
+    nats.
 
-    It is what the library's span loss gives for each window alone, without padding; 0 where the
-    positions are -100. The device is not waited for.
-
-    Args: start_logits, end_logits: [T], any float type.
-    Returns: fp32 [n], in nats.
+    Equal to transformers' span loss of each window alone, without padding; 0 if the positions are
+    -100. Logits are [T], any float type. Does not block on the device.
     """
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
@@ -31,7 +26,7 @@ def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor
 
 
 def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
-    """[T] -> [n, max_length], one window per line, -inf past its end."""
+    """Convert [T] to [n, max_length], one window per line, -inf past its end."""
     start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
     token = start + torch.arange(max_length, device=cu_seqlens.device)  # [n, max_length]
     return logits[token.clamp(max=len(logits) - 1)].masked_fill(token >= end, -torch.inf)
@@ -40,9 +35,8 @@ def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
 def evaluate_row(
     forward: Forward, row: SquadRow, hparams: HParams, labelled: bool = True
 ) -> tuple[Candidates, Tensor]:
-    """The best spans of every window of a row of n, and losses, fp32 [n]; [0] if not `labelled`.
-
-    The losses of a question that carries no answers are those of "no answer".
+    """Return the best spans of all n windows, and their losses, fp32 [n]; [0] if not `labelled`. A
+    question without answers has the losses of "no answer".
     """
     row = to_device(row, forward.device)
     start, end = forward(row)

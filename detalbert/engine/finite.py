@@ -1,4 +1,4 @@
-"""Gradients that are not finite: a step with one changes nothing, ten in a row end the run."""
+"""Non-finite gradients: a step with one changes nothing, ten in a row end the run."""
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,9 @@ CURE = (
 
 
 class FiniteSteps:
-    """Decides by a gradient's norm whether a step counts, on every rank alike.
+    """Decides by the gradient norm whether a step counts, identically on every rank.
 
-    On a GPU the host learns it some steps later, and never waits for it.
-
-    Args:
-        device: of the model.
+    A GPU's norm reaches the host some steps later, without blocking. `device` is the model's.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,10 +29,10 @@ class FiniteSteps:
         self._copied: torch.cuda.Event | None = None
 
     def update(self, norm: Tensor, step: int) -> Tensor | None:
-        """Return whether to keep a step, a bool on the device, or None: yes, as the host knows.
+        """Return whether to keep a step, a bool on the device, or None if known to be kept.
 
         Args:
-            norm: of the step's gradient over all ranks, a float32 scalar on the device.
+            norm: of the step's gradient over all ranks, float32 scalar on the device.
             step: number of the step, from 1.
 
         Raises:
@@ -49,7 +46,7 @@ class FiniteSteps:
         return None if self.on_cpu and finite else finite
 
     def _count(self, step: int) -> int:
-        """The longest streak, on a GPU as it was _LAG steps ago."""
+        """Return the longest streak in steps, on a GPU as of _LAG steps ago."""
         if self.on_cpu:
             return int(self.longest)
         if step % _LAG:
@@ -64,6 +61,6 @@ class FiniteSteps:
 
 
 def has_finite_weights(model: nn.Module) -> bool:
-    """Return whether all weights that this process holds are finite; waits for the device."""
+    """Return whether all weights of this rank are finite; blocks on the device."""
     parts = [local_part(parameter.detach()) for parameter in model.parameters()]
     return bool(torch.stack([part.isfinite().all() for part in parts]).all())

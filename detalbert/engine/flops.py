@@ -1,7 +1,6 @@
-"""The floating-point operations of training, counted from the config over real tokens, and what
-GPUs do of them in a second.
+"""Floating-point operations of training, counted from the config over real tokens, and GPU peaks.
 
-Needs NumPy alone: reports and estimates count without torch.
+Needs only NumPy: reports and estimates count without torch.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ import numpy as np
 
 
 class Peak(NamedTuple):
-    """TFLOP/s of a GPU's dense products at most, by its maker's data sheet."""
+    """Peak TFLOP/s of a GPU's dense products, from its data sheet."""
 
     half: float  # fp16 and bf16, on tensor cores where there are any
     full: float  # fp32; TF32 is not used here
@@ -28,10 +27,11 @@ PEAKS = {
 
 
 def peak_flops(device: str, half: bool) -> float | None:
-    """FLOP/s of `device` at most; None for a GPU that is not in the table, or a part of one.
+    """Return the peak FLOP/s of `device`; None for a GPU that is not in the table, or a MIG slice.
 
-    Args: device: as torch.cuda.get_device_name has it, "NVIDIA A100-SXM4-40GB". half: whether
-    products are in fp16 or bf16, else fp32.
+    Args:
+        device: as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
+        half: whether products are in fp16 or bf16, else fp32.
     """
     words = device.upper().replace("-", " ").split()
     names = [word for word in words if word in PEAKS]
@@ -48,18 +48,19 @@ ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against 
 
 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
-    """Floating-point operations of one forward and backward over windows of these lengths.
+    """Return the floating-point operations of one forward and backward over windows of these
+    lengths.
 
     Counts matrix products over real tokens from the config, not from the parameters: ALBERT uses
     one layer's weights in all 12 layers. A product costs 2 per weight and token; backward is two
     products for each one of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
-    Recomputation, softmax, norms and look-ups are left out.
+    Recomputation, softmax, norms and look-ups are excluded.
 
-    albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens a window, per token: layers
-    3 * 12 * 2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 =
-    0.10e9, embedding mapping and head 0.003e9: 14.6e9.
+    albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens per window, per token: layers 3 * 12 *
+    2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 = 0.10e9,
+    embedding mapping and head 0.003e9: 14.6e9.
 
-    Args: config: of an ALBERT- or BERT-like encoder; lengths: real tokens per window, [n].
+    `config` is of an ALBERT- or BERT-like encoder; `lengths` are real tokens per window, [n].
     """
     h, layers = config.hidden_size, config.num_hidden_layers
     layers *= getattr(config, "inner_group_num", 1)
@@ -74,18 +75,15 @@ def training_flops(config: Any, lengths: np.ndarray) -> float:
 
 
 def flops_of_row(config: Any, row: Mapping[str, Any]) -> float:
-    """One forward and backward of pretraining: `training_flops`, and the head on hidden tokens.
-
-    The head's products, h x e and e x V, are counted as above.
-
-    Args: row: a `PretrainRow`, on the host.
+    """Return the FLOPs of `training_flops` plus the vocabulary head on masked tokens. The head's
+    products, h x e and e x V, are counted alike. `row` is a `PretrainRow` on the CPU.
     """
     head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
     return training_flops(config, row_lengths(row)) + 3 * head * len(row["masked"])
 
 
 def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
-    """Tokens of each window or piece of a packed row on the host, [n]."""
+    """Return the tokens of each window or document segment of a packed row on the CPU, [n]."""
     return np.diff(np.asarray(row["cu_seqlens"]))
 
 
@@ -93,19 +91,18 @@ FFN_PRODUCTS = {"gpt2": 2, "gpt_neox": 2, "llama": 3, "qwen2": 3}  # 3: one of t
 
 
 def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
-    """One forward and backward of a causal language model over pieces of these lengths; None for a
-    family whose layers are not known here.
+    """Return the FLOPs of one forward and backward of a causal model; None for an unknown family.
 
     Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
-    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, the work there is, and
-    what kernels for packed rows do. Published figures mostly count L^2 (PaLM, appendix B): for
-    1.3 B parameters (h 2048, 24 layers) at 2,048 tokens that is 7 % more.
+    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, which kernels for
+    packed rows compute. Published figures mostly count L^2 (PaLM, appendix B): for 1.3 B parameters
+    (h 2048, 24 layers) at 2,048 tokens that is 7 % more.
 
-    llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one piece of 1,024, per token: layers
-    3 * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6,
-    attention 3 * 12 * 4 * 768 * 512.5 = 56.7e6: 713.8e6.
+    llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one segment of 1,024, per token: layers 3
+    * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6, attention
+    3 * 12 * 4 * 768 * 512.5 = 56.7e6: 713.8e6.
 
-    Args: config: with `model_type`; lengths: tokens of each piece, [n].
+    `config` has `model_type`; `lengths` are tokens per document segment, [n].
     """
     if config.model_type not in FFN_PRODUCTS:
         return None

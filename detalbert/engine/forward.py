@@ -1,4 +1,4 @@
-"""How a model runs: its precision, its compiled layers, and the row lengths they run on."""
+"""Execution of a model: precision, compiled layers, and the row lengths they run on."""
 
 import logging
 from collections.abc import Callable
@@ -27,25 +27,24 @@ Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 
 
 def read_answers(model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
-    """Start and end logits [T] of a row."""
+    """Return start and end logits [T] of a row."""
     start, end = answer_logits(model, row)
     return start[:tokens], end[:tokens]
 
 
 class Forward:
-    """Runs packed rows through a library encoder: `forward(row)` gives what `read` makes of one,
-    start and end logits [T] by default.
+    """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
 
-    In half precision the weights of the layers are copied once a step (`precision`), and everything
-    else is autocast. Compiled layers are compiled once for rows of all lengths, on a made-up row
-    (`compile_layers`), and never by the data: which code runs is then a function of the
-    config and the machine, as an exact restart needs.
+    In half precision the layers' weights are copied once per step (`precision`), everything else is
+    autocast. Layers are compiled once for rows of all lengths, on a dummy row (`compile_layers`),
+    never on the data: so the code depends only on config and machine, which an exact restart needs.
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
         precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: on CUDA GPUs from Volta on.
-        read: calls the model and its heads; must also take a row of `made_up_row`.
+        read: calls the model and its heads; default: start and end logits [T]. Must accept
+            `made_up_row`.
     """
 
     def __init__(
@@ -75,27 +74,27 @@ class Forward:
             layer.compile(dynamic=True)
 
     def refresh(self) -> None:
-        """Copy the weights that have changed; before the first row of a step or a validation."""
+        """Copy weights that have changed; call before the first row of a step or a validation."""
         for linear in self.linears:
             linear.refresh()
 
     def __call__(self, row: Row) -> tuple[Tensor, ...]:
-        """What `read` gives for a row on the device, float32 or half precision."""
+        """Return the result of `read` for a row on the device, float32 or half precision."""
         half = self.dtype is not torch.float32
         with torch.autocast(self.device.type, self.dtype, enabled=half):
             return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
 
     def backward_of_nothing(self, row: Row) -> None:
-        """Forward and backward over `row`, with gradients of zero: to compile or to measure."""
+        """Run forward and backward with the loss times zero, to compile or to measure memory."""
         cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
-        """Compile for training and validation on a row of `tokens` tokens, windows of `longest`.
+        """Compile for training and validation on a row of `tokens` tokens in windows of `longest`.
 
-        Forward and backward, then forward alone; only the latter without `training`. Gradients
-        are left zero. Where the compiler does not work (an image without a C compiler, say) the
-        layers run as they are, and a warning says so; where the config asks for it, training
-        ends in UserError.
+        Runs forward and backward, then forward alone; only the latter without `training`. Gradients
+        are zero afterwards. If compilation fails (an image without a C compiler, say), logs a
+        warning and runs uncompiled; raises UserError instead if the config sets `compile: true` and
+        `training` is true.
         """
         if not self.layers:
             return
@@ -114,7 +113,7 @@ class Forward:
         self.model.train(mode)
 
     def run_uncompiled(self, multiple: int) -> None:
-        """Have the layers run as they are from now on, on rows of a multiple of so many tokens."""
+        """Run the layers uncompiled from now on, on rows padded to a multiple of `multiple`."""
         for layer in self.layers:
             layer._compiled_call_impl = None  # private: nn.Module has no way back
         self.layers, self.multiple = [], multiple
@@ -130,8 +129,7 @@ class Forward:
 
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The encoder's repeated blocks, each once: what its outermost module lists hold.
-
+    """Return the encoder's distinct repeated blocks: the contents of its outermost module lists.
     One group of one layer for ALBERT, which uses it 12 times; 12 layers for BERT.
     """
     lists: list[nn.Module] = []
@@ -141,7 +139,7 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
-    """Put what `fused` makes in place of the library's tanh GELUs; one of them is eight kernels."""
+    """Replace tanh GELUs of transformers, eight kernels each, by what `fused` returns."""
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, (GELUTanh, NewGELUActivation)):
@@ -149,7 +147,7 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 
 
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
-    """`row` with one more window of zeros, so that its tokens are a multiple of `multiple`."""
+    """Return `row` with a window of zeros added, its tokens then a multiple of `multiple`."""
     tokens = len(row["input_ids"])
     missing = -tokens % multiple
     if not missing:
@@ -163,7 +161,7 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
 
 
 def made_up_row(tokens: int, longest: int, device: torch.device) -> Row:
-    """A packed row of `tokens` zeros in windows of `longest` tokens and what is left over."""
+    """Return a dummy row of `tokens` zeros in windows of `longest` and a shorter last one."""
     bounds = [*range(0, tokens, longest), tokens]
     position = torch.arange(tokens, device=device)
     zeros = torch.zeros(tokens, dtype=torch.int64, device=device)

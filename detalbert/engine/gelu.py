@@ -1,4 +1,4 @@
-"""The tanh GELU on a CPU, by a sigmoid: torch's own spends four fifths of its time in tanh."""
+"""The tanh GELU on a CPU by a sigmoid: torch's own spends four fifths of its time in tanh."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ _CUBE = 0.044715
 
 
 def _gate(x: Tensor) -> Tensor:
-    """sigmoid(1.5958 (x + 0.044715 x^3)), what the GELU multiplies `x` with."""
+    """Return sigmoid(1.5958 (x + 0.044715 x^3)), the GELU's factor of `x`."""
     gate = x * x
     torch.addcmul(x, gate, x, value=_CUBE, out=gate)
     return gate.mul_(_SLOPE).sigmoid_()
@@ -26,7 +26,7 @@ class _Gelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """grad g (1 + x (1 - g) u'), with u' = 1.5958 (1 + 3 * 0.044715 x^2)."""
+        """Return grad g (1 + x (1 - g) u'), with u' = 1.5958 (1 + 3 * 0.044715 x^2)."""
         (x,) = ctx.saved_tensors
         gate = _gate(x)
         slope = (x * x).mul_(3 * _CUBE * _SLOPE).add_(_SLOPE).mul_(x)
@@ -34,9 +34,9 @@ class _Gelu(torch.autograd.Function):
 
 
 class CpuGelu(nn.Module):
-    """The GELU with tanh (Hendrycks 2016, arXiv:1606.08415): of any shape and float type.
+    """The GELU with tanh (Hendrycks 2016, arXiv:1606.08415), for any shape and float type.
 
-    0.5 (1 + tanh(u)) is sigmoid(2 u). Of float32 on a CPU it takes half the time of torch's.
+    0.5 (1 + tanh(u)) is sigmoid(2 u). For float32 on a CPU it takes half the time of torch's.
     """
 
     def forward(self, x: Tensor) -> Tensor:

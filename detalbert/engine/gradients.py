@@ -1,9 +1,9 @@
-"""All gradients of a model in one buffer: zeroed, all-reduced and clipped as one tensor.
+"""One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
 
 ALBERT's gradients are ready only when backward is over, so an all-reduce has nothing to overlap
-with, and DistributedDataParallel's buckets buy nothing. They cost: another copy of the gradients,
-and a layout that changes after the first step, so that a sum over three ranks and more is rounded
-in another order after a restart. Here the layout is the model's, always.
+with, and DistributedDataParallel's buckets gain nothing. They cost another copy of the gradients,
+and a layout that changes after the first step, so that a sum over three or more ranks is rounded in
+another order after a restart. Here the layout is always that of the model.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ _LARGEST_SCALE = 2.0**120  # so that it stays finite for a peak of next to nothi
 class FlatGradients:
     """Makes every `.grad` a view of one float32 buffer, and broadcasts rank 0's parameters.
 
-    Nothing may set a `.grad` to None: zero with `zero()`, not with the optimizer.
+    No `.grad` may be set to None: zero with `zero()`, not with the optimizer.
 
     Args:
         parameters: float32, on one device, each once.
-        slots: processes of torch.distributed's default group that train together; 1 for none.
-        wire: what a gradient is on the network, "fp32", "bf16" or "fp16".
+        slots: ranks of torch.distributed's default group; 1 for none.
+        wire: type of a gradient on the network, "fp32", "bf16" or "fp16".
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], slots: int, wire: str = "fp32") -> None:
@@ -49,15 +49,14 @@ class FlatGradients:
         self.flat.zero_()
 
     def average(self) -> None:
-        """The mean over all slots, the same bits on every one; call it once a step, on all."""
+        """Average the gradients over all ranks, bitwise identically. Collective; once per step."""
         if self.slots > 1:
             all_reduce(self.flat, self.wire)
             self.flat.div_(self.slots)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale to a Euclidean norm of at most `max_norm`, 0: any; returns the norm before.
-
-        The device is not waited for.
+        """Scale to a Euclidean norm of at most `max_norm` (0: no limit); return the norm before.
+        Does not block on the device.
         """
         norm = torch.linalg.vector_norm(self.flat)
         if max_norm:
@@ -65,24 +64,24 @@ class FlatGradients:
         return norm
 
     def zero_unless(self, keep: Tensor) -> None:
-        """Zero all, also NaN, where the bool `keep` is False; the device is not waited for."""
+        """Zero all, also NaN, if the bool `keep` is False; does not block on the device."""
         self.flat.masked_fill_(~keep, 0.0)
 
 
 def local_part(tensor: Any) -> Tensor:
-    """What this process holds of a tensor that may be split over processes."""
+    """Return this rank's shard of a tensor that may be sharded over ranks."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     """Sum float32 `flat` [n] over the ranks of the default group, in place.
 
-    On a half-precision wire it takes half the bytes, and sums are still taken in float32, in the
-    order of the ranks: every rank gets everybody's share of one chunk, adds, and hands the result
-    round (Rabenseifner 2004: a reduce-scatter and an all-gather, 2 (N - 1) / N of the bytes, as a
-    ring all-reduce). Each value is rounded twice: as it leaves and as it comes back; for bf16 the
-    error is at most 2^-8 of the largest addend. fp16 is finer but narrow, so all ranks first
-    agree on the largest gradient and scale by it.
+    A half-precision wire halves the bytes; sums are still computed in float32, in the order of the
+    ranks: each rank receives all ranks' values of one chunk, adds them, and distributes the sum
+    (Rabenseifner 2004: reduce-scatter and all-gather, 2 (N - 1) / N of the bytes, as a ring
+    all-reduce). Each value is rounded twice: when sent and when returned; for bf16 the error is at
+    most 2^-8 of the largest addend. fp16 is finer but has a small range, so all ranks first agree
+    on the largest gradient and scale by it.
     """
     if wire is torch.float32:
         dist.all_reduce(flat)

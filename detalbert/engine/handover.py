@@ -1,4 +1,4 @@
-"""What a checkpoint hands over: all of a run to its restart, the weights alone to another trial."""
+"""Checkpoint contents on load: everything for a restart, only the weights for another trial."""
 
 import logging
 import platform
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class Handover(pytorch.PyTorchCallback):
-    """Keeps over restarts what rounding depends on, and makes a warm start one.
+    """Restores settings that affect rounding on a restart, and only weights on a warm start.
 
     Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
     WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
-    as that of a restart: optimizer and schedule would stand at their end, the learning rate at 0.
-    Of such a checkpoint the weights are taken, as its documentation says
+    as for a restart: optimizer and schedule would be at their end, the learning rate at 0. From
+    such a checkpoint only the weights are loaded, as its documentation says
     (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
-        trained: the trial; its `rounding` is kept, its `max_tokens` and `forward` set again.
+        trained: the trial; its `rounding` is saved, its `max_tokens` and `forward` are restored.
     """
 
     def __init__(
@@ -63,13 +63,16 @@ class Handover(pytorch.PyTorchCallback):
         ]
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
-        """Determined is about to load `checkpoint`, and loads what this leaves in it."""
+        """Remove all but the weights from another trial's checkpoint before it is loaded."""
         if not self.goes_on(checkpoint.get("callbacks", {}).get("handover") or {}):
             self._keep_weights(checkpoint)
 
     def goes_on(self, kept: dict[str, Any]) -> bool:
-        """Whether the checkpoint that has `kept`, of this, is of this trial: a restart, with the
-        number of threads that the run began with. Else the weights alone are to be taken."""
+        """Return whether a checkpoint is this trial's own, given `kept`, this callback's state in
+        it.
+
+        If so, restore its thread count (CPU only) and the other settings that affect rounding.
+        """
         # A checkpoint of an older version does not say whose it is.
         same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
         if same and self.cpu and "threads" in kept:
@@ -79,7 +82,7 @@ class Handover(pytorch.PyTorchCallback):
         return same
 
     def _restore_rounding(self, kept: dict[str, Any]) -> None:
-        """Set again what the config leaves to the run. An older version kept none of it."""
+        """Restore settings that the config leaves to the run; old versions saved none of them."""
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
         here = self.trained.max_tokens
         tokens = began.get("max_tokens_per_forward", here)
@@ -131,8 +134,11 @@ class Handover(pytorch.PyTorchCallback):
             self._say("restart", text, logging.WARNING)
 
     def _follow_config(self) -> None:
-        """Rate, decay and betas are those of the config of now, which `det experiment continue` may
-        have changed, and not of the checkpoint. Where nothing changed, no bit does."""
+        """Set rate, decay and betas to the current config's, which may differ from the
+        checkpoint's.
+
+        `det experiment continue` can change them; without a change, results are bitwise identical.
+        """
         (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
         scheduler: Any = schedule._scheduler
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
@@ -160,14 +166,16 @@ def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, Any]:
 
 
 class Unsharded(pytorch.PyTorchCallback):
-    """Refuses what Determined's own loop would do to a sharded model without a word: the chief's
-    shard would be saved alone, and restored on every slot."""
+    """Raises UserError before Determined's own loop saves a sharded model.
+
+    That loop would silently save rank 0's shard only, and restore it on every rank.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Determined is about to write `checkpoint`, on the chief alone."""
+        """Raise UserError if a parameter is sharded; called on rank 0 before a save."""
         for name, parameter in self.model.named_parameters():
             if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
                 raise UserError(

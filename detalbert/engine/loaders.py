@@ -1,8 +1,8 @@
-"""Loaders of packed rows, and how a batch comes from the process that made it: as one buffer.
+"""Loaders of packed rows; a batch is sent from its worker process as one buffer.
 
-A tensor that a loader process hands over costs a shared-memory file, a connection and a handshake,
-about 1 ms; a fine-tuning step of 4 rows has 36 tensors. One buffer costs that once, and a small one
-goes through the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB took 2 ms.
+A tensor that a worker sends costs a shared-memory file, a connection and a handshake, about 1 ms; a
+fine-tuning step of 4 rows has 36 tensors. One buffer costs that once, and a small one goes through
+the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB took 2 ms.
 """
 
 import atexit
@@ -52,12 +52,12 @@ class Parcel:
             self.buffer = torch.from_numpy(buffer)  # pickled as a shared-memory file
 
     def pin_memory(self) -> "Parcel":
-        """Move to page-locked memory; torch's loader calls it where `pin_memory` is set."""
+        """Move to page-locked memory; torch's loader calls it if `pin_memory` is set."""
         self.buffer = torch.as_tensor(self.buffer).pin_memory()
         return self
 
     def rows(self) -> list[Any]:
-        """The rows, their tensors views of the buffer."""
+        """Return the rows, their tensors views of the buffer."""
         whole = torch.as_tensor(self.buffer)
 
         def unpack(value: Any) -> Any:
@@ -70,9 +70,8 @@ class Parcel:
 
 
 class RowLoader(DataLoader):
-    """Batches (lists of rows): what `dataset` gives for each item of `sampler`.
-
-    Args: num_workers: processes that make them; 0: this one.
+    """Loader of batches: the item of `dataset` (a list of rows) for each item of `sampler`, made by
+    `num_workers` processes; 0: the main process.
     """
 
     def __init__(
@@ -110,8 +109,10 @@ def _unpacked(batches: Iterable[Any]) -> Iterator[list[Row]]:
 
 
 class LateLoader(DataLoader):
-    """The batches of the loader that `make` returns, which is made when the first is wanted:
-    Determined asks for loaders before it reads the checkpoint that says how rows are packed."""
+    """Loader whose actual loader is created by `make` when the first batch is requested.
+
+    Determined requests loaders before it reads the checkpoint that determines how rows are packed.
+    """
 
     def __init__(self, make: Callable[[], DataLoader]) -> None:
         super().__init__([])  # type: ignore[arg-type]  # Determined wants a DataLoader
@@ -126,8 +127,9 @@ class LateLoader(DataLoader):
 
 @functools.cache
 def _watch_workers() -> None:
-    """Have the handler that torch sets for the death of a loader process raise Unavailable; the
-    error may come up anywhere in this process, also where a RuntimeError means something else."""
+    """Make torch's handler for the death of a worker process raise Unavailable. Its error may
+    surface anywhere in this process, also where a RuntimeError has another meaning.
+    """
     torchs: Any = signal.getsignal(signal.SIGCHLD)
 
     def handle(*signal_and_frame: Any) -> None:
@@ -140,7 +142,7 @@ def _watch_workers() -> None:
 
 @contextlib.contextmanager
 def _worker_errors() -> Iterator[None]:
-    """Raise Unavailable for a loader process that was killed, and what one raised as it was."""
+    """Raise Unavailable if a worker process was killed; re-raise a worker's UserError as it was."""
     try:
         yield
     except UserError as error:  # torch put the process's traceback before it
@@ -158,7 +160,7 @@ def _worker_errors() -> Iterator[None]:
 
 
 class _Packed(Dataset):
-    """Indexed by arrays of window numbers, gives lists of packed rows."""
+    """Data set indexed by arrays of window numbers, with lists of packed rows as items."""
 
     def __init__(self, windows: Windows, max_tokens: int) -> None:
         self.windows = windows
@@ -177,22 +179,23 @@ def train_loader(
     num_workers: int,
     pin_memory: bool,
 ) -> RowLoader:
-    """Batches (lists of rows) of `slot` from optimizer step `first_step` on, without end."""
+    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on."""
     packed = _Packed(windows, max_tokens)
     return RowLoader(packed, Steps(order, slot, first_step), num_workers, pin_memory)
 
 
 def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> RowLoader:
-    """The validation rows of `slot`: row i goes to slot i mod slots.
+    """Return the loader of the validation rows of rank `slot`: row i goes to rank i mod slots.
 
-    The rows are the same at every number of slots, so the logits are too. A slot without a row
-    gets one empty batch, since Determined refuses an empty loader.
+    Rows do not depend on the number of ranks, so neither do the logits. A rank without rows gets
+    one empty batch, because Determined refuses an empty loader.
     """
     mine = validation_rows(windows, max_tokens)[slot::slots] or [np.empty(0, np.int64)]
     return RowLoader(_Packed(windows, max_tokens), mine)
 
 
 def default_workers(processes: int) -> int:
-    """Loader processes for each of `processes` slots on this machine: none where a slot has one
-    core to itself, else one core less than it has, and 4 at most, which no GPU outruns."""
+    """Return the loader processes for each of `processes` ranks on this machine: one less than a
+    rank's cores, at most 4, which no GPU outruns.
+    """
     return min(4, max(0, count_cores() // processes - 1))

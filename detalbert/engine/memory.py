@@ -1,7 +1,7 @@
-"""Bytes that training takes on each GPU, counted from a model's sizes: nothing is run or fitted.
+"""Bytes that training takes per GPU, computed from a model's sizes without running it.
 
-What autograd keeps for the backward pass was counted with saved-tensor hooks; tests hold it against
-them, states against the tensors of four processes, and the whole against published micro-batches.
+Memory that autograd keeps for backward was counted with saved-tensor hooks; tests compare it with
+the hooks, states with the tensors of four processes, and totals with published micro-batches.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ PADDING = 2.2  # places of a padded grid for a token of SQuAD
 
 
 class _Kept(NamedTuple):
-    """Bytes a token and layer: factors of the hidden size h and of the feed-forward size f."""
+    """Bytes per token and layer: factors of the hidden size h and of the feed-forward size f."""
 
     whole: int  # x h: inputs of norms and projections, which tensor-parallel peers all have
     heads: int  # x h: query, key, value, output and what they are made of
@@ -40,7 +40,7 @@ _UNKNOWN = _Kept(0, 0, 0, 0), _Kept(0, 0, 0, 0)
 
 
 class Sizes(NamedTuple):
-    """What a model's memory depends on."""
+    """Sizes of a model that determine its memory."""
 
     family: str  # model_type of its config
     hidden: int
@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, parameters: int, layer: int = 0, unsplit: int = 0) -> "Sizes":
-        """Of a library config."""
+        """Return the sizes for a transformers config."""
         h = config.hidden_size
         inner = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
         inner = inner or getattr(config, "n_inner", None) or 4 * h
@@ -81,21 +81,22 @@ class Memory(NamedTuple):
     per_token: float  # of a forward's real tokens, kept for the backward pass
 
     def at(self, tokens: int) -> float:
-        """All of it, with a forward of so many tokens."""
+        """Return the total with a forward of `tokens` tokens."""
         return self.states + self.gathered + self.head + OVERHEAD + tokens * self.per_token
 
     def tokens(self, gigabytes: float) -> int:
-        """The most tokens of a forward on a GPU of so many GB (2^30 bytes) as sold; 0 or less
-        where the model itself does not fit."""
+        """Return the most tokens per forward on a GPU sold with `gigabytes` GB (2^30 bytes each). 0
+        or less if the model itself does not fit.
+        """
         return int((gigabytes * 2**30 * USABLE - self.at(0)) // self.per_token)
 
 
 def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -> float:
-    """What autograd keeps of a layer for each token.
+    """Return the bytes per token that autograd keeps for a layer; nearly 0 for families not in
+    KEPT.
 
-    Next to nothing for a family that is not in KEPT. Beside h and f: mean and deviation of two
-    norms, and of each head the softmax's sum. `grid`: on a GPU without a flash kernel q, k, v and
-    the output are in the padded grid too.
+    Besides h and f: mean and deviation of two norms, and the softmax's sum per head. `grid`: on a
+    GPU without a flash kernel q, k, v and the output are in the padded grid too.
     """
     kept = _kept(sizes, half)
     h, f, heads = sizes.hidden, sizes.inner, sizes.heads
@@ -106,12 +107,11 @@ def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -
 
 
 def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float = 0.0) -> Memory:
-    """Of an encoder, which every GPU holds whole. Its layers are taken to be uncompiled.
+    """Estimate the memory per GPU of an encoder that is replicated on every GPU, uncompiled.
 
-    16 bytes a parameter, a half-precision copy of the weights, and with several slots the gradients
-    once more on their way.
-
-    Args: grid: see `layer_bytes`; masked: share of the tokens that a vocabulary head scores.
+    16 bytes per parameter, half-precision weights, and with several ranks another copy of the
+    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens that a vocabulary head
+    scores.
     """
     states = sizes.parameters * (16 + 2 * half + 4 * (slots > 1))
     outside = _kept(sizes, half).outside * sizes.hidden
@@ -123,12 +123,13 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
 def split(
     sizes: Sizes, shard: int, tensor: int, half: bool, checkpointing: bool, grid: bool
 ) -> Memory:
-    """Of a causal model in `shard` x `tensor` parts (lm/layout.py), at the backward's start.
+    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py) as backward
+    starts.
 
-    Then the activations of all layers are there; of the parameters the embeddings and the head are
-    gathered, the head's gradient is, twice in fp32, and of one layer and the next their weights,
-    the gradients, and these in fp32 to be summed. 13.1 B parameters (NeoX, h 5120, 40 layers) on 64
-    GPUs: 16 * 13.1e9 / 64 = 3.3 GB; 0.315e9 * 10 + 0.515e9 * 2 + 0.258e9 * 8 = 6.2 GB gathered.
+    Activations of all layers exist then; embeddings and head are gathered, the head's gradient
+    exists twice in fp32, and so do, for one layer and the next, weights, gradients, and these in
+    fp32 to be summed. 13.1 B parameters (NeoX, h 5120, 40 layers) on 64 GPUs: 16 * 13.1e9 / 64 =
+    3.3 GB; 0.315e9 * 10 + 0.515e9 * 2 + 0.258e9 * 8 = 6.2 GB gathered.
     """
     width = 2 if half else 4
     states = 16 * ((sizes.parameters - sizes.unsplit) / tensor + sizes.unsplit) / shard

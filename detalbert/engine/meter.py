@@ -1,4 +1,4 @@
-"""What a run measures of its training between two reports."""
+"""Measurements of training between two reports."""
 
 import itertools
 import math
@@ -16,10 +16,8 @@ from detalbert.engine.rows import Row
 class TrainingMeter(pytorch.MetricReducer):
     """Mean loss, throughput and mean gradient norm of the steps since the last report.
 
-    Losses and norms stay on the device until then. Those that are not finite are left out, and the
-    steps that were skipped for one are counted.
-
-    Args: epoch: steps of an epoch, with the fraction.
+    Losses and norms stay on the device until then. Non-finite ones are excluded, and the steps
+    skipped for them are counted. `epoch` is the steps per epoch, with the fraction.
     """
 
     def __init__(self, epoch: float) -> None:
@@ -28,7 +26,7 @@ class TrainingMeter(pytorch.MetricReducer):
         self.throughput = {"windows": 0, "tokens": 0, "seconds": 0.0}  # of all slots, last report
 
     def epochs(self, step: int) -> float:
-        """How often the data was gone through: 100 steps of 256 of 132,198 windows are 0.1937."""
+        """Return the epochs at `step`: 100 steps of 256 of 132,198 windows are 0.1937."""
         return step / self.epoch
 
     def reset(self) -> None:
@@ -63,7 +61,7 @@ class TrainingMeter(pytorch.MetricReducer):
         }
 
     def gradient_norms(self) -> dict[str, float]:
-        """`grad_norm`, the mean of those that are finite, and `skipped_steps` if there are any."""
+        """Return `grad_norm`, the mean of finite norms, and `skipped_steps` if there are any."""
         norms = torch.stack(self.norms).cpu() if self.norms else torch.zeros(0)
         finite = norms[norms.isfinite()]
         found = {"grad_norm": float(finite.mean())} if len(finite) else {}
@@ -72,14 +70,12 @@ class TrainingMeter(pytorch.MetricReducer):
 
 
 class Utilization(pytorch.MetricReducer):
-    """How far the steps since the last report used their GPUs.
+    """GPU utilization of the steps since the last report.
 
-    `mfu` is the share of all that the slots' GPUs could do (flops.peak_flops) that the model's
-    products over real tokens needed; what checkpointing computes again is no part of it (Chowdhery
-    et al. 2022, arXiv:2204.02311, section 4.1). It is left out where a GPU or the model is not
-    known. `memory_gib` is the most that a slot's tensors took at a time.
-
-    Nothing here waits for a device. Args: half: whether products are in fp16 or bf16.
+    `mfu` is the FLOPs of the model's products over real tokens, divided by the peak of the ranks'
+    GPUs (flops.peak_flops); recomputation by checkpointing is excluded (Chowdhery et al. 2022,
+    arXiv:2204.02311, section 4.1). Omitted if a GPU or the model is not known. `memory_gib` is the
+    peak memory of a rank's tensors. Never blocks on a device. `half`: products are in fp16 or bf16.
     """
 
     def __init__(self, meter: TrainingMeter, device: torch.device, half: bool) -> None:
@@ -92,7 +88,7 @@ class Utilization(pytorch.MetricReducer):
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def add(self, flops: Iterable[float | None]) -> None:
-        """Count rows; None is unknown."""
+        """Add the FLOPs of rows; None is unknown."""
         self.flops += sum(math.nan if found is None else found for found in flops)
 
     def per_slot_reduce(self) -> tuple[float, float, int]:

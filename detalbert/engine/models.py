@@ -1,4 +1,4 @@
-"""The model: a hub name, folder or config -> an encoder with a span head."""
+"""Models from a hub name, folder or config: an encoder with a span head."""
 
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,11 @@ TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt v
 
 
 def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """The encoder with a span head, in fp32, its random parts drawn from `seed`.
+    """Build the encoder with a span head in fp32, its random weights drawn from `seed`.
 
-    A model whose vocabulary is not the tokenizer's keeps its shape and loses its weights: ids
-    would mean other pieces, so it starts from random ones (`starts_from_scratch` says so).
-    Raises UserError for a model that is not there, has no weights, or is no encoder.
+    A model with another vocabulary than the tokenizer's keeps its sizes but starts from random
+    weights, because ids would mean other tokens (see `starts_from_scratch`). Raises UserError if
+    the model is not found, has no weights, too few positions, or is not an encoder.
     """
     torch.manual_seed(hparams.known_seed)
     model = _build(hparams, tokenizer)
@@ -66,11 +66,11 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
 
 
 def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
-    """The model of a folder, a hub name or a checkpoint of this package, whatever its head was;
-    and the names of the parameters that it has no weights for.
+    """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
-    Args: model_class: with the library's `from_pretrained` and `from_config`.
-    Raises UserError for what holds or names code, and what the library raises.
+    Returns the model and the names of parameters without weights. `model_class` has transformers'
+    `from_pretrained` and `from_config`. Raises UserError if the model holds or names code, and
+    whatever transformers raises.
     """
     config = hub.load(read_config, name)
     if not is_checkpoint(name):
@@ -96,13 +96,13 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
 
 
 def model_error(name: str, error: BaseException) -> UserError:
-    """The error for a model that the library does not load."""
+    """Return the error for a model that transformers cannot load."""
     text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}; give another"
     return hub_error(error)(text)
 
 
 def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the weights are random: a `model_config`, or a model made for another vocabulary."""
+    """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
     folder = Path(find_local(hparams.model))
@@ -116,9 +116,8 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    """A model config of `model_type` (albert by default) and other keys, for `tokenizer`.
-
-    Raises UserError for a key that the model does not have, or sizes that do not fit.
+    """Return a config of `model_type` (default: albert) with `keys`, for `tokenizer`. Raises
+    UserError if the model does not have a key, or sizes do not fit.
     """
     keys = {"model_type": "albert", **_vocabulary(tokenizer), **keys}
     model_type = keys.pop("model_type")
@@ -152,12 +151,12 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def random_model(model_class: Any, config: PretrainedConfig) -> Any:
-    """The model of `config`, its weights random. Raises UserError where there is none."""
+    """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
     with as_user_error(not_built):
         return make(config, attn_implementation=PACKED, dtype=torch.float32)
 
 
 def not_built(error: BaseException) -> UserError:
-    """The error for a config of which the library makes no model."""
+    """Return the error for a config from which transformers cannot build a model."""
     return UserError(f"hyperparameters.model: cannot be built: {first_line(error)}")

@@ -18,10 +18,10 @@ from detalbert.settings.hparams import StepHParams
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices and embeddings decay, vectors do not.
+    """Return trainable parameters in two groups: matrices and embeddings decay, vectors do not.
 
     By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
-    ALBERT's `full_layer_layer_norm`. A shared parameter is there once; frozen ones are left out.
+    ALBERT's `full_layer_layer_norm`. A shared parameter appears once; frozen ones are excluded.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     return [
@@ -33,13 +33,13 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(
     name: str, groups: list[dict[str, Any]], lr: float, beta2: float = 0.999
 ) -> Optimizer:
-    """RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
+    """Return RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
 
     eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
-    step by |weights| / |step|; torch_optimizer cuts |weights| at 10 by default, which would slow
-    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so the
-    cut is left out. Its moments are not debiased, as in the paper's last version.
-    Raises UserError for another name.
+    step by |weights| / |step|; torch_optimizer clamps |weights| to 10 by default, which would slow
+    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so there
+    is no clamp. Moments are not debiased, as in the paper's last version. Raises UserError for
+    another name.
     """
     if name == "radam":
         return RAdam(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
@@ -51,8 +51,10 @@ def build_optimizer(
 
 
 def total_steps(windows: int, global_batch_size: int, epochs: float, max_steps: int | None) -> int:
-    """Optimizer steps of a run: `max_steps` if given, else enough to see every window `epochs`
-    times. 132,198 windows twice at 48 a step are 5,509 steps (5,508.25 rounded up)."""
+    """Return the optimizer steps of a run: `max_steps` if set, else enough for `epochs` epochs.
+
+    132,198 windows twice at 48 per step are 5,509 steps (5,508.25 rounded up).
+    """
     if max_steps is not None:
         return max_steps
     # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10 a step.
@@ -60,16 +62,16 @@ def total_steps(windows: int, global_batch_size: int, epochs: float, max_steps: 
 
 
 def warmup_steps(total: int, fraction: float) -> int:
-    """How many of `total` optimizer steps warm up, to the nearest step."""
+    """Return the number of warm-up steps among `total`, to the nearest step."""
     return round(total * fraction)
 
 
 def lr_factor(step: int, total: int, warmup: int) -> float:
-    """What the peak learning rate is multiplied by at optimizer step `step`, counted from 0.
+    """Return the factor of the peak learning rate at optimizer step `step`, counted from 0.
 
-    Rises in a line from 0 at step 0 to 1 at step `warmup`, then falls in a line to 0 at `total`,
-    as the library's `get_linear_schedule_with_warmup`. The first step of a warm-up thus moves
-    nothing. 0 past the end.
+    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total` (0
+    past the end), as transformers' `get_linear_schedule_with_warmup`. So the first step changes no
+    weights.
     """
     if step < warmup:
         return step / warmup
@@ -77,15 +79,15 @@ def lr_factor(step: int, total: int, warmup: int) -> float:
 
 
 def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
-    """`lr_factor` on every group of `optimizer`; step it once per optimizer step."""
+    """Return a schedule of `lr_factor` for every group; step it once per optimizer step."""
     return LambdaLR(optimizer, functools.partial(lr_factor, total=total, warmup=warmup))
 
 
 class _ByGroup(Optimizer):
-    """Steps over lists of tensors, and reads nothing back from the device.
+    """Base class of optimizers that step over lists of tensors and never block on the device.
 
-    `keep`, if given, is a bool on the device. If False, a step changes neither weights nor moments;
-    gradients must be zero then. If True, the bits are those of a step without `keep`.
+    `keep`, if set, is a bool on the device. If False, a step changes neither weights nor moments;
+    gradients must be zero then. If True, the step is bitwise identical to one without `keep`.
     """
 
     step_group: Callable[[dict[str, Any], list[torch.Tensor]], None]
@@ -107,7 +109,7 @@ class _ByGroup(Optimizer):
     def moments(
         self, group: dict[str, Any], parameters: list[torch.Tensor]
     ) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
-        """The number of this step, and the moving averages of gradients and of their squares."""
+        """Update the moving averages of gradients and squares; return the step and both."""
         beta1, beta2 = group["betas"]
         for parameter in parameters:
             state = self.state[parameter]
@@ -129,37 +131,37 @@ class _ByGroup(Optimizer):
         return int(step), means, squares
 
     def no_steps(self) -> Any:
-        """A parameter's count of steps before its first."""
+        """Return the step count of a parameter before its first step."""
         return 0
 
     def average(
         self, means: list[torch.Tensor], gradients: list[torch.Tensor], beta1: float
     ) -> None:
-        """Move the averages of gradients."""
+        """Update the moving averages of gradients."""
         torch._foreach_mul_(means, self.kept(beta1, 1.0))
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
 
     def kept(self, value: float, otherwise: float) -> Any:
-        """`value`, or `otherwise` in a step that changes nothing: a scalar on the device."""
+        """Return `value`, or `otherwise` in a step that is not kept: a scalar on the device."""
         return value if self.keep is None else torch.where(self.keep, value, otherwise)
 
     def only_kept(self, tensors: list[torch.Tensor]) -> Any:
-        """`tensors`, or zeros in a step that changes nothing."""
+        """Return `tensors`, or zeros in a step that is not kept."""
         return tensors if self.keep is None else torch._foreach_mul(tensors, self.kept(1.0, 0.0))
 
 
 class RAdam(_ByGroup, torch_optimizer.RAdam):
-    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265), as in the published runs: its parent's.
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists of
+    tensors.
 
-    The same operations in the same order, so that the bits are the same, but over lists of
-    tensors: on a GPU a step is a dozen launches and not a dozen for every parameter. Three things
-    differ from torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
+    Bitwise identical to its parent, by the same operations in the same order, but on a GPU a step
+    is a dozen launches and not a dozen for every parameter. Three things differ from
+    torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
     (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
-    and bias correction is folded into the step size. One thing differs from the parent: step
-    sizes are not kept in a table that all groups share, which would have every group step at the
-    first group's learning rate.
-
-    eps is added to the square root of the uncorrected second moment; parameters are float32.
+    and bias correction is folded into the step size. One thing differs from the parent: step sizes
+    are not cached in a table shared by all groups, which would step every group at the first
+    group's learning rate. eps is added to the square root of the uncorrected second moment;
+    parameters are float32.
     """
 
     def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
@@ -179,7 +181,7 @@ class RAdam(_ByGroup, torch_optimizer.RAdam):
 
 
 class AdamW(_ByGroup, torch.optim.AdamW):
-    """torch's AdamW, the same operations in the same order, over the parts that a process holds."""
+    """torch's AdamW, the same operations in the same order, over the shards of this rank."""
 
     def no_steps(self) -> torch.Tensor:
         return torch.tensor(0.0)
@@ -204,9 +206,9 @@ class AdamW(_ByGroup, torch.optim.AdamW):
 
 
 class Lamb(_ByGroup, torch_optimizer.Lamb):
-    """LAMB with the bits of its parent, no cut on |weights| and no debiasing.
+    """LAMB, bitwise identical to its parent without clamp of |weights| and without debiasing.
 
-    The parent waits for the device three times for every tensor: for two norms and a step size.
+    The parent blocks on the device three times per tensor: for two norms and a step size.
     """
 
     def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
@@ -224,10 +226,10 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
 
 
 def rectify(step: int, beta2: float) -> float | None:
-    """The paper's r_t times sqrt(1 - beta2^t), or None while the variance cannot be trusted.
+    """Return the paper's r_t times sqrt(1 - beta2^t), or None while the variance is intractable.
 
-    With beta2 0.999 rho stays just below the number of the step, so step 6 is the first rectified
-    one (rho 5.99, value 0.0020); the value grows towards 1 over some thousand steps.
+    With beta2 0.999, rho stays just below the step number, so step 6 is the first rectified one
+    (rho 5.99, value 0.0020); the value grows towards 1 over some thousand steps.
     """
     limit = 2 / (1 - beta2) - 1
     power = beta2**step
@@ -238,6 +240,6 @@ def rectify(step: int, beta2: float) -> float | None:
 
 
 def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run, and how many of them warm up."""
+    """Return the optimizer steps of the whole run, and how many of them are warm-up steps."""
     steps = total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
     return steps, warmup_steps(steps, hparams.warmup_fraction)

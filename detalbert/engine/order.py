@@ -1,8 +1,8 @@
-"""Which windows a step trains on, and which slot gets which of them: a function of (seed, step).
+"""Windows of each step, and of each rank in it, as a function of (seed, step).
 
-So a restart at step s needs no loader state. Epochs run on without a seam: with 132,198 windows at
-48 a step, step 2,754 holds positions 132,192..132,239, the last 6 windows of epoch 0 and the first
-42 of epoch 1.
+So a restart at step s needs no loader state. Epochs continue without a gap: with 132,198 windows at
+48 per step, step 2,754 holds positions 132,192..132,239, the last 6 windows of epoch 0 and the
+first 42 of epoch 1.
 """
 
 import heapq
@@ -16,12 +16,12 @@ from detalbert.errors import UserError
 
 
 class TrainOrder:
-    """The windows of every optimizer step: `epoch` permutations of all windows, end to end.
+    """The windows of every optimizer step: permutations of all windows, one per epoch, end to end.
 
     Args:
         lengths: tokens per window, int [W].
-        global_batch_size: windows per step over all slots; must be a multiple of `slots`.
-        slots: processes that share a step.
+        global_batch_size: windows per step over all ranks; must be a multiple of `slots`.
+        slots: number of ranks.
         seed: of the permutations.
     """
 
@@ -33,7 +33,7 @@ class TrainOrder:
         self.seed = seed
 
     def global_batch(self, step: int) -> np.ndarray:
-        """Window indices of optimizer step `step` (from 0), int64 [global_batch_size]."""
+        """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
         first = step * self.global_batch_size
         positions = np.arange(first, first + self.global_batch_size)
         epochs, places = np.divmod(positions, len(self.lengths))
@@ -44,11 +44,11 @@ class TrainOrder:
         return batch
 
     def permutation(self, epoch: int) -> np.ndarray:
-        """Every window once, in the order of `epoch`, int64 [W]."""
+        """Return all window indices in the order of `epoch`, int64 [W]."""
         return _permutation(self.seed, epoch, len(self.lengths))
 
     def share(self, step: int, slot: int) -> np.ndarray:
-        """The windows of `step` that `slot` trains on, int64 [global_batch_size / slots]."""
+        """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
         batch = self.global_batch(step)
         return batch[deal(self.lengths[batch], self.slots)[slot]]
 
@@ -59,21 +59,19 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
 
 
 def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
-    """The windows of a global batch, dealt to slots so that real tokens are even.
+    """Distribute the windows of a global batch to ranks so that real tokens are balanced.
 
-    The longest window left goes to the slot with the fewest tokens that still has room (Graham
-    1969, longest processing time first); ties go to the lower index. No two slots differ by more
-    tokens than the longest window and the shortest do.
-
-    Args: lengths: tokens per window, any integer type [B]; slots: how many processes share them.
-    Returns: for each slot its positions in `lengths`, ascending, int64 [B / slots].
-    Raises UserError when B is no multiple of `slots`.
+    The longest remaining window goes to the rank with the fewest tokens that still has room (Graham
+    1969, longest processing time first); ties go to the lower index. No two ranks differ by more
+    tokens than the longest window and the shortest do. `lengths` are tokens per window, any integer
+    type [B]. Returns for each rank its positions in `lengths`, ascending, int64 [B / slots]. Raises
+    UserError if B is not a multiple of `slots`.
     """
     return spread(lengths, slots, room=share_size(len(lengths), slots))
 
 
 def share_size(global_batch_size: int, slots: int) -> int:
-    """Windows of a step that each slot gets. Raises UserError where they do not come out even."""
+    """Return the windows per rank and step. Raises UserError if they cannot be divided evenly."""
     if global_batch_size % slots:
         raise UserError(
             f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
@@ -83,7 +81,7 @@ def share_size(global_batch_size: int, slots: int) -> int:
 
 
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
-    """Longest first, each to the bin with the fewest tokens among those with fewer than `room`."""
+    """Assign longest first, to the bin with the fewest tokens of those with fewer than `room`."""
     lengths = np.asarray(lengths, dtype=np.int64)
     parts: list[list[int]] = [[] for _ in range(bins)]
     open_bins = [(0, number) for number in range(bins)]
@@ -96,7 +94,7 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
 
 
 class Steps(Sampler):
-    """One slot's shares from `first_step` on, without end; its length is one epoch's steps."""
+    """Endless windows of one rank from `first_step` on; its length is the steps of one epoch."""
 
     def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
         self.order = order

@@ -1,9 +1,8 @@
-"""Linear layers in half precision whose weights are cast once a step.
+"""Linear layers in half precision whose weights are cast once per step.
 
-Under autocast a weight is cast at its first use of a forward, and the gradients of all its uses
-are added up in half precision: ALBERT's one layer is used 12 times. Here the optimizer's float32
-weight is copied once per step, every use reads the copy, and every use hands its part of the
-gradient on in float32.
+Under autocast a weight is cast at its first use in a forward, and the gradients of all its uses are
+summed in half precision: ALBERT's one layer is used 12 times. Here the optimizer's float32 weight
+is copied once per step, all uses read the copy, and each use accumulates its gradient in float32.
 """
 
 from typing import Any
@@ -15,7 +14,7 @@ from detalbert.errors import UserError
 
 
 class _Product(torch.autograd.Function):
-    """x [T, in] times the transposed copy [out, in] of `weight`, plus bias -> [T, out]."""
+    """Product of x [T, in] and the transposed copy [out, in] of `weight`, plus bias: [T, out]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor) -> Tensor:
@@ -31,9 +30,8 @@ class _Product(torch.autograd.Function):
 
 
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in].
-
-    The GPU's matrix units add up in float32 anyway; torch 2.8 and newer can leave it at that.
+    """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]. The GPU's
+    tensor cores accumulate in float32 anyway; torch 2.8 and newer can return that.
     """
     if not dy.is_cuda:
         return dy.t().float() @ x.float()
@@ -51,13 +49,13 @@ class StepLinear(nn.Linear):
 
     @classmethod
     def take_over(cls, linear: Any, half: torch.dtype) -> None:
-        """Turn `linear` into one, in place: parameters, names and state dict stay."""
+        """Convert `linear` to this class in place, with its parameters, names and state dict."""
         linear.__class__ = cls
         linear.register_buffer("copy", linear.weight.to(half), persistent=False)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weight again where it has changed since the last time."""
+        """Copy the weight again if it has changed since the last copy."""
         if self.version != self.weight._version:
             self.copy.copy_(self.weight)
             self.version = self.weight._version
@@ -69,9 +67,8 @@ class StepLinear(nn.Linear):
 
 
 def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
-    """Turn every nn.Linear with a bias inside `layers` into a StepLinear.
-
-    Returns them, each once; call `refresh` on each before the first forward after a change.
+    """Convert every nn.Linear with a bias inside `layers` to a StepLinear; return each once. Call
+    `refresh` on each before the first forward after a change of weights.
     """
     taken: list[Any] = []
     for layer in layers:
@@ -83,10 +80,8 @@ def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLin
 
 
 def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype to compute in. "auto" is bf16 on Ampere and newer, fp16 on older NVIDIA GPUs
-    and fp32 on a CPU.
-
-    Raises UserError for a precision that the device cannot do.
+    """Return the dtype to compute in. Raises UserError if the device does not support it. "auto" is
+    bf16 on Ampere and newer, fp16 on older NVIDIA GPUs and fp32 on a CPU.
     """
     cuda = device.type == "cuda"
     capability = torch.cuda.get_device_capability(device) if cuda else (0, 0)

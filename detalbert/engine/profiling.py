@@ -1,8 +1,8 @@
 """`hyperparameters.profile_steps`: a table and a trace of some steps of rank 0.
 
 Determined's own `context.set_profiler` starts and stops torch's profiler around each `train_batch`:
-a trace for every step, and the wait for the loader in none. Here it runs from the end of one step
-to the end of another. The trace is among TensorBoard's files, so a cluster uploads it with them.
+one trace per step, none with the wait for the loader. Here it runs from the end of one step to the
+end of another. The trace is among TensorBoard's files, so a cluster uploads it with them.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ class StepProfile(pytorch.PyTorchCallback):
 
     Args:
         steps: number of steps to record; 0: none.
-        left: steps that remain to this process.
+        left: steps that remain in this process.
         folder: for the trace.
-        device: device of the model.
+        device: of the model.
     """
 
     def __init__(self, steps: int, left: int, folder: Path, device: torch.device) -> None:

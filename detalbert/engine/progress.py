@@ -1,4 +1,4 @@
-"""What the chief prints while a run trains: a progress bar or periodic lines, and the scores."""
+"""Output of rank 0 during training: a progress bar or periodic lines, and the scores."""
 
 import contextlib
 import logging
@@ -16,17 +16,18 @@ SETTLED = 5  # steps of a start, after its first report, before it says how long
 
 
 class Progress(pytorch.PyTorchCallback):
-    """Loss, learning rate, examples/s and time left, at every report of the chief; validations and
+    """Prints loss, learning rate, examples/s and time left at every report; validations,
     checkpoints.
 
-    The time left comes from this start's own steps, its first report left out: they compile, warm
-    caches, and wait for the loaders.
+    The time left is estimated from this start's own steps, except its first report: those steps
+    compile, warm caches, and wait for the loaders.
 
     Args:
         steps: optimizer steps of the whole run.
-        done: steps already behind a run that goes on.
-        chief: the other ranks keep silent (Determined wants the same callbacks on every rank).
-        shown: the metrics of a validation to print, in this order.
+        done: steps completed before this start.
+        chief: whether this is rank 0; the others print nothing (Determined needs the same callbacks
+            on every rank).
+        shown: names of the validation metrics to print, in this order.
     """
 
     def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
@@ -94,7 +95,7 @@ class Progress(pytorch.PyTorchCallback):
 
 
 def _clock(seconds: float) -> str:
-    """133 -> '2m13s', 7380 -> '2h03m'."""
+    """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -103,5 +104,5 @@ def _clock(seconds: float) -> str:
 
 
 def format_scores(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
-    """The metrics of a validation that `shown` names, in this order: "exact 83.67  f1 84.27"."""
+    """Format the validation metrics named in `shown`, in this order: "exact 83.67  f1 84.27"."""
     return "  ".join(f"{name} {metrics[name]:.2f}" for name in shown if name in metrics)

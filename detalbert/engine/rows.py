@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Row(TypedDict):
-    """What every packed row has."""
+    """Columns of every packed row."""
 
     input_ids: Tensor  # int64 [T]
     token_type_ids: Tensor  # int64 [T], 1 in a window's second segment
@@ -19,14 +19,14 @@ class Row(TypedDict):
 
 
 class SpanRow(Row):
-    """A row with a span to point at in every window; positions count from the window's start."""
+    """A row with one labelled span per window; positions count from the window's start."""
 
     start_positions: Tensor  # int64 [n], first token of the span; -100: no loss for this window
     end_positions: Tensor  # int64 [n], its last token
 
 
 class SquadRow(SpanRow):
-    """A row of questions and contexts; a span at [CLS], position 0, is "no answer here"."""
+    """A row of questions and contexts; a span at [CLS], position 0, means "no answer here"."""
 
     context_start: Tensor  # int64 [n], the first position that is context
     context_end: Tensor  # int64 [n], the position after the last
@@ -36,7 +36,7 @@ AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
-    """`row` with its tensors on `device`."""
+    """Return `row` with its tensors on `device`."""
     moved = {
         name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Checkpoints and model folders that are read as data: tensors, numbers and names, no code."""
+"""Checkpoints and model folders, read as data only: tensors, numbers and names, no code."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ INDEXES = INDEX, "pytorch_model.bin.index.json"
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The parameters of a checkpoint, by safe loading. Raises UserError for more than numbers."""
+    """Read a checkpoint's parameters. Raises UserError if it has more than tensors and numbers."""
     try:
         saved = _read_state_dict(path)
     except pickle.UnpicklingError:
@@ -33,10 +33,10 @@ def _read_state_dict(path: Path) -> Any:
 
 
 def allow_checkpoint_globals() -> None:
-    """Let `torch.load(weights_only=True)` read Determined's checkpoints (torch >= 2.6).
+    """Allow `torch.load(weights_only=True)` to read Determined's checkpoints (torch >= 2.6).
 
-    They hold NumPy's generator state, an array, which safe loading refuses by default. Only
-    NumPy's own array constructors are allowed, nothing that runs code.
+    They hold NumPy's generator state, an array, which safe loading refuses by default. Only NumPy's
+    own array constructors are allowed, nothing that runs code.
     """
     state: Any = np.random.get_state()
     rebuild = state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
@@ -50,14 +50,15 @@ allow_checkpoint_globals()
 
 
 def check_pickles(checkpoint: Path) -> None:
-    """Refuse a checkpoint whose pickles hold more than tensors and numbers.
+    """Reject a checkpoint whose pickles hold more than tensors and numbers.
 
-    Determined unpickles `trial_state.pkl` as it is, and `state_dict.pth` too where
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set. For one that is missing it would take a file of an
-    older version (`workload_sequencer.pkl`, `checkpoint.pt`), so both have to be there.
+    Determined unpickles `trial_state.pkl` unsafely, and `state_dict.pth` too if
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set. If one is missing, it would load a file of an older
+    version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist.
 
     Raises:
         UserError: if one of the two is missing, damaged or names a class or function.
+        Unavailable: if the system fails to read one.
     """
     for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
         try:
@@ -82,10 +83,11 @@ def _read_numbers(path: Path) -> Any:
 
 
 def read_config(name: str | Path, revision: str | None = None) -> PretrainedConfig:
-    """The library config of a model folder or hub name. Its attention is the caller's to choose.
+    """Return the transformers config of a model folder or hub name, without its choice of
+    attention.
 
     Args:
-        revision: of a hub name: a branch, a tag or a commit.
+        revision: branch, tag or commit of a hub name.
 
     Raises:
         UserError: if its config.json names code, or its index a file outside the folder.
@@ -106,7 +108,7 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
 
 
 def _code(keys: Any) -> Iterator[Any]:
-    """The keys of a config.json, at any depth, by which transformers runs code of others."""
+    """Yield the keys of a config.json, at any depth, that make transformers run external code."""
     for key, value in keys.items() if isinstance(keys, dict) else enumerate(keys):
         kernel = "attn_implementation" in str(key) and "/" in str(value)
         if kernel or (key in ("auto_map", "quantization_config") and value):
@@ -116,10 +118,8 @@ def _code(keys: Any) -> Iterator[Any]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """The file of each tensor, by a model folder's index of its weights.
-
-    Raises:
-        UserError: if the index is damaged, or a file is outside its folder.
+    """Return the file of each tensor, from a model folder's index of its weights. Raises UserError
+    if the index is damaged, or a file is outside its folder.
     """
     try:
         placed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

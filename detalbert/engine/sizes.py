@@ -1,4 +1,4 @@
-"""The sizes of an encoder that memory depends on, without its weights."""
+"""Sizes of an encoder that determine its memory, without its weights."""
 
 import contextlib
 from pathlib import Path
@@ -17,8 +17,9 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def find_sizes(hparams: HParams) -> Sizes | None:
-    """Of the model that is fine-tuned; None for a config that builds no model, of which
-    `models.build_model` says why. Raises UserError for a model that is not there."""
+    """Return the sizes of the model to fine-tune; None if its config builds no model.
+    `models.build_model` reports such configs. Raises UserError if model or weights are missing.
+    """
     if hparams.model is None:
         keys = {"model_type": "albert", **(hparams.model_config or {})}
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -41,7 +42,7 @@ def find_sizes(hparams: HParams) -> Sizes | None:
 
 
 def encoder_sizes(config: PretrainedConfig) -> Sizes | None:
-    """Of the library's question-answering model of `config`; None where it has none."""
+    """Return the sizes of `config`'s question-answering model; None if transformers has none."""
     if type(config) not in MODEL_FOR_QUESTION_ANSWERING_MAPPING:
         return None
     # The class first: under a meta device transformers cannot import its module with torch 2.6.

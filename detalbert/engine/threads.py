@@ -1,12 +1,10 @@
-"""How many threads compute: as many as cores are idle when a run begins, then always so many.
+"""Number of compute threads: the cores that are idle when a run begins, then always that number.
 
-The number makes bits: torch cuts a sum into a part for each thread. Sixty steps of
-configs/local.yaml with 1 and with 2 threads differ in every weight, by up to 1e-4. So a checkpoint
-keeps the number, and every restart sets it again (see `handover`).
-
-And the number makes speed: threads wait for each other, so one that has to share its core holds
-up all of them. On two cores of an AMD EPYC, one of them busy, 2 threads train 31 windows/s and 1
-trains 72, as many as with both cores idle (docs/speed.md).
+It affects rounding: torch splits a sum among threads. Sixty steps of configs/local.yaml with 1 and
+with 2 threads differ in every weight, by up to 1e-4. So a checkpoint stores the number, and every
+restart restores it (see `handover`). It affects speed too: threads wait for each other, so one that
+shares its core delays all. On two cores of an AMD EPYC, one of them busy, 2 threads train 31
+windows/s and 1 trains 72, as many as with both cores idle (docs/speed.md).
 """
 
 from typing import Literal
@@ -22,13 +20,13 @@ def set_threads(
     distributed: core.DistributedContext | None = None,
     fresh: bool = True,
 ) -> int:
-    """Set the number of threads that torch computes with; returns it, the same on every rank.
+    """Set and return the number of threads that torch computes with, the same on every rank.
 
     Args:
-        wanted: "auto": the cores that this process may use, shared among the slots of its machine,
-            at least 1; of a run that begins (`fresh`), less those that others keep busy. Of
-            machines that differ, the smallest number.
-        distributed: every rank must call it; None: this process is alone.
+        wanted: "auto": the cores available to this process, divided among the ranks of its machine,
+            at least 1; minus those that others keep busy if the run begins (`fresh`). The minimum
+            over machines.
+        distributed: every rank must call this; None: a single process.
     """
     distributed = distributed or core.DummyDistributedContext()
     if wanted == "auto":

@@ -1,4 +1,4 @@
-"""`max_tokens_per_forward: auto`: the most tokens of a row that this GPU's memory can train on."""
+"""`max_tokens_per_forward: auto`: the longest row that this GPU's memory can train on."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ _PROBES = (2, 4)  # rows measured, in windows of the longest kind
 
 
 def resolve(forward: Forward, longest: int, slots: int) -> int:
-    """The budget in tokens for `forward` on its device, the same on every slot.
+    """Return the budget in tokens for `forward` on its device, the same on every rank.
 
-    Memory is linear in the tokens of a row. So two short rows are measured, forward and backward,
-    and the line followed to what is free once the optimizer holds its two moments. The budget is
+    Memory is linear in a row's tokens. So two short rows are measured, forward and backward, and
+    extrapolated to the memory that is free next to the optimizer's two moments. The budget is
     rounded down to 1,024 tokens (to one window of `longest` below that), so that a restart on the
-    same kind of GPU finds the same budget and cuts the same micro-batches. On a CPU it is 4,096.
+    same kind of GPU computes the same budget and micro-batches. On a CPU it is 4,096.
     """
     if forward.device.type != "cuda":
         return ON_A_CPU
@@ -40,13 +40,11 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
 
 
 def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
-    """The most tokens whose memory fits `room` bytes, if memory is a line in them.
+    """Return the largest token count whose memory fits in `room` bytes, by linear extrapolation.
 
-    With 1 GB at 768 tokens and 1.5 GB at 1,536 a row costs 0.5 GB and 0.65 MB a token; 10 GB of
-    room hold 14,592 tokens, rounded down to 14,336. Never less than `longest`.
-
-    Args: measure: bytes that a row of so many tokens takes, infinity where the GPU has too few;
-    longest: tokens of a whole window.
+    With 1 GB at 768 tokens and 1.5 GB at 1,536 a row costs 0.5 GB and 0.65 MB per token; 10 GB of
+    room hold 14,592 tokens, rounded down to 14,336. Never less than `longest`, the tokens of a full
+    window. `measure` returns a row's bytes for a token count, infinity if out of memory.
     """
     first, second = (longest * windows for windows in _PROBES)
     low, high = measure(first), measure(second)
@@ -59,8 +57,7 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
 
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
-    """Most bytes allocated on the GPU while a row of `tokens` tokens runs forward and backward;
-    infinity where the memory is too small."""
+    """Return the peak bytes on the GPU during forward and backward; infinity if out of memory."""
     row = made_up_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)

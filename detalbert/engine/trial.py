@@ -1,7 +1,7 @@
-"""`StepTrial`: what the package's trials share, one optimizer step over packed rows.
+"""`StepTrial`: the base class of the package's trials, one optimizer step over packed rows.
 
-One batch is one optimizer step: `train_batch` runs the slot's packed rows one by one, adds up
-their gradients, all-reduces them once and steps. A trial says what a row's loss is.
+`train_batch` is one step: it runs the rank's packed rows one by one, accumulates their gradients,
+all-reduces them once and steps. Subclasses define a row's loss.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def read_context(
     parse: Callable[[dict[str, Any]], Any],
     load: Callable[[dict[str, Any], Any], Any],
 ) -> Given:
-    """What a trial trains with, from the experiment config alone, as Determined makes trials."""
+    """Return hyperparameters and data by the experiment config, as Determined creates trials."""
     hparams = parse(context.get_hparams())
     if hparams.seed is None:
         hparams = dataclasses.replace(hparams, seed=context.get_trial_seed())
@@ -50,17 +50,17 @@ def read_context(
 
 
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
-    """Trains an encoder over packed rows. A trial makes the model and brings the data.
+    """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
-    Puts the model on the device; makes its forward, optimizer, schedule, meter, progress, profile.
+    Creates forward, optimizer, schedule, meter, progress and profile; puts the model on the device.
 
     Args:
         context: Determined's.
         model: float32, made with `attn_implementation=PACKED`.
-        examples: windows that an epoch trains on.
-        shown: the metrics of a validation that the progress prints.
-        charted: those that are reported, beside the searcher's: a chart of the WebUI each.
-        read: what a forward gives, see `Forward`.
+        examples: training windows per epoch.
+        shown: names of the validation metrics that the progress prints.
+        charted: names of those that are reported besides the searcher's: one WebUI chart each.
+        read: result of a forward, see `Forward`.
     """
 
     data: Any  # as the workload's `load` gives it
@@ -114,10 +114,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         }
 
     def prepare_rows(self, read: Read) -> int:
-        """Make what runs rows and holds their gradients: `forward` and `gradients`.
-
-        Returns the most real tokens of one forward.
-        """
+        """Create `forward` and `gradients`; return the most real tokens of one forward."""
         hparams, device = self.hparams, self.context.device
         self.forward = Forward(self.model, hparams.precision, device, hparams.compile, read)
         trained = (p for p in self.model.parameters() if p.requires_grad)
@@ -128,7 +125,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return TrainingMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
-        """What a config may change at a restart, and results then differ in: their rounding."""
+        """Return settings that may change at a restart and then change the rounding of results."""
         return {
             "max_tokens_per_forward": self.max_tokens,
             "compile": bool(self.forward.layers),
@@ -137,14 +134,14 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         }
 
     def row_flops(self, row: AnyRow) -> float | None:
-        """Of one forward and backward over a row on the host; None: of a model not known."""
+        """Return the FLOPs of one forward and backward of `row` (CPU); None if unknown."""
         config = self.model.config
         known = config.model_type in ENCODERS
         return training_flops(config, row_lengths(row)) if known else None
 
     @property
     def data_rank(self) -> int:
-        """Whose random numbers this process draws; processes with the same rows share them."""
+        """Rank whose random numbers this process draws; processes with the same rows share it."""
         return self.rank
 
     def _prepare_optimizer(self, examples: int) -> None:
@@ -160,17 +157,17 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         )
 
     def validated(self) -> tuple[Any, dict[str, float]]:
-        """The last validation's answers, None where it leaves none, and all its scores."""
+        """Return the last validation's answers (None if there are none) and all its scores."""
         raise NotImplementedError
 
     def workers(self) -> int:
-        """Loader processes of this slot."""
+        """Return the number of loader processes of this rank."""
         if self.hparams.num_workers is None:
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
     def loading(self) -> dict[str, Any]:
-        """What every training loader wants to know of this slot."""
+        """Return the keyword arguments that every training loader takes for this rank."""
         return {
             "slot": self.rank,
             "first_step": self.context.get_initial_batch(),
@@ -183,15 +180,15 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return sum(len(row["windows"]) for row in batch)
 
     def begin_step(self, batch: list[AnyRow]) -> None:
-        """What has to be known of all the slot's rows before the first of them runs."""
+        """Prepare per-step state from all of this rank's rows, before the first of them runs."""
         raise NotImplementedError
 
     def row_loss(self, row: AnyRow) -> Tensor:
-        """The row's part of the slot's loss, a scalar; the step's is the mean over the slots."""
+        """Return the row's share of the rank's loss, a scalar; the step's is the ranks' mean."""
         raise NotImplementedError
 
     def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
-        """One optimizer step over this slot's rows; `batch_idx` counts steps since the start."""
+        """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
         with self.profile.step():
             return self._step(batch, batch_idx)
 
@@ -211,7 +208,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def _keep_finite(self, step: int) -> None:
-        """Clip the gradient; have a step whose gradient is not finite change nothing."""
+        """Clip the gradient; make a step whose gradient is not finite change nothing."""
         norm = self.gradients.clip(self.hparams.max_grad_norm)
         self.meter.norms.append(norm)
         self.optimizer.keep = self.finite.update(norm, step)
@@ -219,12 +216,12 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             self.gradients.zero_unless(self.optimizer.keep)
 
     def check_weights(self, step: int) -> None:
-        """Raise Diverged if a weight is not finite, on all ranks alike. Collective."""
+        """Raise Diverged on all ranks if a weight is not finite on any. Collective."""
         if not all(self.context.distributed.allgather(has_finite_weights(self.model))):
             raise Diverged(f"step {step}: a weight is not finite; {CURE}")
 
     def add_gradients(self, batch: list[AnyRow]) -> None:
-        """The gradient of the step's loss, the mean over the slots, into every parameter."""
+        """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
         self.begin_step(batch)
         self.forward.refresh()
         for row in batch:
@@ -237,7 +234,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.context.backward(self.scaler.scale(loss))
 
     def _prepare_utilization(self) -> Utilization | None:
-        """On a GPU. It is wrapped after the meter, whose seconds it takes."""
+        """Return the utilization reducer, None on a CPU; wrap it after the meter it reads."""
         device, half = self.context.device, self.dtype is not torch.float32
         if device.type != "cuda":
             return None
@@ -256,7 +253,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)
 
     def _prepare_device(self) -> int:
-        """Compile the layers and settle the token budget, before the first real row."""
+        """Compile the layers and set the token budget, before the first real row."""
         wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
         self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
         if wanted == "auto":
@@ -265,12 +262,15 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
 
 class Charts(pytorch.PyTorchCallback):
-    """What is reported of a validation. Each name is a chart of the WebUI, which shows all of them
-    at once, so what never moves or says the same twice stays out.
+    """Callback that removes validation metrics that are not charted and adds fractional `epochs`.
 
-    The harness takes `epochs` from the trial where the trial gives it; its own counts whole epochs.
+    The WebUI draws a chart for each reported metric, so constants and duplicates are removed.
+    Determined uses the trial's `epochs` if reported; its own counts whole epochs.
 
-    Args: charted: names; meter: counts the steps; done: steps behind a run that goes on.
+    Args:
+        charted: names of the metrics to keep.
+        meter: converts steps to epochs.
+        done: steps completed before this start.
     """
 
     def __init__(self, charted: set[str], meter: TrainingMeter, done: int) -> None:
@@ -278,7 +278,7 @@ class Charts(pytorch.PyTorchCallback):
         meter.step = done
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        """Determined reports `metrics` after this, as it is then."""
+        """Filter `metrics` before Determined reports them; raise Diverged if not finite."""
         step = self.meter.step
         for name in self.charted & metrics.keys():
             if not math.isfinite(metrics[name]):
@@ -289,7 +289,7 @@ class Charts(pytorch.PyTorchCallback):
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):
-    """Puts into a checkpoint what makes it usable by itself: the model's config, the tokenizer."""
+    """Saves the model's config and the tokenizer in each checkpoint, making it self-contained."""
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config: Any = getattr(model, "module", model).config

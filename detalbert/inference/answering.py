@@ -1,7 +1,6 @@
-"""Questions -> windows -> packed rows -> spans -> answers, a chunk at a time, as in validation.
+"""Answers to questions in chunks, from the same windows, rows and spans as a validation.
 
-A chunk is featurised ahead of the model and merged behind it, in a thread each; at most three
-chunks are held.
+A chunk is encoded ahead of the model and merged behind it, in a thread each: three at most.
 """
 
 import itertools
@@ -39,16 +38,16 @@ class _Chunk(NamedTuple):
 
     @property
     def known(self) -> np.ndarray:
-        """Which questions' answers are known, bool [examples]."""
+        """Mask of the questions whose answers are known, bool [examples]."""
         return np.array([example.answers is not None for example in self.examples])
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
-    """Answers to any number of questions, in order, CHUNK at a time.
+    """Yield the answers to any number of questions in order, CHUNK at a time.
 
-    The windows, rows and spans are those of a validation over the same questions, to the bit.
-    Args: threshold: of null_odds; above it the prediction is "".
-    Raises what reading `examples` raises, and UserError for a context that windows cannot cover.
+    Windows, rows and spans are bitwise those of a validation of the same questions. If null_odds
+    exceed `threshold` the prediction is "". Raises what reading `examples` raises, and UserError if
+    windows cannot cover a context.
     """
     questions = iter(examples)
 
@@ -69,7 +68,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
 
 
 class Stopped(Exception):
-    """The caller waits no longer."""
+    """The caller has cancelled the request."""
 
 
 def answer_together(
@@ -78,9 +77,8 @@ def answer_together(
     threshold: float,
     go_on: Callable[[int], bool] = lambda tokens: True,
 ) -> Answered:
-    """(question, context) pairs in shared rows, under the ids "0", "1" and so on.
-
-    Raises Stopped where `go_on`, asked with each row's tokens before it is run, says no.
+    """Answer (question, context) pairs in shared rows, with the ids "0", "1" and so on. Raises
+    Stopped if `go_on`, called with each row's tokens before it runs, returns False.
     """
     examples = [
         Example(str(number), "", context, question, None)
@@ -91,7 +89,7 @@ def answer_together(
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
-    """The windows of some questions, packed into rows as validation packs them."""
+    """Encode questions as windows, packed into rows as for validation."""
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
     windows = build_windows(examples, trained.tokenizer, *sizes)
@@ -106,8 +104,7 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 def evaluate(
     trained: Trained, chunk: _Chunk, go_on: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
-    """The best spans of every window, and losses, fp32 [W], of the windows in row order; [0] where
-    no answer is known."""
+    """Return the best spans of all windows, and losses, fp32 [W] in row order; [0] if unknown."""
     spans, losses, labelled = [], [np.empty(0, np.float32)], bool(chunk.known.any())
     for row in chunk.rows:
         if not go_on(len(row["input_ids"])):

@@ -1,4 +1,4 @@
-"""The model's side of a server: batches of questions come over a connection, replies go back."""
+"""Model side of a server: receives batches of questions over a connection, sends replies."""
 
 import contextlib
 import traceback
@@ -17,7 +17,7 @@ from detalbert.inference.reply import replies
 
 
 class Asked(NamedTuple):
-    """Questions and contexts. Their number alone comes after them when nobody waits any more."""
+    """A request to answer question-context pairs. Sending its `number` alone later cancels it."""
 
     number: int
     pairs: Sequence[tuple[str, str]]
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What goes back: a reply for each question, or the error that all of them share."""
+    """The result of a request: a reply per question, or the error that all of them share."""
 
     number: int
     replies: list[dict[str, Any]] | Exception
@@ -33,13 +33,14 @@ class Batch(NamedTuple):
 
 
 def slots(trained: Trained) -> int:
-    """Batches at a time: one for each thread of a CPU, which then computes by itself. Threads that
-    share a row wait for each other after every kernel, and for whoever else wants a core."""
+    """Return the number of concurrent batches: one per CPU thread, each computing on its own.
+    Threads that share a row wait for each other after every kernel, and for other users of a core.
+    """
     return torch.get_num_threads() if trained.forward.device.type == "cpu" else 1
 
 
 def answer_batches(trained: Trained, threshold: float, connection: Connection) -> None:
-    """Answer each `Asked` that comes with a `Batch`, until the other end is closed."""
+    """Answer each `Asked` received with a `Batch`, until the other end is closed."""
     running: set[int] = set()
     sending = Lock()
 
@@ -73,8 +74,11 @@ def answer_batches(trained: Trained, threshold: float, connection: Connection) -
 def answer_batch(
     trained: Trained, threshold: float, asked: Asked, stopped: Callable[[], bool]
 ) -> Batch:
-    """The error is Stopped where `stopped` says so before a row but the first, UserError for what a
-    question causes; another one has the traceback as its text."""
+    """Answer `asked`; on failure, `replies` is the exception.
+
+    Stopped (`stopped` returned True before a row after the first), UserError (caused by a
+    question), or RuntimeError with the traceback as its text.
+    """
     row_tokens: list[int] = []
 
     def go_on(tokens: int) -> bool:

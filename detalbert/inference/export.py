@@ -1,4 +1,4 @@
-"""A trained model as a Hugging Face model folder, with a card that says what it is."""
+"""Export of a trained model as a Hugging Face model folder with a model card."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,8 +14,7 @@ from detalbert.integrity import SUMS, write_facts
 
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (safetensors, fp32), config, tokenizer, settings and card to a new `folder`.
-
-    The folder appears whole or not at all. Raises UserError where it exists or cannot be written.
+    The folder is written atomically. Raises UserError if it exists or cannot be written.
     """
     with new_folder(folder) as aside:
         trained.model.save_pretrained(aside)
@@ -29,10 +28,8 @@ def new_folder(
     folder: Path,
     faults: tuple[type[Exception], ...] = (OSError, RuntimeError),  # safetensors on a full disk
 ) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `folder` at the end of the block.
-
-    Raises:
-        UserError: if `folder` exists, or the block raises one of `faults`.
+    """Yield a temporary folder that is renamed to `folder` on success. Raises UserError if `folder`
+    exists, or the block raises one of `faults`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--export {folder}: it exists; give a new folder")
@@ -48,9 +45,8 @@ def new_folder(
 
 
 def push(folder: Path, name: str) -> str:
-    """Upload an exported folder to the hub (private where it is new); returns its address.
-
-    Raises UserError, or Unavailable where the network failed.
+    """Upload an exported folder to the hub (private if new); return its address. Raises UserError
+    if the hub refuses, Unavailable if the network fails.
     """
     import huggingface_hub
 

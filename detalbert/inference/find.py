@@ -1,5 +1,4 @@
-"""The folder that `--model` names: a checkpoint, a run's best, an exported model, or a cluster's
-checkpoint, which is fetched once."""
+"""Resolution of `--model`: a checkpoint, a run's best, an exported model, one of a cluster."""
 
 import contextlib
 import json
@@ -26,16 +25,12 @@ _REFERENCE = re.compile(
 
 
 def is_reference(name: str) -> bool:
-    """Whether `name` is of the form UUID, trial:ID[:latest], experiment:ID[:latest] or
-    model:NAME[:VERSION]."""
+    """Return whether `name` is a UUID, {trial,experiment}:ID[:latest] or model:NAME[:VERSION]."""
     return _REFERENCE.fullmatch(name) is not None
 
 
 def fetch(name: str, cache: Path = CACHE) -> Path:
-    """The folder of a cluster's checkpoint, downloaded to `cache` unless it is there already.
-
-    Raises as `find_checkpoint`.
-    """
+    """Return a cluster checkpoint's folder, downloaded once; raises as `find_checkpoint`."""
     if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (cache / uuid).is_dir():
         return cache / uuid
     with told(f"--model {name}"):
@@ -43,12 +38,11 @@ def fetch(name: str, cache: Path = CACHE) -> Path:
 
 
 def find_checkpoint(name: str) -> Any:
-    """The client's checkpoint that a reference means; to be called within `told`.
+    """Return the client's checkpoint of a reference; call within `told`.
 
     `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
-    says so too), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
-    `model:squad:2` its second. Master and login are those of the `det` command: DET_MASTER,
-    `det user login`.
+    is the same), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
+    `model:squad:2` its second. Master and login are those of `det`: DET_MASTER, `det user login`.
     """
     from determined.experimental import client
 
@@ -70,8 +64,9 @@ def find_checkpoint(name: str) -> Any:
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """What the client and the storages raise, as one line about `what`: Unavailable where the
-    master or the network does not answer, else UserError."""
+    """Convert errors of client and storage in the block to one line about `what`. Unavailable if
+    the master or the network does not answer, else UserError.
+    """
     from determined.common.api import errors
 
     try:
@@ -91,7 +86,7 @@ def told(what: str) -> Iterator[None]:
 
 
 def _first_finished(name: str, owner: Any, latest: bool) -> Any:
-    """The newest or the best finished checkpoint of `owner`, a trial or an experiment."""
+    """Return the newest or the best finished checkpoint of `owner`, a trial or an experiment."""
     from determined.experimental import client
 
     newest_first = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
@@ -113,7 +108,7 @@ def _download(checkpoint: Any, cache: Path) -> Path:
 
 
 def _describe(training: Any) -> dict[str, Any]:
-    """`hyperparameters:` and `data:` of a checkpoint's trial, and what it scored."""
+    """Return `hyperparameters:` and `data:` of a checkpoint's trial, and its scores."""
     return {
         "hyperparameters": training.hparams,
         "data": masked(training.experiment_config.get("data") or {}),
@@ -122,12 +117,12 @@ def _describe(training: Any) -> dict[str, Any]:
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether `folder` is a checkpoint of a model that was split over processes."""
+    """Return whether `folder` is a checkpoint of a sharded model."""
     return find_table(folder).is_file()
 
 
 def find(name: str) -> Path:
-    """The folder that `name` means: a checkpoint or a library folder. Fetches what is remote."""
+    """Return the folder of `name`, a checkpoint or a model folder; download it if remote."""
     folder = Path(name)
     if not folder.exists() and is_reference(name):
         return fetch(name)

@@ -1,7 +1,7 @@
-"""Who may ask a server: requests for names that it serves under, with its token where it has one.
+"""Access to a server: requests for host names that it serves, with its token if it has one.
 
-A page elsewhere can have its own name point to this machine (DNS rebinding), and so reach a server
-that trusts its network; its requests then carry that name.
+A foreign web page can point its own name at this machine (DNS rebinding) and so reach a server that
+trusts its network; its requests then carry that name.
 """
 
 import hmac
@@ -19,14 +19,14 @@ OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, 
 
 @dataclass(frozen=True)
 class Access:
-    """Names of the Host header that are served, and the bearer token that is asked for, if any."""
+    """Host header names that are served, and the bearer token that is required, if any."""
 
     names: tuple[str, ...] = LOOPBACK
     token: str | None = None
 
     @classmethod
     def of(cls, host: str, names: list[str], token: str | None) -> "Access":
-        """For a server on `host`: loopback's names, its own and `names`."""
+        """Return the access for a server on `host`: loopback's names, its own and `names`."""
         own = f"[{host}]" if ":" in host else host
         return cls((*LOOPBACK, own.lower(), *(name.lower() for name in names)), token)
 
@@ -35,10 +35,8 @@ LOCAL = Access()
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
-    """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN).
-
-    Raises:
-        UserError: if the file cannot be read, or the token is empty.
+    """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN). Raises
+    UserError if the file cannot be read, or the token is empty.
     """
     found = os.environ.get("ALBERT_TOKEN") if token is None else token
     if file is not None:
@@ -55,7 +53,7 @@ def read_token(token: str | None, file: Path | None) -> str | None:
 
 
 class Guard:
-    """Refuses a request before its body is read: 421 for another Host, 401 without the token."""
+    """Middleware that rejects requests unread: 421 for another Host, 401 without the token."""
 
     def __init__(self, app: Any, access: Access) -> None:
         self.app, self.access = app, access
@@ -85,6 +83,6 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """A Host header without its port, in lower case: "[::1]:8000" is "[::1]"."""
+    """Return a Host header without its port, in lower case: "[::1]:8000" gives "[::1]"."""
     name, colon, port = host.strip().lower().rpartition(":")
     return name if colon and port.isdecimal() else host.strip().lower()

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it: requests, latency, queue, tokens of a row."""
+"""Prometheus metrics of a server: requests, latency, queue, tokens per row."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 
 
 class Meters:
-    """Of one server. Args: waiting: how many requests wait now."""
+    """Metrics of one server; `waiting` returns how many requests wait now."""
 
     def __init__(self, waiting: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -30,7 +30,7 @@ class Meters:
 
 
 class Counted:
-    """Counts the requests of an application. Args: paths: that have a count of their own."""
+    """Middleware that counts the requests of an application; `paths` are counted separately."""
 
     def __init__(self, app: Any, meters: Meters, paths: frozenset[str]) -> None:
         self.app, self.meters, self.paths = app, meters, paths
@@ -55,14 +55,14 @@ class Counted:
 
 
 def show_meters(app: FastAPI, meters: Meters, facts: dict[str, Any]) -> None:
-    """Have `/metrics` show the counts, and `/health` say that the server runs, with `facts`."""
+    """Add `/metrics` with the counts, and `/health` with `facts`, to the application."""
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return Response(generate_latest(meters.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """200 as long as requests are answered."""
+        """Return 200 as long as requests are answered."""
         return {"status": "ok", **facts}

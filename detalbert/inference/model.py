@@ -1,4 +1,4 @@
-"""A trained model, ready to answer: from a checkpoint, a run, a cluster or an exported folder.
+"""A trained model for answering: from a checkpoint, a run, a cluster or an exported folder.
 
 Weights are read by safe loading only: tensors and numbers, no code.
 """
@@ -33,7 +33,7 @@ SETTINGS = "question_answering.json"  # in an exported folder: what is no part o
 
 
 class Trained(NamedTuple):
-    """A model on its device, in evaluation mode, and all that was fixed when it was validated."""
+    """A model on its device, in evaluation mode, with the settings it was validated with."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -45,14 +45,16 @@ class Trained(NamedTuple):
 
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
-    """The model that `name` means.
+    """Load the model that `name` refers to.
 
     Args:
         name: a checkpoint folder, a run's output directory (its best checkpoint), an exported
-            folder or any question-answering folder of the library; or, on a Determined cluster,
-            a checkpoint's UUID, trial:ID or experiment:ID (see `find`).
-        device: default: a GPU where there is one.
-    Raises: UserError for anything that is no such model.
+            folder or any question-answering folder of transformers; or, on a Determined cluster, a
+            checkpoint's UUID, trial:ID or experiment:ID (see `find`).
+        device: default: a GPU if there is one.
+
+    Raises:
+        UserError: if `name` is not such a model, or does not load.
     """
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -131,9 +133,8 @@ def prepare(
     hparams: HParams,
     device: torch.device,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, HParams, Forward]:
-    """The first four parts of `Trained`: the model on `device`, in evaluation mode, compiled.
-
-    Raises UserError for a model that cannot run packed rows, or whose tokenizer is another's.
+    """Return the first four fields of `Trained`: model on `device`, in evaluation mode, compiled.
+    Raises UserError if the model cannot run packed rows, or has fewer tokens than the tokenizer.
     """
     check_model(model)
     if len(tokenizer) > model.config.vocab_size:
@@ -150,9 +151,8 @@ def prepare(
 
 
 def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
-    """`--threshold`: a number, `best` (F1's best at validation), or None: the run's own.
-
-    Raises UserError for anything else, and for `best` where no validation was recorded.
+    """Return `--threshold`: a number, `best` (for F1 at validation), or None: the run's own. Raises
+    UserError for anything else, and for `best` if no validation was recorded.
     """
     if wanted is None:
         return trained.hparams.null_score_diff_threshold

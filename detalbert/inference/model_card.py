@@ -1,4 +1,4 @@
-"""The card of an exported model: what it is, how it is used, what it scored."""
+"""Model card of an exported model: description, usage, scores."""
 
 import dataclasses
 import platform
@@ -19,15 +19,13 @@ FROM_SCRATCH = "random weights"
 
 
 def base_model(trained: Any) -> str:
-    """Return what the training started from, for people. Args: as of `settings`."""
+    """Return the name of the model that training started from; `trained` as for `settings`."""
     return _name(trained.hparams.model or FROM_SCRATCH)
 
 
 def settings(trained: Any) -> dict[str, Any]:
-    """Return what a library config does not hold, for a loader to read again.
-
-    Args:
-        trained: has `hparams`, `data`, `steps` and `scores`.
+    """Return settings that a transformers config does not hold, which a loader reads again.
+    `trained` has `hparams`, `data`, `steps` and `scores`.
     """
     hparams = {**dataclasses.asdict(trained.hparams), "model": base_model(trained)}
     hparams["model_config"] = None  # config.json has it
@@ -36,24 +34,24 @@ def settings(trained: Any) -> dict[str, Any]:
 
 
 def front_matter(facts: dict[str, Any]) -> str:
-    """Return the facts for the hub that stand first in a card."""
+    """Return the card's metadata block for the hub."""
     return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
 
 
 def public(data: dict[str, Any]) -> dict[str, Any]:
-    """`data:` without logins and what says something of the machine: folders, the cache."""
+    """Return `data:` without logins and details of the machine: folders, the cache."""
     kept = masked({key: value for key, value in data.items() if key != "cache_dir"})
     return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
 
 
 def _name(name: str) -> str:
-    """`name`, or only its last part where it is a path of this machine."""
+    """Return `name`, or only its last component if it is a path on this machine."""
     path = PurePath(name)
     return path.name if path.is_absolute() or name.startswith((".", "~")) else name
 
 
 def card(trained: Trained, license_id: str) -> str:
-    """The model card: facts for the hub in front, then the same and more for people."""
+    """Return the model card: metadata for the hub, then the same and more as text."""
     data, hparams = public(trained.data), dataclasses.asdict(trained.hparams)
     names = [str(data.get(split)) for split in ("train", "validation")]
     squad = any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)

@@ -1,4 +1,4 @@
-"""A file of questions -> the official prediction files, and scores where the file has answers."""
+"""Prediction of a file of questions to the official files, with scores if it has answers."""
 
 import contextlib
 import json
@@ -24,13 +24,13 @@ METRICS = "metrics.json"
 
 
 def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict[str, float]:
-    """Answer the questions of `data` into `folder`; returns the scores, {} without any answers.
+    """Answer the questions of `data` into `folder`; return the scores, {} without any answers.
 
     Args:
         data: a SQuAD JSON file, JSON lines or CSV (see `question_stream`); or `generated`, an
-            official file name or a hub name, as `data.validation` of a run takes them.
-        folder: gets predictions.json, null_odds.json, nbest.json and, where the file has
-            answers, metrics.json, all whole or, after an error, none of them.
+            official file name or a hub name, as in a run's `data.validation`.
+        folder: receives predictions.json, null_odds.json, nbest.json and, if the file has answers,
+            metrics.json; each is atomic, and after an error none is written.
     """
     questions, total = open_questions(data)
     with claim_folder(folder):
@@ -40,7 +40,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
 def write_answers(
     chunks: Iterable[Answered], total: int, folder: Path, threshold: float
 ) -> dict[str, float]:
-    """The files of `predict` from the answers to all questions, in order; returns the scores."""
+    """Write the files of `predict` from all questions' answers, in order; return the scores."""
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -57,8 +57,9 @@ def write_answers(
 
 
 def open_questions(data: str) -> tuple[Iterable[Example], int]:
-    """The questions and their number. A file is read through first, so that a fault in its last
-    line is said before the model runs."""
+    """Return the questions and their number. A file is read through first, so that a fault in its
+    last line is found before the model runs.
+    """
     path = Path(data)
     if path.is_file():
         return read_questions(path), sum(1 for _ in read_questions(path))
@@ -96,7 +97,7 @@ def _write_all(
 
 
 class _JsonMapping:
-    """A JSON mapping written entry by entry, byte for byte as `write_json` would."""
+    """Writer of a JSON mapping entry by entry, with the same bytes as `write_json`."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -122,16 +123,15 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",\n   ", ": ")).enco
 
 
 def _indented(entries: list[dict[str, Any]]) -> str:
-    """`entries`, one or more flat mappings, as `write_json` would put them into a mapping.
-
-    In JSON a text has no line break of its own, so `},` before one ends an entry.
+    """Format `entries`, one or more flat mappings, as `write_json` does inside a mapping. JSON text
+    contains no raw line break, so `},` before one ends an entry.
     """
     body = _encode(entries)[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
     return f"[\n  {{\n   {body}\n  }}\n ]"
 
 
 def table(metrics: dict[str, float]) -> str:
-    """The scores as a short table."""
+    """Format the scores as a short table."""
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):
         if f"{prefix}total" in metrics:

@@ -1,9 +1,9 @@
-"""Puts a checkpoint of a cluster into Determined's model registry, with its scores.
+"""Put a checkpoint of a cluster into Determined's model registry, with its scores.
 
-  python -m detalbert.inference.register experiment:3 --as squad-albert
-  python predict.py --model model:squad-albert            # the newest version; model:squad-albert:1
+python -m detalbert.inference.register experiment:3 --as squad-albert
+python predict.py --model model:squad-albert            # the newest version; model:squad-albert:1
 
-The model is made where there is none of that name. A checkpoint that it has already stays as it is.
+The model is created if none has that name. A checkpoint that it already has is not added again.
 Exit status 0, or 2 with one line that says what is wrong.
 """
 
@@ -20,7 +20,7 @@ THRESHOLD = "null_score_diff_threshold"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Register; returns the exit status."""
+    """Register the checkpoint; return the exit status, 0 or 2."""
     parser = argparse.ArgumentParser(
         prog="detalbert.inference.register",
         description=__doc__,
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def register(checkpoint: Any, name: str) -> str:
-    """Add the client's `checkpoint` to model `name`; what to tell the user."""
+    """Add the client's `checkpoint` to model `name`; return the text for the user."""
     from determined.common.api import bindings, errors
     from determined.experimental import client
 
@@ -71,8 +71,9 @@ def register(checkpoint: Any, name: str) -> str:
 
 
 def describe(checkpoint: Any) -> dict[str, Any]:
-    """Steps, and the scores of its validation; of one that answers questions also the thresholds,
-    which its files have and the master has not: they are fetched, as predict.py does."""
+    """Return steps and validation scores; for a question-answering checkpoint also the thresholds.
+    Thresholds are only in its files, not on the master, so they are downloaded as by predict.py.
+    """
     facts = {"steps": (checkpoint.metadata or {}).get("steps_completed")}
     training = checkpoint.training
     facts |= ((training and training.validation_metrics) or {}).get("avgMetrics") or {}

@@ -1,4 +1,4 @@
-"""Questions asked of texts: the replies that the command line and the server give."""
+"""Replies to questions about texts, for the command line and the server."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,20 +12,20 @@ _SHOWN = 200  # characters of a sentence on either side of the answer
 
 
 def ask(trained: Trained, question: str, context: str, threshold: float) -> dict[str, Any]:
-    """The reply to one question, ready for JSON: see `replies`."""
+    """Return the reply to one question, ready for JSON: see `replies`."""
     return replies(
         [question], answer_together(trained, [(question, context)], threshold), threshold
     )[0]
 
 
 def replies(questions: Sequence[str], answered: Answered, threshold: float) -> list[dict[str, Any]]:
-    """The replies to questions that `answer_together` answered, ready for JSON.
+    """Return the replies to questions that `answer_together` answered, ready for JSON.
 
-    answer: the text, "" where the model abstains, and start and end, its characters in the context
-    (end exclusive; None where it abstains). probability: of the answer, or of "no answer", among
-    `n_best`. margin: score of the best span less score of "no answer", in logits; None where no
-    span is possible. The model abstains where -margin is above `threshold`. n_best: text,
-    probability, start and end of the best answers, best first; the text "" is "no answer".
+    answer: the text, "" if the model abstains, and start and end, its characters in the context
+    (end exclusive; None if it abstains). probability: of the answer, or of "no answer", among
+    `n_best`. margin: score of the best span minus score of "no answer", in logits; None if no span
+    is possible. The model abstains if -margin is above `threshold`. n_best: text, probability,
+    start and end of the best answers, best first; the text "" is "no answer".
     """
     return [_reply(str(n), each, answered, threshold) for n, each in enumerate(questions)]
 
@@ -49,7 +49,7 @@ def _reply(number: str, question: str, answered: Answered, threshold: float) -> 
 
 
 def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The entries without the white space that pieces bring along; spans of nothing else go."""
+    """Yield the entries stripped of the white space in tokens; skip spans of white space only."""
     for entry in n_best:
         text, start = entry["text"].strip(), entry["start"]
         start += len(entry["text"]) - len(entry["text"].lstrip())
@@ -59,7 +59,7 @@ def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def describe(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**", "**")) -> str:
-    """The reply as lines for people, the sentence with the answer between `marks`."""
+    """Format the reply for display, the sentence with the answer between `marks`."""
     spans: list[dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
     margin = "no span of the text is possible"
     if reply["margin"] is not None:
@@ -77,7 +77,7 @@ def describe(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**"
 
 
 def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:
-    """The sentence around characters start to end, these between `marks`, on one line."""
+    """Return the sentence around characters start to end, these between `marks`, on one line."""
     breaks = list(_SENTENCE_END.finditer(context))
     first = max((found.end() for found in breaks if found.end() <= start), default=0)
     last = min((found.start() for found in breaks if found.start() >= end), default=len(context))

@@ -1,9 +1,9 @@
-"""A page and a JSON endpoint to ask a trained model: `python predict.py --serve`.
+"""Page and JSON endpoint for questions to a trained model: `python predict.py --serve`.
 
-One process runs the model, and one that is forked from it takes the requests, so that neither waits
-for the other's Python. Questions that wait while the model works are answered together, in packed
-rows; one that finds it idle is answered at once. What is too much is refused at once and clearly: a
-body over the limit (413), a full queue (503), a wait over the limit (504).
+One process runs the model, and one forked from it serves requests, so that neither blocks on the
+other's Python. Questions that arrive while the model is busy are answered together, in packed rows;
+one that finds it idle is answered at once. Excess load is rejected immediately: a body over the
+limit (413), a full queue (503), a wait over the limit (504).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, and all of them together, may take."""
+    """Limits of one request, and of all requests together."""
 
     body: int = 1 << 20  # bytes
     context: int = 200_000  # characters
@@ -67,7 +67,7 @@ class Choice(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the model says."""
+    """The model's answer to a question."""
 
     question: str
     answer: str = Field(description="empty where the model abstains")
@@ -83,11 +83,11 @@ class Reply(BaseModel):
 
 
 class Full(Exception):
-    """As many questions wait as may."""
+    """The queue of questions is full."""
 
 
 class Job:
-    """A question and who waits for its answer. Args: deadline: by time.monotonic."""
+    """A question and the future of its reply; `deadline` by time.monotonic."""
 
     def __init__(self, question: str, context: str, deadline: float) -> None:
         self.question, self.context, self.deadline = question, context, deadline
@@ -106,13 +106,17 @@ class Job:
 
 
 class Worker:
-    """Hands the model the questions that wait, at a time as many as fill a row; of an event loop.
+    """Batches queued questions, up to about one packed row each, and sends them to the model
+    process.
 
-    Few questions that find the model idle are one batch, for all its threads; many are spread over
-    its slots.
+    Few questions that find the model idle form one batch, run by all its threads; many are divided
+    among its `slots`. Belongs to one event loop.
 
-    Args: model: the connection to `engine.answer_batches`; slots: batches at a time; most:
-        characters of a batch; waiting: questions behind those that the model works on.
+    Args:
+        model: connection to `engine.answer_batches`.
+        slots: concurrent batches.
+        most: characters per batch.
+        waiting: most questions in the queue.
     """
 
     def __init__(self, model: Connection, slots: int, most: int, waiting: int) -> None:
@@ -126,7 +130,7 @@ class Worker:
         self.meters = Meters(lambda: len(self.queue))
 
     def submit(self, *jobs: Job) -> None:
-        """All or none of them. Raises Full."""
+        """Queue all of `jobs`; raise Full, with none queued, if they exceed the limit."""
         if not self.listens:
             asyncio.get_running_loop().add_reader(self.model.fileno(), self._receive)
             os.set_blocking(self.model.fileno(), True)  # uvloop had it give what there is
@@ -137,7 +141,7 @@ class Worker:
         self._send_soon()
 
     def leave(self, jobs: list[Job]) -> None:
-        """Nobody waits for them any more."""
+        """Cancel `jobs`, and batches for which no client is waiting any more."""
         if not [job for job in jobs if job.reply.cancel()]:
             return
         for number, batch in self.batches.items():
@@ -145,8 +149,9 @@ class Worker:
                 self.model.send(number)
 
     def _send_soon(self) -> None:
-        """At once where the model is idle, or else with what comes in the next moment: whoever got
-        an answer just now may ask again, and one question is a bad batch."""
+        """Send now if the model is idle; otherwise wait `_MOMENT` seconds for more questions. A
+        client that has just received an answer may ask again, and one question is a poor batch.
+        """
         if not self.batches:
             self._send()
         elif self.timer is None:
@@ -164,7 +169,7 @@ class Worker:
                 self.model.send(engine.Asked(number, pairs, whole))
 
     def _take(self, count: int) -> list[Job]:
-        """The first that is waited for, and those behind it that fit; at most `count`."""
+        """Return the first job still wanted, and the next ones that fit, at most `count`."""
         while self.alone:
             if (job := self.alone.pop()).wanted():
                 return [job]
@@ -197,10 +202,10 @@ class Worker:
 def make_app(
     trained: Trained, model: Connection, limits: Limits = LIMITS, access: Access = LOCAL
 ) -> FastAPI:
-    """The application: `/`, the page; `/answer` and `/answers`; `/health` and `/metrics`;
-    `/openapi.json`, which documents them.
+    """Create the application: `/`, the page; `/answer`, `/answers`; `/health`, `/metrics`,
+    `/openapi.json`.
 
-    Args: model: the connection to `engine.answer_batches`, which runs `trained`.
+    `model` is the connection to `engine.answer_batches`, which runs `trained`.
     """
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
     budget = trained.hparams.max_tokens_per_forward
@@ -233,7 +238,7 @@ def make_app(
 
 
 async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
-    """A reply for each question, or the problem of the first that has one."""
+    """Return a reply for each question, or a problem response for the first that fails."""
     deadline = time.monotonic() + limits.seconds
     jobs = [Job(each.question.strip(), each.context, deadline) for each in asked]
     try:
@@ -261,13 +266,13 @@ async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
 
 
 def serve(trained: Trained, threshold: float, host: str, port: int, access: Access) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UserError for an address that is not available."""
+    """Serve until SIGTERM or SIGINT. Raises UserError if the address is not available."""
     listener = web.listen(host, port)
     ours, theirs = Pipe()
     stopped, stop = Pipe(duplex=False)
 
     def take_requests() -> None:
-        """In the forked process, which computes nothing, and hears of a signal by `stopped`."""
+        """Serve requests in the forked process, without computing; `stopped` ends it."""
         ours.close()
         stop.close()
         app = make_app(trained, theirs, access=access)

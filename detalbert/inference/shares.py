@@ -1,9 +1,9 @@
-"""A file of questions answered on all slots of a Determined trial: `configs/predict.yaml`.
+"""Answers to a file of questions from all ranks of a Determined trial: `configs/predict.yaml`.
 
-A part is CHUNK questions, which `answer` runs together, so its bits do not depend on who answers
-it. The parts that are left are dealt to the slots in turn. Every few minutes, and when the master
-preempts, all slots put what they have answered so far into one checkpoint; a restart, on any number
-of slots, answers the rest. At the end the chief joins the parts as one process writes them.
+A part is CHUNK questions, which `answer` runs together, so results do not depend on the rank. The
+remaining parts are distributed to the ranks in turn. Every few minutes, and on preemption by the
+master, all ranks save their answers so far into one checkpoint; a restart, on any number of ranks,
+answers the rest. At the end rank 0 joins the parts to the files that one process would write.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ PREDICTIONS = "predictions.json"
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What must not change between a trial's allocations. Args: model: a folder's name."""
+    """Facts that must not change between a trial's allocations; `model` is a folder's name."""
 
     model: str
     questions: str  # SHA-256 of the file, or what --data says
@@ -57,10 +57,10 @@ class Asked:
 
 
 def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) -> None:
-    """This slot's part of `predict.py --model NAME --data DATA` in a trial.
+    """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
-    Every process of the trial calls it. Args: wanted: `--threshold`; threads: `--threads`.
-    Raises UserError as `load_model` and `predict` do, and for answers to other questions.
+    `wanted` is `--threshold`, `threads` `--threads`. Raises UserError as `load_model` and `predict`
+    do, and if the checkpoint has answers to other questions.
     """
     info = master.task()
     launched = "RANK" in os.environ
@@ -85,7 +85,7 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
 
 
 def _find_together(name: str, distributed: core.DistributedContext) -> Path:
-    """As `find`, where one process of each machine fetches what is remote."""
+    """Find a model as `find` does, with one download per machine. Collective."""
     found: tuple[str | None, UserError | None] = None, None
     if distributed.local_rank == 0:
         try:
@@ -102,7 +102,7 @@ def _find_together(name: str, distributed: core.DistributedContext) -> Path:
 
 
 class _Job:
-    """What this slot has of the parts, in the folder `own`."""
+    """Parts answered by this rank, in the folder `own`."""
 
     def __init__(self, context: core.Context, asked: Asked, data: str, own: Path) -> None:
         self.context, self.asked, self.data, self.own = context, asked, data, own
@@ -113,7 +113,7 @@ class _Job:
         self.stored_parts = 0  # in it
 
     def restore(self, checkpoint: str | None) -> bool:
-        """Take over this slot's share of the parts in `checkpoint`; False where all is done."""
+        """Copy this rank's share of the parts in `checkpoint`; return False if all are done."""
         if checkpoint is None:
             return True
         with self.context.checkpoint.restore_path(checkpoint) as path:
@@ -141,18 +141,18 @@ class _Job:
                 )
 
     def deal(self) -> list[int]:
-        """The parts that are this slot's to answer."""
+        """Return the numbers of the parts that this rank answers."""
         return self.left[self.distributed.rank :: self.distributed.size]
 
     def questions(self, parts: list[int]) -> Iterator[Example]:
-        """The questions of some parts, in order."""
+        """Yield the questions of some parts, in order."""
         wanted = set(parts)
         for number, example in enumerate(open_questions(self.data)[0]):
             if number // self.asked.chunk in wanted:
                 yield example
 
     def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
-        """Answer and store until all is answered, or the master wants the slots."""
+        """Answer and save until all is answered, or the master preempts the trial."""
         while True:
             ended, stopped = self._answer(answers)
             everywhere = self.distributed.allgather((ended, stopped))
@@ -167,7 +167,7 @@ class _Job:
             self._join()
 
     def _answer(self, answers: Iterator[tuple[int, Answered]]) -> tuple[bool, bool]:
-        """Parts for some minutes; whether there are no more, and whether the master preempts."""
+        """Answer for PERIOD seconds; return whether none are left, and if the master preempts."""
         until = time.monotonic() + PERIOD
         stopped = self.context.preempt.should_preempt(auto_ack=False)
         while not stopped and time.monotonic() < until:
@@ -185,7 +185,7 @@ class _Job:
         return False, stopped
 
     def _store(self) -> None:
-        """All slots: every part so far into one checkpoint, and the chief says so."""
+        """Save all ranks' parts so far into one checkpoint; rank 0 logs it. Collective."""
         done = sum(self.distributed.allgather(len(list(self.own.iterdir()))))
         if done == self.stored_parts:
             return
@@ -206,7 +206,7 @@ class _Job:
         self.say(f"{done} of {self.asked.parts} parts are answered: checkpoint {self.stored}")
 
     def _join(self) -> None:
-        """The files of one process from the parts of all, in the last checkpoint."""
+        """Write the files of a single process from all parts in the last checkpoint."""
         checkpoint, steps = self.context.checkpoint, self.asked.parts + 1
         assert self.stored is not None
         with tempfile.TemporaryDirectory() as name:

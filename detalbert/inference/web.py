@@ -1,4 +1,4 @@
-"""A server of HTTP: one page, bounded requests, errors as one line."""
+"""HTTP server helpers: one page, bounded requests, errors as one line."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ PROBLEM = {"description": "one line, under `error`"}  # of an endpoint, for its 
 
 
 def show_page(app: FastAPI, page: Path) -> None:
-    """Have `/` show the file `page`."""
+    """Serve the file `page` at `/`."""
     content = page.read_text(encoding="utf-8")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -35,11 +35,9 @@ def show_page(app: FastAPI, page: Path) -> None:
 
 
 class BoundedBody:
-    """Reads a request's body before the application does: at most so many bytes, in limited time.
+    """Middleware that reads a request's body first: at most `body` bytes, within `seconds`.
 
-    Content-Length may be missing or wrong, so bytes are counted as they come.
-
-    Args: body: bytes. seconds: for the whole body to arrive.
+    Content-Length may be missing or wrong, so bytes are counted as they arrive.
     """
 
     def __init__(self, app: Any, body: int, seconds: float) -> None:
@@ -66,10 +64,10 @@ class BoundedBody:
         await self.app(scope, replay, send)
 
     async def _read(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes | None:
-        """The whole body; None where it is too long.
+        """Return the whole body, or None if it is too long.
 
-        Some of what is too long is read and dropped: most clients look at the answer only when
-        they have sent all.
+        Some of an overlong body is read and dropped: most clients read a response only after
+        sending.
         """
         body, size = b"", 0
         while True:
@@ -85,7 +83,7 @@ def problem(status: int, text: str, **headers: str) -> JSONResponse:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Every error as one line of JSON."""
+    """Return every error as one line of JSON."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -102,7 +100,7 @@ def handle_errors(app: FastAPI) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises UserError for an address that the system does not give."""
+    """Return a listening socket. Raises UserError if the address is not available."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -117,11 +115,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: FastAPI, listener: socket.socket, token: bool, stopped: Connection) -> None:
-    """Serve until the other end of `stopped` is closed; requests get 3 s then.
+    """Serve until the other end of `stopped`, on which nothing is sent, closes; requests then get 3
+    s.
 
-    Args:
-        token: whether clients need one.
-        stopped: a connection on which nothing is sent.
+    `token` tells whether clients need one.
     """
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -142,5 +139,5 @@ def run(app: FastAPI, listener: socket.socket, token: bool, stopped: Connection)
 
 
 def _is_no_cancelled_request(record: logging.LogRecord) -> bool:
-    """Whether to log it: uvicorn logs the traceback of each request that it cancels at its end."""
+    """Return whether to log `record`: not tracebacks of requests that uvicorn cancels at exit."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

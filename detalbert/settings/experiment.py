@@ -1,4 +1,4 @@
-"""A Determined experiment config: read, changed by `--set`, its sections checked."""
+"""A Determined experiment config: loaded, changed by `--set`, its sections checked."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +34,8 @@ UNREAD = {
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The mapping in a YAML file, changed by `--set` texts (see `apply_overrides`).
-
-    Raises UserError for a file that holds none, and for a text that changes nothing.
+    """Load the mapping in a YAML file and apply `--set` texts (see `apply_overrides`). Raises
+    UserError if the file cannot be read or holds no mapping, or a text is invalid.
     """
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -55,7 +54,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Change `config` in place by `key.path=value` texts; values are read as YAML."""
+    """Change `config` in place by `key.path=value` texts; values are parsed as YAML."""
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path:
@@ -73,11 +72,10 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def masked(value: Any, under: str = "") -> Any:
-    """A copy of an experiment config, or of a part of it, with "***" in place of every secret: a
-    config goes into files, checkpoints and metadata in this form only.
+    """Return a copy of a config, or part of one, with "***" in place of every secret.
 
-    Args:
-        under: the key of `_SECRETS` that `value` is below, if any.
+    Configs are written to files, checkpoints and metadata in this form only. `under` is the key of
+    `_SECRETS` that `value` is below, if any.
     """
     if isinstance(value, Mapping):
         below = {key: under or (key if key in _SECRETS else "") for key in value}
@@ -91,7 +89,7 @@ def masked(value: Any, under: str = "") -> Any:
 
 
 def check_sections(config: dict[str, Any]) -> None:
-    """Raise UserError for a key that Determined does not know or that nothing would read."""
+    """Raise UserError for a key that is unknown to Determined or not passed to training scripts."""
     for key in config:
         if key not in KNOWN_KEYS:
             raise unknown_key(str(key), "config", KNOWN_KEYS)
@@ -103,11 +101,10 @@ def check_sections(config: dict[str, Any]) -> None:
 
 
 def trial_seed(config: Mapping[str, Any]) -> int:
-    """The seed of a run off the cluster whose hyperparameters name none:
-    `reproducibility.experiment_seed`, or 42. A cluster draws each trial's seed from the same key,
-    another number: two runs of one file are equal there, and equal here, but not across.
+    """Return the seed of a local run without one: `reproducibility.experiment_seed`, or 42.
 
-    Raises UserError for what a master would refuse.
+    A cluster derives each trial's seed from the same key, with another result: two runs of one file
+    are equal there, and equal here, but not across. Raises UserError if a master would reject it.
     """
     seed = (config.get("reproducibility") or {}).get("experiment_seed")
     if seed is None:
@@ -120,9 +117,8 @@ def trial_seed(config: Mapping[str, Any]) -> int:
 
 
 def single_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters with `{type: const, val: x}` unwrapped, for a run outside a search.
-
-    Raises UserError for a range, which only a cluster's searcher can draw from.
+    """Return hyperparameters with `{type: const, val: x}` unwrapped, for a run outside a search.
+    Raises UserError for a range, from which only a cluster's searcher can draw.
     """
     values = {}
     for key, value in hyperparameters.items():

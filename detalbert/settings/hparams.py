@@ -1,4 +1,4 @@
-"""The keys of `hyperparameters:` and `data:`, their types, defaults and limits.
+"""Keys of `hyperparameters:` and `data:` with types, defaults and limits.
 
 Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
@@ -13,9 +13,11 @@ from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Where questions come from. `train` and `validation` are each a file of questions (SQuAD JSON
-    or JSON lines), an official file name (downloaded when absent), a `datasets` hub name, or
-    `generated`. Hub names may be NAME@REVISION."""
+    """Sources of questions: `train` and `validation`.
+
+    Each is a file of questions (SQuAD JSON or JSON lines), an official file name (downloaded if
+    absent), a `datasets` hub name (NAME or NAME@REVISION), or `generated`.
+    """
 
     train: str
     validation: str
@@ -28,7 +30,7 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class StepHParams(Section):
-    """What every workload's optimizer step depends on. Periods and steps are optimizer steps."""
+    """Hyperparameters of every workload's optimizer step. Periods and steps are optimizer steps."""
 
     # The model: a hub name or folder, or a model config to start from random weights.
     model: str | None = None
@@ -73,8 +75,7 @@ class StepHParams(Section):
         return cast(int, self.seed)  # a trial or `Training.load` has set it
 
     def learning_rate(self) -> float:
-        """Peak learning rate by the linear scaling rule (Goyal et al. 2017, arXiv:1706.02677).
-
+        """Return the peak learning rate by linear scaling (Goyal et al. 2017, arXiv:1706.02677).
         5e-5 at 48 windows, scaled to 256 windows with lr_scale 0.75, is 2.0e-4.
         """
         return (
@@ -115,12 +116,12 @@ class HParams(StepHParams):
 
 
 def parse_hparams(values: Mapping[str, Any]) -> HParams:
-    """`hyperparameters:` as a frozen dataclass. Raises UserError as `parse_section` does."""
+    """Parse `hyperparameters:`. Raises UserError as `parse_section` does."""
     return parse_section(HParams, "hyperparameters", values)
 
 
 def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
-    """`data:` as a frozen dataclass. Raises UserError as `parse_section` does."""
+    """Parse `data:`. Raises UserError as `parse_section` does."""
     return parse_section(DataConfig, "data", values)
 
 

@@ -1,4 +1,4 @@
-"""A section of a YAML config as a dataclass: its keys, types and limits checked."""
+"""Sections of a YAML config as dataclasses, with keys, types and limits checked."""
 
 import contextlib
 import dataclasses
@@ -21,23 +21,23 @@ _LIMITS = {
 
 
 def limited(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """A dataclass field whose numbers or texts are limited; None and "auto" always pass.
+    """Return a dataclass field with limited numbers or texts; None and "auto" are always valid.
 
-    Args: limits: `above`, `least`, `below`, `most` (numbers) or `choices` (a tuple of texts). A
-    subclass that changes the default keeps the limits that it does not give.
+    `limits` are `above`, `least`, `below`, `most` (numbers) or `choices` (a tuple of texts). A
+    subclass that changes the default keeps the limits that it does not set.
     """
     return dataclasses.field(default=default, metadata=limits)
 
 
 class Section:
-    """Base of the dataclasses that `parse_section` makes."""
+    """Base class of the dataclasses that `parse_section` creates."""
 
     def check(self) -> None:
-        """Raise UserError for values that do not go together."""
+        """Raise UserError for values that contradict each other."""
 
 
 class Parsers(NamedTuple):
-    """What reads the sections of a workload's config, checked; no library is loaded for it."""
+    """Parsers of the sections of a workload's config, which import no heavy library."""
 
     data: Callable[[Any], Any]  # `data:`
     hyperparameters: Callable[[Mapping[str, Any]], Any]
@@ -47,12 +47,11 @@ T = TypeVar("T", bound=Section)
 
 
 def parse_section(cls: type[T], section: str, values: Any) -> T:
-    """A config section as dataclass `cls`, its keys, types and limits checked.
+    """Return a config section as dataclass `cls`, its keys, types and limits checked.
 
-    An unknown key with the value null is left out: `det experiment continue` keeps every key that a
-    config ever had, so null is all that takes a wrong one back.
-
-    Raises: UserError naming the key for an unknown, missing, wrongly typed or impossible value.
+    An unknown key with the value null is ignored: `det experiment continue` keeps every key that a
+    config ever had, so only null can remove a wrong one. Raises UserError, naming the key, for an
+    unknown, missing, wrongly typed or impossible value.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
@@ -74,14 +73,14 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
 
 
 def limits_of(cls: type, key: str) -> dict[str, Any]:
-    """The limits of a key of dataclass `cls`, those of its bases included."""
+    """Return the limits of a key of dataclass `cls`, including those of its bases."""
     bases = (base.__dict__.get("__dataclass_fields__", {}) for base in reversed(cls.__mro__))
     found = [fields[key].metadata for fields in bases if key in fields]
     return {name: value for metadata in found for name, value in metadata.items()}
 
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
-    """`value` as `wanted`. YAML reads 5e-5 (no dot) as text, so numbers in text are taken too."""
+    """Convert `value` to `wanted`; numbers in text too, as YAML reads 5e-5 (no dot) as text."""
     words: tuple[Any, ...] = ()
     if typing.get_origin(wanted) in (types.UnionType, Union):
         wanted, other = typing.get_args(wanted)

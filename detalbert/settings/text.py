@@ -1,4 +1,4 @@
-"""The keys of `data:` where text becomes token shards: for pretraining, for a language model."""
+"""Keys of `data:` for text that becomes token shards: for pretraining, and language models."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +9,9 @@ from detalbert.settings.sections import Section, limited, parse_section
 
 @dataclass(frozen=True)
 class CorpusConfig(Section):
-    """Text made into token shards here, or `shards` made before. `source` names the text's key."""
+    """A text corpus: text to tokenize into shards, or ready-made `shards`. `source` is the name of
+    the key that holds the text.
+    """
 
     source: ClassVar[str]
 
@@ -42,7 +44,7 @@ class CorpusConfig(Section):
 
 @dataclass(frozen=True)
 class TextConfig(CorpusConfig):
-    """Text to pretrain ALBERT on; its shards are those that `python -m pretrain` wrote."""
+    """Text for pretraining ALBERT; `shards` are those written by `python -m pretrain`."""
 
     source = "text"
 
@@ -52,5 +54,5 @@ class TextConfig(CorpusConfig):
 
 
 def parse_text_config(values: Any) -> TextConfig:
-    """`data:` of a pretraining experiment. Raises UserError as `parse_section` does."""
+    """Parse `data:` of a pretraining experiment. Raises UserError as `parse_section` does."""
     return parse_section(TextConfig, "data", values)

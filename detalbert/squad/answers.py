@@ -1,7 +1,4 @@
-"""The best spans of all windows -> one answer per question, and its n best.
-
-Shapes: n windows with K spans each, as in `Candidates`.
-"""
+"""Answers and n-best lists of questions, from n windows with K spans each (`Candidates`)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,8 +17,10 @@ class Answers(NamedTuple):
 
 
 def _best_with_text(windows: Windows, candidates: Candidates) -> tuple[np.ndarray, ...]:
-    """For every window its number, the characters (begin, end) and the logits (start, end) of its
-    best span that has characters, and the null score; [n] each. No such span: the logits are -inf.
+    """Return per window: number, characters (begin, end), logits (start, end), null score; [n]
+    each.
+
+    They are of the best span that has characters; without one, its logits are -inf.
     """
     number, starts, ends, start_logits, end_logits, null = candidates
     shift = windows.context_begin[number] - windows.context_starts(number)  # [n]
@@ -42,7 +41,7 @@ def _best_with_text(windows: Windows, candidates: Candidates) -> tuple[np.ndarra
 
 
 class _Pool(NamedTuple):
-    """The spans of all windows, in window order and so by question."""
+    """The spans of all windows, sorted by window and so by question."""
 
     question: np.ndarray  # int32 [n], example number
     begin: np.ndarray  # int32 [n, K], first character of the span in the context
@@ -52,7 +51,7 @@ class _Pool(NamedTuple):
 
 
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
-    """Sorts by window and drops repeats, so that arrival order and batching cannot matter."""
+    """Sort by window and drop repeats, so that the result is independent of order and batching."""
     columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
     number, keep = np.unique(columns[0], return_index=True)  # [n]
     spans = Candidates(*(column[keep] for column in columns))
@@ -71,18 +70,18 @@ def merge_answers(
     candidates: Sequence[Candidates],
     null_score_diff_threshold: float = 0.0,
 ) -> Answers:
-    """One answer per question from the candidates of its windows, in any order and batching.
+    """Return one answer per question from its windows' candidates, in any order and batching.
 
     As in the reference decoding of SQuAD 2.0 (`run_squad.py` of BERT, `utils_qa.py` of
-    transformers): the null score is the lowest over the question's windows, null_odds is
-    null - start logit - end logit of the best span with text, in fp32, and the answer is ""
-    where null_odds is above the threshold. A question without such a span gets the reference's
-    placeholder: the text "empty" with both logits 0, so null_odds is the null score. A question
-    without a window among the candidates is left out.
+    transformers): the null score is the lowest over the question's windows, null_odds is null -
+    start logit - end logit of the best span with text, in fp32, and the answer is "" if null_odds
+    is above the threshold. A question without such a span gets the reference's placeholder: the
+    text "empty" with both logits 0, so null_odds is the null score. A question without a window
+    among the candidates is left out.
 
-    Two windows of one question have null scores 9.0 and 2.5; their best spans are "river bank"
-    with logits 1 + 1 and "old" with 2 + 1. "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the
-    answer is "old" at a threshold of -0.5 and "" at one of -0.6.
+    Two windows of one question have null scores 9.0 and 2.5; their best spans are "river bank" with
+    logits 1 + 1 and "old" with 2 + 1. "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer
+    is "old" at a threshold of -0.5 and "" at one of -0.6.
     """
     if not sum(len(batch.windows) for batch in candidates):
         return Answers({}, {})
@@ -113,7 +112,7 @@ def n_best_list(
     candidates: Sequence[Candidates],
     n_best_size: int = 20,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The n_best_size best answers of every question, best first, "no answer" always among them.
+    """Return the n_best_size best answers per question, best first, always including "no answer".
 
     An answer has text, start and end (characters of the context, end exclusive), score (sum of two
     logits) and probability (softmax over the list). Slower than `merge_answers`.
@@ -150,7 +149,7 @@ def n_best_list(
 
 
 def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The sum of every group of neighbours, in the order in which NumPy adds up one alone."""
+    """Return the sum of each group of neighbours, in NumPy's order for a single group."""
     starts = np.cumsum(counts) - counts  # [groups]
     sums = np.empty(len(counts), values.dtype)
     for size in np.unique(counts):

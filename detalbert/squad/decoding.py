@@ -1,4 +1,4 @@
-"""Span decoding: logits -> the best spans of every window, on the device that has the logits.
+"""Span decoding from logits to the best spans per window, on the logits' device.
 
 Shapes: a packed row has T tokens of n windows; K is n_best_size.
 """
@@ -11,9 +11,9 @@ import torch
 
 
 class Candidates(NamedTuple):
-    """The K best spans of n windows, best first, on the host.
+    """The K best spans of n windows, best first, on the CPU.
 
-    The two logits stay apart, since the reference computes null - start - end in that order.
+    The two logits are separate, because the reference computes null - start - end in that order.
     """
 
     windows: np.ndarray  # int64 [n]
@@ -25,7 +25,7 @@ class Candidates(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """Start + end logit, float32 [n, K]; -inf where there are fewer than K spans."""
+        """Start + end logit, float32 [n, K]; -inf in the places after fewer than K spans."""
         return self.start_logits + self.end_logits
 
 
@@ -36,17 +36,19 @@ def best_spans(
     n_best_size: int,
     max_answer_length: int,
 ) -> Candidates:
-    """The n_best_size best answer spans of every window of a packed row.
+    """Return the n_best_size best answer spans of every window of a packed row.
 
     As in the reference decoding (`run_squad.py` of BERT): the K best starts and the K best ends
-    over ALL tokens of the window (question and special tokens count among them) make K * K pairs.
-    A pair is a span if it is inside the context, the end is not before the start, and it has at
-    most max_answer_length tokens. Spans are in order of start + end logit in fp32, equal ones in
-    order of start rank, then end rank.
+    over ALL tokens of the window (including question and special tokens) make K * K pairs. A pair
+    is a span if it is inside the context, the end is not before the start, and it has at most
+    max_answer_length tokens. Spans are in order of start + end logit in fp32, equal ones in order
+    of start rank, then end rank.
 
-    Args: start_logits, end_logits: [T], any float type; row: cu_seqlens [n + 1], context_start,
-        context_end, windows [n] as `Windows.pack` gives them, on the same device; n may be 0;
-        max_length, tokens of the longest window: without it the host waits for the device.
+    Args:
+        start_logits, end_logits: [T], any float type.
+        row: cu_seqlens [n + 1], context_start, context_end, windows [n] as `Windows.pack` returns
+            them, on the same device; n may be 0; max_length, tokens of the longest window: blocks
+            on the device without.
     """
     logits = start_logits.detach().float(), end_logits.detach().float()  # [T]
     spans = _spans(*logits, row, n_best_size, max_answer_length)  # [n, K] each
@@ -55,8 +57,9 @@ def best_spans(
 
 
 def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k greatest of each row and their columns, the earlier of equals first (torch.topk
-    promises no order)."""
+    """Return the k largest values per row and their columns; ties go to the earlier column.
+    torch.topk guarantees no order of ties.
+    """
     values, order = values.sort(dim=1, descending=True, stable=True)  # [n, width]
     return values[:, :k], order[:, :k]  # [n, k]
 
@@ -64,7 +67,7 @@ def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _spans(
     start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
 ) -> tuple[torch.Tensor, ...]:
-    """Starts, ends and their logits, [n, K] each, from all K * K pairs, without any waiting."""
+    """Return starts, ends and their logits, [n, K] each, from all K * K pairs, without blocking."""
     cu_seqlens = row["cu_seqlens"].long()
     lengths = cu_seqlens.diff()  # [n]
     n = len(lengths)

@@ -1,4 +1,4 @@
-"""Texts -> token ids and character offsets, as flat arrays: N tokens of n texts."""
+"""Token ids and character offsets of texts, as flat arrays: N tokens of n texts."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -19,9 +19,8 @@ class Tokens(NamedTuple):
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """begins[i], begins[i] + 1, ... for lengths[i] numbers, for every i; int64.
-
-    begins [7, 3], lengths [2, 3] gives [7, 8, 3, 4, 5].
+    """Return begins[i], begins[i] + 1, ... for lengths[i] numbers, for every i; int64. begins [7,
+    3], lengths [2, 3] gives [7, 8, 3, 4, 5].
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -29,11 +28,8 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def encode(backend: Any, texts: Sequence[str]) -> Tokens:
-    """Encode texts without special tokens, `_CHUNK` at a time.
-
-    Args:
-        backend: a `tokenizers.Tokenizer` without truncation and padding.
-        texts: any number of texts.
+    """Encode texts without special tokens, `_CHUNK` at a time. `backend` is a
+    `tokenizers.Tokenizer` without truncation and padding.
     """
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
@@ -46,7 +42,7 @@ def encode(backend: Any, texts: Sequence[str]) -> Tokens:
 
 
 def _encodings(backend: Any, texts: Sequence[str]) -> list[Any]:
-    """`encode_batch` has threads of its own; few texts are done before those wake up."""
+    """Encode texts; few of them one by one, as `encode_batch` takes longer to start threads."""
     if len(texts) <= _FEW:
         return [backend.encode(text, add_special_tokens=False) for text in texts]
     return backend.encode_batch(texts, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""A long JSON mapping, read an element of one of its lists at a time."""
+"""Streaming of a long JSON mapping, one element of one of its lists at a time."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
 
 
 class JsonText:
-    """A JSON mapping in a file: walks one of its lists and holds one element at a time."""
+    """A JSON mapping in a file: iterates over one of its lists with one element in memory."""
 
     def __init__(self, where: str, file: TextIO) -> None:
         self.where = where
@@ -22,7 +22,7 @@ class JsonText:
         self.decoder = json.JSONDecoder()
 
     def elements(self, key: str) -> Iterator[Any]:
-        """The elements of the list `key` of the mapping; the other keys are skipped."""
+        """Yield the elements of the list `key` of the mapping; skip the other keys."""
         missing = self._unknown(f"no list {key!r} at the top")
         found = False
         if not self._next("{"):
@@ -46,7 +46,7 @@ class JsonText:
             raise self._broken("more text after its end", self.at)
 
     def _peek(self) -> str:
-        """The next character that is not white space, "" at the end."""
+        """Return the next character that is not white space, "" at the end."""
         while True:
             size = len(self.text)
             while self.at < size and self.text[self.at] in " \t\r\n":
@@ -57,7 +57,7 @@ class JsonText:
                 return ""
 
     def _next(self, character: str) -> bool:
-        """Whether `character` comes next; if so, step over it."""
+        """Return whether `character` comes next; if so, skip it."""
         if self._peek() != character:
             return False
         self.at += 1
@@ -68,7 +68,7 @@ class JsonText:
             raise self._broken(f"expecting {character!r}", self.at)
 
     def _comma(self, end: str) -> None:
-        """Step over a comma with something after it, unless `end` comes next."""
+        """Skip a comma with something after it, unless `end` comes next."""
         if self._peek() == end:
             return
         self._need(",")
@@ -94,7 +94,7 @@ class JsonText:
                 return value
 
     def _more(self) -> bool:
-        """Read as much again as is held, so that a value is parsed few times. False at the end."""
+        """Read as much again as is in memory, to parse a value few times; False at the end."""
         piece = self.file.read(max(_PIECE, len(self.text) - self.at))
         self.lines += self.text.count("\n", 0, self.at)
         self.text, self.at = self.text[self.at :] + piece, 0

@@ -23,22 +23,21 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def answer_words(text: str) -> tuple[str, ...]:
-    """The words as they are compared: lower case, no ASCII punctuation, no articles.
+    """Return the words for comparison: lower case, no ASCII punctuation, no articles.
 
-    "The U.S.  army" gives ("us", "army").
+    "The U.S. army" gives ("us", "army").
     """
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, gold: str) -> int:
-    """1 where the two texts have equal `answer_words`, else 0."""
+    """Return 1 if the two texts have equal `answer_words`, else 0."""
     return int(answer_words(prediction) == answer_words(gold))
 
 
 def f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the two bags of `answer_words`.
-
-    Where one text has no words: 1 if the other has none either, else 0.
+    """Return the harmonic mean of precision and recall over the two bags of `answer_words`. If one
+    text has no words: 1 if the other has none either, else 0.
     """
     guess, truth = answer_words(prediction), answer_words(gold)
     if guess == truth:
@@ -61,14 +60,17 @@ def score(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """EM and F1 in percent, under the official keys.
+    """Return exact match and F1 in percent, under the official keys.
 
-    Args: predictions: text by question id, "" for no answer; questions without one do not count.
+    Args:
+        predictions: text by question id, "" for no answer; questions without one do not count.
         null_odds: how unanswerable each question is, for every predicted id; a prediction whose
-        value is above `threshold` is scored as no answer, and the best thresholds for the
-        predictions as given are computed.
-    Returns: exact, f1, total; the same with HasAns_ and NoAns_ in front, where there are such
-        questions; with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+            value is above `threshold` is scored as no answer; the best thresholds use the
+            predictions as they are.
+
+    Returns:
+        exact, f1, total; the same prefixed HasAns_ and NoAns_, if there are such questions; with
+            null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
     """
     tally = Tally()
     tally.add(examples, predictions, null_odds)
@@ -76,10 +78,7 @@ def score(
 
 
 class Tally:
-    """Collects six numbers per question, so that questions may come in parts.
-
-    The scores are the same bits, whether questions come in parts or at once.
-    """
+    """Collects six numbers per question; scores are bitwise identical for any grouping."""
 
     def __init__(self) -> None:
         self._parts: list[np.ndarray] = []  # float64 [questions, 6], one for each `add`
@@ -92,7 +91,7 @@ class Tally:
         predictions: Mapping[str, str],
         null_odds: Mapping[str, float] | None = None,
     ) -> None:
-        """Add those of `examples` that have a prediction. Give null_odds always or never."""
+        """Add those of `examples` that have a prediction. Pass null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
         place = {id_: i for i, id_ in enumerate(odds, self._odds)}
         rows = [
@@ -111,7 +110,7 @@ class Tally:
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
-        """What `score` returns, for all questions so far."""
+        """Return the result of `score` for all questions so far."""
         columns = np.concatenate([np.empty((0, 6)), *self._parts])  # [questions, 6]
         scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
         answerable, silent = columns[:, 2:4].astype(bool).T  # [questions] each
@@ -137,7 +136,7 @@ class Tally:
 
 
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
-    """Greatest exact match and F1 over the gold answers with words, or over "" without any."""
+    """Return the largest exact match and F1 over gold answers with words, or "" without any."""
     texts = [text for text, _ in example.answers or () if answer_words(text)]
     gold = list(dict.fromkeys(texts)) or [""]
     return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
@@ -146,12 +145,12 @@ def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
 def _best_threshold(
     scores: np.ndarray, odds: np.ndarray, answerable: np.ndarray, silent: np.ndarray
 ) -> tuple[float, float]:
-    """Best percentage over all thresholds, and the lowest threshold that gives it.
+    """Return the best percentage over all thresholds, and the lowest threshold that gives it.
 
-    Questions come sorted by odds. With a threshold below all odds, no question is answered and
-    every unanswerable one is right. A threshold that rises past an answerable question gains its
-    score; past an unanswerable one it loses 1, unless the prediction is "". The threshold is 0.0
-    when nothing is gained.
+    Questions are sorted by odds. With a threshold below all odds, no question is answered and every
+    unanswerable one is correct. A threshold that rises past an answerable question gains its score;
+    past an unanswerable one it loses 1, unless the prediction is "". The threshold is 0.0 if
+    nothing is gained.
     """
     gain = np.where(answerable, scores, np.where(silent, 0.0, -1.0))
     total = np.cumsum(np.append(float((~answerable).sum()), gain))

@@ -1,5 +1,6 @@
-"""Questions of a file, read and checked one at a time: SQuAD JSON by article, JSON lines and CSV by
-row. No more of a file is held than one article or row.
+"""Questions of a file, read and checked one at a time: SQuAD JSON, JSON lines or CSV.
+
+At most one article or row of a file is in memory.
 """
 
 import csv
@@ -21,10 +22,8 @@ Question = tuple[str, str, Any, Any]  # file or data set, title, context, raw qu
 
 
 def read_questions(path: Path) -> Iterator[Example]:
-    """Yield the questions of a file to answer; `answers` is None where the file gives none.
-
-    Raises:
-        UserError: if something is not a question, with the file and the place.
+    """Yield the questions of a file to answer; `answers` is None if the file has none. Raises
+    UserError, naming file and place, if something is not a question.
     """
     count = 0
     for example in checked_examples(file_questions(path), answers_needed=False):
@@ -36,11 +35,11 @@ def read_questions(path: Path) -> Iterator[Example]:
 
 
 def file_questions(path: Path) -> Iterator[Question]:
-    """Yield the questions of a file, not checked yet.
+    """Yield the questions of a file, unchecked.
 
-    `.jsonl`/`.ndjson`: one mapping per line with question, context and, optionally, id and
-    answers; `.csv`/`.tsv`: columns question, context and, optionally, id; anything else: SQuAD
-    JSON. A row without an id gets its number, from 1.
+    `.jsonl`/`.ndjson`: one mapping per line with question, context and, optionally, id and answers;
+    `.csv`/`.tsv`: columns question, context and, optionally, id; anything else: SQuAD JSON. A row
+    without an id gets its number, from 1.
     """
     rows = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}
     try:
@@ -56,11 +55,10 @@ def file_questions(path: Path) -> Iterator[Question]:
 def checked_examples(
     questions: Iterable[Question], faults: Counter | None = None, answers_needed: bool = True
 ) -> Iterator[Example]:
-    """Check every question, one at a time; only their ids stay in memory.
+    """Check and yield every question, one at a time; only their ids stay in memory.
 
-    Args: faults: counts the faulty questions, which are left out; None: the first fault raises.
-        answers_needed: if False, a question without a word on answers gets `answers` None.
-    Raises: UserError that names the file and the question id.
+    `faults` counts the faulty questions, which are skipped; None: raise UserError, naming the file
+    and the question id. Unless `answers_needed`, a question without answers gets `answers` None.
     """
     seen: set = set()
     for where, title, context, question in questions:
@@ -79,7 +77,7 @@ def checked_examples(
 
 
 class _Fault(Exception):
-    """What is wrong with one question."""
+    """A fault of one question."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -122,7 +120,7 @@ def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
 
 
 def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:
-    """Raise UserError for a question or a context that is empty, too long or not Unicode text."""
+    """Raise UserError if question or context is empty, too long or not Unicode text."""
     limits = {"question": (question, MAX_QUESTION), "context": (context, max_context)}
     for name, (text, limit) in limits.items():
         if not text.strip():
@@ -137,7 +135,7 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates, which JSON and broken encodings can hold."""
+    """Return whether a text has no lone surrogates, which JSON and broken encodings can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -150,14 +148,14 @@ def _articles(where: str, file: TextIO) -> Iterator[Question]:
 
 
 def _wrong_shape(where: str, fault: str) -> UserError:
-    """The error for a JSON file that is not SQuAD's."""
+    """Return the error for a JSON file that is not SQuAD's."""
     return UserError(
         f"{where}: not of SQuAD's shape ({fault}); expected data > paragraphs > context, qas"
     )
 
 
 def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]:
-    """The questions of the articles of an official file."""
+    """Yield the questions of the articles of an official file."""
     for number, article in enumerate(articles):
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
             raise _wrong_shape(where, f"article {number} has no list 'paragraphs'")
@@ -169,9 +167,8 @@ def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]
 
 
 def row_question(where: str, row: Mapping[str, Any]) -> Question:
-    """A question in the layout of `datasets`: answers is {"text": [...], "answer_start": [...]}.
-
-    Answers of another shape pass through as they are; `checked_examples` judges them.
+    """Return a question from a row of `datasets`: answers {"text": [...], "answer_start": [...]}.
+    Answers of another shape are passed through; `checked_examples` reports them.
     """
     kept = ("id", "question", "answers", "is_impossible")
     question = {key: row[key] for key in kept if key in row}

@@ -1,4 +1,4 @@
-"""What the generated world says and asks: kinds of things, their relations, the wording.
+"""Vocabulary of the generated world: kinds of things, their relations, the wording.
 
 In every form {x} is the thing and {v} the value; a form without {x} follows a sentence on {x}.
 """
@@ -30,7 +30,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of thing: the sort of its names, how a paragraph on it opens, its relations."""
+    """One kind of thing: the sort of its names, openings of a paragraph on it, its relations."""
 
     sort: str
     opening: tuple[str, ...]
@@ -38,8 +38,11 @@ class Kind:
 
 
 def _kind(sort: str, opening: tuple[str, ...], table: str) -> Kind:
-    """Make a kind from a table. An empty line ends a relation; its first line is the sort of its
-    value, and the next four are says, later, asks and back, with " | " between the forms."""
+    """Create a kind from a table.
+
+    An empty line ends a relation; its first line is the sort of its value, and the next four are
+    says, later, asks and back, with " | " between the forms.
+    """
     relations = []
     for block in table.strip().split("\n\n"):
         value, *lines = block.split("\n")

@@ -1,7 +1,7 @@
 """SQuAD questions from a file, an official file, a data set of the hub or the generated world.
 
 A fault of a file (missing, not JSON, another shape) always raises UserError. So does a fault of one
-question, unless `data.skip_invalid: true` has such questions counted and left out.
+question, unless `data.skip_invalid: true`, which counts and skips such questions.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ OFFICIAL_SHA256 = {
 
 
 class Source(NamedTuple):
-    """Where the questions of a split come from, not read yet."""
+    """The source of a split's questions, not read yet."""
 
     name: str  # as in the config
     split: str  # "train" or "validation"
@@ -50,9 +50,8 @@ class Source(NamedTuple):
 
 
 def open_source(name: str, split: str, cache_dir: Path) -> Source:
-    """Find `data.train` or `data.validation`; download an official file that is not there yet.
-
-    Raises UserError for a file that does not exist, or that cannot be read or downloaded.
+    """Find `data.train` or `data.validation`; download an official file if missing. Raises
+    UserError if a file does not exist, or cannot be read or downloaded.
     """
     if name == "generated":
         return Source(name, split, None, hashlib.sha256(_world(split).encode()).hexdigest())
@@ -73,11 +72,10 @@ def open_source(name: str, split: str, cache_dir: Path) -> Source:
 def read_examples(
     source: Source, skip_invalid: bool = False, limit: int | None = None
 ) -> tuple[list[Example], dict[str, int]]:
-    """The questions of `source` in file order, at most `limit`, and the faults that were skipped.
+    """Return at most `limit` questions of `source` in file order, and the faults that were skipped.
 
-    Returns the examples and {kind of fault: how many questions}.
-    Raises UserError that names the file and the question id for the first fault, unless
-    `skip_invalid`.
+    The faults are {kind of fault: number of questions}. Raises UserError for the first fault, with
+    the file and the question id, unless `skip_invalid`.
     """
     if source.name == "generated":
         questions = article_questions("generated", json.loads(_world(source.split))["data"])
@@ -119,7 +117,7 @@ def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
 
 
 def _download(name: str, cache_dir: Path) -> Path:
-    """Fetch an official file once, with progress; it appears only if its SHA-256 is right."""
+    """Download an official file once, with progress; atomic, and only if its SHA-256 is correct."""
     target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
     if target.is_file():
         return target

@@ -1,4 +1,4 @@
-"""Fast tokenizers: loading one by name, checks, and the hash that identifies one."""
+"""Fast tokenizers: loading by name, checks, and a hash that identifies one."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ BAD_TOKENIZERS = ("0.23.1", "0.23.2")
 
 
 def check_tokenizers_version() -> None:
-    """Raises UserError where the installed `tokenizers` is one that loses windows."""
+    """Raise UserError if the installed `tokenizers` release loses windows."""
     if tokenizers.__version__ in BAD_TOKENIZERS:
         raise UserError(
             f"tokenizers {tokenizers.__version__} silently drops overflow windows of long "
@@ -23,14 +23,13 @@ def check_tokenizers_version() -> None:
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 (hex) of all that the fast tokenizer is: pieces, merges, normalizer."""
+    """Return the SHA-256 (hex) of a fast tokenizer: its tokens, merges, normalizer."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a folder, a checkpoint of this package, or a hub name.
-
-    Raises UserError for one that does not load or is not fast, `Unavailable` for a network fault.
+    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name. Raises
+    UserError if it does not load or is not fast, `Unavailable` for a network fault.
     """
     check_tokenizers_version()
     try:

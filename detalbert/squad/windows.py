@@ -1,6 +1,6 @@
-"""The windows of question and context, exactly those of the pair-wise fast-tokenizer call.
+"""Windows of question and context, identical to those of the pair-wise fast-tokenizer call.
 
-Arrays are flat columns, so that they can be saved one by one and memory-mapped. Position 0 of a
+Arrays are flat columns, so that they can be saved individually and memory-mapped. Position 0 of a
 window is its first token, [CLS].
 """
 
@@ -17,8 +17,9 @@ from detalbert.squad.tokenizer import check_tokenizers_version
 
 
 class Example(NamedTuple):
-    """One question. `answers` holds (text, character start in `context`); (): unanswerable; None:
-    not known (in prediction only)."""
+    """One question; `answers` are (text, character start in `context`), () if it is unanswerable,
+    None if not known (in prediction only).
+    """
 
     id: str
     title: str
@@ -53,28 +54,31 @@ class Windows:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of every window, int32 [W]."""
+        """Tokens of each window, int32 [W]."""
         before = self.context_starts(np.arange(len(self)))
         return (before + self.context_length + len(self.suffix_ids)).astype(np.int32)
 
     def context_starts(self, indices: np.ndarray) -> np.ndarray:
-        """Position of the first context token in each chosen window, int64 [n]."""
+        """Return the position of the first context token in each chosen window, int64 [n]."""
         example = self.example_index[indices]
         question = self.question_ptr[example + 1] - self.question_ptr[example]  # [n], tokens
         return len(self.prefix_ids) + question + len(self.middle_ids)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Every array by name; `Windows(**columns)` gives the windows back."""
+        """Return all arrays by name; `Windows(**columns)` restores the windows."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def pack(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The chosen windows one after another in a row of T real tokens, no padding.
+        """Return the chosen windows end to end in a row of T real tokens, without padding.
 
-        Args: indices: window numbers, [n], in any order; n may be 0.
-        Returns: input_ids, token_type_ids, position_ids (from 0 in every window): int64 [T];
-            cu_seqlens: int32 [n + 1], window i is tokens cu_seqlens[i]:cu_seqlens[i + 1];
-            start_positions, end_positions: int64 [n]; context_start, context_end: int64 [n],
-            the half-open range of positions that is context; windows: int64 [n], `indices`.
+        Args:
+            indices: window numbers, [n], in any order; n may be 0.
+
+        Returns:
+            input_ids, token_type_ids, position_ids (from 0 in every window): int64 [T]; cu_seqlens:
+                int32 [n + 1], window i is tokens cu_seqlens[i]:cu_seqlens[i + 1]; start_positions,
+                end_positions: int64 [n]; context_start, context_end: int64 [n], the half-open range
+                of context positions; windows: int64 [n], `indices`.
         """
         indices = np.asarray(indices, dtype=np.int64)
         context_start = self.context_starts(indices)
@@ -95,7 +99,7 @@ class Windows:
         }
 
     def _tokens(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and token types of the row, int64 [T] each, part after part and window by window."""
+        """Return ids and token types of the row, int64 [T] each, window by window."""
         example, begin = self.example_index[indices], self.context_begin[indices]
         question, stop = self.question_ptr[example], self.question_ptr[example + 1]
         bounds = (question, stop, begin, begin + self.context_length[indices])  # [n] each
@@ -116,19 +120,23 @@ def build_windows(
     doc_stride: int = 128,
     max_query_length: int = 64,
 ) -> Windows:
-    """Cuts every (question, context) pair into windows and labels them with the first answer.
+    """Split each (question, context) pair into windows, labelled with the first answer.
 
     The windows are those of the pair-wise call `tokenizer(question.lstrip(), context,
-    max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)`
-    of transformers, with questions cut at max_query_length tokens. But every distinct context and
-    every question is encoded once, and windows are index arithmetic over the results.
-    One known difference: in that call, byte-level tokenizers with add_prefix_space=True give the
-    first token of each later window an offset that includes the space before it.
+    max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
+    transformers, with questions cut at max_query_length tokens. But every distinct context and
+    every question is encoded once, and windows are index arithmetic over the results. One known
+    difference: in that call, byte-level tokenizers with add_prefix_space=True give the first token
+    of each later window an offset that includes the space before it.
 
-    Args: tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
-        max_seq_length, max_query_length: tokens; doc_stride: tokens that two neighbours SHARE.
-    Raises: UserError for a slow tokenizer, one of BAD_TOKENIZERS, or a question that leaves no
-        more than doc_stride tokens to a context that does not fit in one window.
+    Args:
+        tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
+        max_seq_length, max_query_length: tokens.
+        doc_stride: tokens that two neighbouring windows SHARE.
+
+    Raises:
+        UserError: if the tokenizer is slow or one of BAD_TOKENIZERS, or a question leaves at most
+            doc_stride tokens to a context that does not fit in one window.
     """
     check_tokenizers_version()
     if not getattr(tokenizer, "is_fast", False):
@@ -144,7 +152,7 @@ def build_windows(
 
 
 class _Texts(NamedTuple):
-    """The tokens of D distinct contexts and E questions; the last four arrays as in `Windows`."""
+    """Tokens of D distinct contexts and E questions; the last four arrays as in `Windows`."""
 
     context: np.ndarray  # int64 [E], number of each example's context
     context_ptr: np.ndarray  # int64 [D + 1], context d is context_ids[ptr[d]:ptr[d + 1]]
@@ -183,9 +191,10 @@ def _assemble(
     example: np.ndarray,
     skip: np.ndarray,
 ) -> Windows:
-    """Args: layout: of `_pair_layout`; room: tokens for context, [E]; example, skip: of `_cover`.
+    """Assemble the windows; all arrays computed here are [W].
 
-    All arrays made here are [W].
+    `room` [E] are tokens for context; `layout` is of `_pair_layout`, `example` and `skip` of
+    `_cover`.
     """
     prefix, middle, suffix, segments = layout
     begin = texts.context_ptr[texts.context[example]] + skip
@@ -213,7 +222,7 @@ def _assemble(
 
 
 def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
-    """Prefix, middle and suffix ids and the 5 token types, as one real pair call shows them."""
+    """Return prefix, middle and suffix ids and the 5 token types, found by encoding a pair."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -235,9 +244,8 @@ def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
 def _cover(
     examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every window's example number and the context tokens before it, int64 [W] each.
-
-    A context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.
+    """Return each window's example number and the context tokens before it, int64 [W] each. A
+    context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.
     """
     hopeless = np.flatnonzero((length > room) & (room <= overlap))
     if len(hopeless):
@@ -256,10 +264,10 @@ def _cover(
 def _answer_tokens(
     examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """The first answers, [E, 4]: first and last character (end exclusive), first and last token.
+    """Return first answers, [E, 4]: first and last character (end exclusive), first and last token.
 
-    Tokens are numbers in context_ids; characters are -1 where there is no answer. One searchsorted
-    serves all contexts: character 17 of context 3 has the key 3 * 2**32 + 17, and keys only grow.
+    Tokens are numbers in context_ids; characters are -1 if there is no answer. One searchsorted
+    covers all contexts: character 17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
@@ -273,10 +281,10 @@ def _answer_tokens(
 def _labels(
     answers: np.ndarray, offsets: np.ndarray, begin: np.ndarray, last: np.ndarray, shift: np.ndarray
 ) -> np.ndarray:
-    """Start and end positions, int32 [2, W]: the last token that starts no later than the answer
-    and the first that ends no earlier; 0 unless the window's context holds the whole answer.
+    """Return start and end positions, int32 [2, W]; 0 unless the window has the whole answer.
 
-    A window holds the tokens begin to last of context_ids, at positions token + shift.
+    The last token that starts no later than the answer, and the first that ends no earlier. A
+    window holds the tokens begin to last of context_ids, at positions token + shift.
     """
     start_char, end_char, start_token, end_token = answers.T  # [W] each
     window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows to label, at most]

@@ -1,9 +1,9 @@
 """A generated world in the shape of SQuAD 2.0: paragraphs of facts, and questions on them.
 
 Every paragraph states a few facts about several towns, ships, lutes or scholars. A question asks
-for one fact in another wording. A question without an answer asks for a fact that the paragraph
-states of another thing only, or asks about a name that is not in the paragraph. A name belongs to
-one split only, so a model that learns on "train" is tested on names that it never saw.
+for one fact in another wording. An unanswerable question asks for a fact that the paragraph states
+only of another thing, or about a name that is not in the paragraph. A name belongs to one split
+only, so a model trained on "train" is tested on unseen names.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ TOWN_ENDS = "bury by dale ford ham holm mere port stead ton wick worth".split()
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact of the world, told in its paragraph or left out of it."""
+    """One fact of the world, stated in its paragraph or omitted."""
 
     kind: Kind
     relation: Relation
@@ -49,7 +49,7 @@ class Page:
 
 
 def _word(rng: Random, split: str, ends: list[str]) -> str:
-    """Compose a word of syllables that belongs to `split`; the word's checksum decides that."""
+    """Compose a word of syllables that belongs to `split`, by the word's checksum."""
     while True:
         middle = rng.choice(MIDDLES) if rng.random() < 0.4 else ""
         word = (rng.choice(STARTS) + middle + rng.choice(ends)).capitalize()
@@ -74,7 +74,7 @@ def _draw(rng: Random, split: str, sort: str, used: set[str]) -> str:
 
 
 def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fact]]:
-    """Draw the facts that the paragraph tells, thing by thing, and those that it leaves out."""
+    """Draw the facts that the paragraph states, thing by thing, and those that it omits."""
     told, untold = list[Fact](), list[Fact]()
     for kind, count in zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 2))), strict=True):
         relations = rng.sample(kind.relations, 2)
@@ -86,7 +86,7 @@ def _facts(rng: Random, split: str, used: set[str]) -> tuple[list[Fact], list[Fa
 
 
 def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], int]]:
-    """Write the paragraph. Returns its text and `Page.places`."""
+    """Write the paragraph; return its text and `Page.places`."""
     text, places, previous = "", {}, None
     for fact in told:
         if previous is None or fact.kind is not previous.kind:
@@ -106,13 +106,13 @@ def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], i
 
 
 def _span(page: Page, fact: Fact, slot: str) -> dict:
-    """The fact's thing ("x") or value ("v") as it is written in the paragraph."""
+    """Return the fact's thing ("x") or value ("v") as it is written in the paragraph."""
     start, length = page.places[fact, slot], len(fact.thing if slot == "x" else fact.value)
     return {"text": page.context[start : start + length], "answer_start": start}
 
 
 def _shorter_and_longer(page: Page, fact: Fact, slot: str) -> list[dict]:
-    """The other answers that a second reader may choose: a last name, "river" and its name."""
+    """Return answers that a second annotator may choose: a last name, "river" and its name."""
     span = _span(page, fact, slot)
     start, text = span["answer_start"], span["text"]
     first, _, last = text.partition(" ")
@@ -167,13 +167,10 @@ def _paragraph(rng: Random, split: str) -> dict:
 
 
 def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
-    """Make a split of the world in the official SQuAD 2.0 JSON shape.
+    """Generate a split of the world in the official SQuAD 2.0 JSON shape, deterministically.
 
-    The same arguments always give the same data.
-
-    Args: split: "train" or "validation"; paragraphs: how many, of QUESTIONS questions each; by
-        default as PARAGRAPHS says.
-    Raises: ValueError for another split.
+    `split` is "train" or "validation", else ValueError is raised; `paragraphs` have QUESTIONS
+    questions each, and their number is by default that of PARAGRAPHS.
     """
     if split not in PARAGRAPHS:
         raise ValueError(f"split must be one of {sorted(PARAGRAPHS)}, not {split!r}")

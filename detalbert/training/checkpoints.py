@@ -1,8 +1,8 @@
-"""Checkpoints of a local run: whole or not there, checked before use, old ones pruned.
+"""Checkpoints of a local run: atomic, checked before use, old ones pruned.
 
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
 lists every file's size and SHA-256, and has a sum of its own. It is written under a temporary name,
-flushed to the disk, and renamed; a reader that finds equal sums has all of it.
+flushed to disk and renamed; equal sums show a reader that it is complete.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     Args:
         distributed: Determined's distributed context.
-        metrics: of the run, with its output directory; only the chief writes.
-        run: what must not change over a restart; kept in every manifest.
+        metrics: of the run, with its output directory; only rank 0 writes.
+        run: settings that must not change when the run is resumed; stored in every manifest.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
     """
@@ -63,7 +63,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def store_path(
         self, metadata: dict[str, Any] | None = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
-        """Yields a folder to fill and the name it will have; chief only."""
+        """Yield a folder to fill and its final name; rank 0 only."""
         began = time.monotonic()
         with self._store(metadata or {}) as stored:
             yield stored
@@ -71,11 +71,11 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
-        """As `store_path`, on every rank: all fill one folder, which is whole when all are done.
+        """Yield folder and name as `store_path` does, on all ranks; renamed once all have filled
+        it.
 
-        May end in another thread than it began.
-
-        Args: peers: Determined's distributed context, or what stands in for it in that thread.
+        May end in another thread than it began. `peers` is Determined's distributed context, or a
+        replacement for it in that thread.
         """
         if self._dist.rank:
             folder, name = self._dist.broadcast(None)
@@ -104,7 +104,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def _told(self, name: str) -> Iterator[None]:
-        """What cannot be written is the user's disk."""
+        """Convert write errors to a UserError that names the checkpoint and says how to resume."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
@@ -114,7 +114,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
-        """Yields the folder of a checkpoint; `storage_id` is its path."""
+        """Yield the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
 
     def _prune(self, spared: set[int]) -> None:
@@ -124,17 +124,16 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(steps, path) of every finished checkpoint in `folder`, oldest first."""
+    """Return (steps, path) of all finished checkpoints in `folder`, oldest first."""
     named = [path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
     return sorted((int(path.name[5:]), path) for path in named)
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """The newest checkpoint whose every file is as written; damaged ones are passed over, warned
-    about. None where there is no checkpoint at all.
+    """Return the newest undamaged checkpoint, with a warning per damaged one; None if there is
+    none.
 
-    Raises UserError where there are checkpoints and all are damaged: starting over in silence
-    would throw work away.
+    Raises UserError if all checkpoints are damaged: starting over silently would discard work.
     """
     found = list_checkpoints(folder)
     for _, path in reversed(found):
@@ -151,10 +150,7 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
-    """What keeps `path` from being a complete checkpoint, or None: manifest, sizes, checksums.
-
-    Args: names: the files to look at; default: all.
-    """
+    """Return why `path` is not a complete checkpoint, or None; `names`: files, default: all."""
     try:
         manifest = read_manifest(path)
         if not is_sealed(manifest) and (SUM in manifest or manifest["format"] != 1):
@@ -175,7 +171,7 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
 
 
 def _is_as_written(folder: Path, name: str, facts: dict[str, Any]) -> bool:
-    """Whether `name` is a file in `folder`, not one outside it or a device, and has its sum."""
+    """Return whether `name` is a regular file inside `folder` with the size and sum in `facts`."""
     path = (folder / name).resolve()
     found = path.stat()
     return (
@@ -187,20 +183,20 @@ def _is_as_written(folder: Path, name: str, facts: dict[str, Any]) -> bool:
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint that `find_fault` finds whole."""
+    """Return the manifest of a checkpoint that `find_fault` accepts."""
     return json.loads((checkpoint / MANIFEST).read_text())
 
 
 def write_manifest(
     folder: Path, facts: dict[str, Any], files: dict[str, Any] | None = None
 ) -> None:
-    """List every file of a checkpoint, by default those of `folder`, beside `facts`."""
+    """List all files of a checkpoint, by default those of `folder`, with `facts`."""
     listed = {"format": FORMAT, **facts, "files": files or describe_files(folder)}
     (folder / MANIFEST).write_text(json.dumps(seal(listed), indent=1))
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
-    """Size and SHA-256 of every file in `folder`, by its path there."""
+    """Return size in bytes and SHA-256 of every file in `folder`, by its path there."""
     return {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,

@@ -1,8 +1,8 @@
-"""Determined's trial loop, made here so that it refuses code in a checkpoint.
+"""Determined's trial loop, created here so that it rejects code in a checkpoint.
 
-`determined.pytorch.Trainer.fit` makes a `_PyTorchTrialController` (private; tested against 0.38.1)
-that unpickles what it restores. Local runs and trials on a cluster, their restarts, forks and warm
-starts all load through `Controller._load`.
+`determined.pytorch.Trainer.fit` creates a `_PyTorchTrialController` (private; tested against
+0.38.1) that unpickles what it restores. Local runs and trials on a cluster, their restarts, forks
+and warm starts all load through `Controller._load`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from detalbert.errors import UserError, first_line
 
 
 class Controller(pytorch._PyTorchTrialController):
-    """The trial loop as `Trainer.fit` makes it, on a cluster or off it."""
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally."""
 
     trial: Any  # a StepTrial
 
@@ -31,7 +31,7 @@ class Controller(pytorch._PyTorchTrialController):
         profiling_enabled: bool = False,
         **loop: Any,
     ) -> None:
-        """Make the loop; `run()` trains.
+        """Create the loop; `run()` trains.
 
         Args:
             searcher: has `metric` and `smaller_is_better`, as `searcher:` of a config on a cluster.

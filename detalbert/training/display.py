@@ -1,4 +1,4 @@
-"""What a run says of itself at its start and at its end."""
+"""Log lines at the start and the end of a run."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def quiet_libraries() -> None:
-    """Keep what others log out of the way of the progress lines; their warnings stay."""
+    """Silence logs of libraries that would interrupt the progress lines; keep their warnings."""
     transformers.utils.logging.disable_progress_bar()
     for name in ("determined", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -28,7 +28,7 @@ def quiet_libraries() -> None:
 
 
 def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str | None) -> None:
-    """The lines that open a run, or the one that opens its start after `done` steps."""
+    """Log the lines that open a run, or the one that opens a restart after `done` steps."""
     if done:
         state = ": the run is complete, nothing is trained" if done == trial.steps else ""
         facts = done, trial.steps, checkpoint, _hardware(trial), state
@@ -40,7 +40,7 @@ def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str |
 
 
 def describe(trial: StepTrial) -> dict[str, str]:
-    """All that was read, counted and computed from the config."""
+    """Return all that was read, counted and computed from the config, as named lines."""
     hparams, data = trial.hparams, trial.data
     summary = data.summary()
     windows, batch = summary.windows, hparams.global_batch_size
@@ -80,7 +80,7 @@ def _precision(trial: StepTrial) -> str:
 
 
 def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
-    """Every value that the run uses, defaults included, and what was computed from them."""
+    """Return every value that the run uses, including defaults and computed values."""
     hparams = training.hparams
     return {
         "resolved": {
@@ -99,5 +99,5 @@ def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
 
 
 def say_end(best: Mapping[str, float], shown: Sequence[str]) -> None:
-    """The run is done: its best validation."""
+    """Log the best validation of a finished run."""
     log.info("best validation (step %d):  %s", best["steps"], format_scores(best, shown))

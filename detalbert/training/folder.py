@@ -1,4 +1,4 @@
-"""The output directory of a local run: made, held by one process, set aside."""
+"""Output directory of a local run: creation, lock, and moving of earlier runs."""
 
 import contextlib
 import tempfile
@@ -22,12 +22,12 @@ RESUME = "see that it is there and has space, then run the same command to resum
 
 
 def step_name(steps: int) -> str:
-    """The folder of the checkpoint after `steps`: 120 -> step-00000120."""
+    """Return the folder name of the checkpoint after `steps`: 120 gives step-00000120."""
     return f"step-{steps:08d}"
 
 
 def write_predictions(folder: Path, answers: Answers) -> None:
-    """`predictions.json` and `null_odds.json` in the official formats: id -> text, id -> score."""
+    """Write `predictions.json` (id to text) and `null_odds.json` (id to score), as SQuAD does."""
     write_json(folder / "predictions.json", answers.predictions)
     write_json(folder / "null_odds.json", answers.null_odds)
 
@@ -43,7 +43,7 @@ _WRITTEN = {
 
 
 def create_folder(path: Path) -> None:
-    """Make the directory. Raises UserError when it cannot be written."""
+    """Create the directory. Raises UserError if it cannot be written."""
     with writing(path, ELSEWHERE):
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -52,9 +52,8 @@ def create_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def claim_folder(path: Path) -> Iterator[None]:
-    """Hold the directory for this process, and remove what killed ones left half-written there.
-
-    Raises UserError when another process holds it, or when it cannot be written.
+    """Lock the directory for this process, and remove temporary files of killed ones. Raises
+    UserError if another process holds the lock, or the directory cannot be written.
     """
     lock = filelock.FileLock(path / ".lock")
     with writing(path, ELSEWHERE):
@@ -74,7 +73,7 @@ def claim_folder(path: Path) -> Iterator[None]:
 
 
 def set_aside(path: Path) -> None:
-    """Move what an earlier run left into `previous-N/`, for `--resume never`."""
+    """Move the files of an earlier run into `previous-N/`, for `--resume never`."""
     left = [item for item in path.iterdir() if item.name in _WRITTEN]
     if not left:
         return

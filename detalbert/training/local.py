@@ -1,8 +1,8 @@
-"""A run off the cluster: one process or torchrun's, on this machine, into an output directory.
+"""Local runs: one process or torchrun's, on this machine, into an output directory.
 
-Determined's own local mode starts the data over on resume, turns checkpoint policy `best` into
-`all` and keeps checkpoints in the user's data folder. So a local run drives the trial loop of the
-cluster with contexts that write to a folder where the cluster's talk to the master.
+Determined's own local mode restarts the data on resume, turns checkpoint policy `best` into `all`
+and stores checkpoints in the user's data folder. So a local run drives the trial loop of the
+cluster with contexts that write to a folder instead of the master.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ HERE = Path(__file__).resolve().parents[2]
 
 
 class LocalController(Controller):
-    """The trial loop, saving only this package's modules beside a checkpoint.
+    """The trial loop, saving only this package's modules with a checkpoint.
 
-    Determined's `util.write_user_code` would copy the whole working directory, and without end
-    where the checkpoint lies inside it.
+    Determined's `util.write_user_code` would copy the whole working directory, recursively without
+    end if the checkpoint is inside it.
     """
 
     def _save(self, path: Path) -> None:
@@ -49,7 +49,7 @@ def copy_modules(path: Path, on_cluster: bool) -> None:
 
 @contextlib.contextmanager
 def process_group() -> Iterator[core.DistributedContext]:
-    """Join torchrun's process group where there is one (gloo on CPUs, NCCL on GPUs)."""
+    """Join torchrun's process group if there is one (gloo on CPUs, NCCL on GPUs)."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         try:
             yield core.DummyDistributedContext()
@@ -96,7 +96,7 @@ def trial_context(
     config: dict[str, Any],
     steps_completed: int,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """What `determined.pytorch.init` yields on a cluster. `metrics` are the chief's, else None."""
+    """Yield the context of `determined.pytorch.init` on a cluster; `metrics`: only on rank 0."""
     core_context = core.Context(
         checkpoint=checkpoints,
         distributed=distributed,

@@ -1,4 +1,4 @@
-"""Calls to the Determined master from inside a task, beside those that the harness makes."""
+"""Calls to the Determined master from inside a task, besides those by Determined itself."""
 
 from typing import Any, cast
 
@@ -9,18 +9,15 @@ TIMEOUT = 10  # seconds to connect, and again to answer
 
 
 def task() -> determined.ClusterInfo:
-    """What Determined tells this task about itself; for code that runs in one only."""
+    """Return Determined's facts on this task; for code that runs in a task only."""
     return cast(determined.ClusterInfo, determined.get_cluster_info())
 
 
 def call(method: str, path: str, **arguments: Any) -> Any:
-    """The answer's JSON. Asks once.
+    """Return the response's JSON, without retries. Raises an Exception if the call fails.
 
-    Not by Determined's `bindings`: their calls have no timeout, so a dead connection would hold
-    them for ever.
-
-    Raises:
-        Exception: the master gave no good answer; no common base (`determined.common.api.errors`).
+    Exceptions have no common base (`determined.common.api.errors`). Determined's `bindings` are not
+    used: their calls have no timeout, so a dead connection would block indefinitely.
     """
     address = task().master_url
     session = authentication.login_from_task(address, certs.default_load(address)).with_retry(0)

@@ -1,4 +1,4 @@
-"""What EC2 tells a machine about itself: the instance metadata service.
+"""Instance metadata service of EC2.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
@@ -17,18 +17,17 @@ WITHOUT_TOKEN = "without a token (IMDSv1), for the token request gets none"
 
 
 class TokenWanted(Exception):
-    """The service wants a token, and gives none that arrives here."""
+    """The service requires a token, but sends none that arrives here."""
 
     def __init__(self) -> None:
         super().__init__("the instance metadata service wants a token, and none arrives here")
 
 
 class Metadata:
-    """The service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
+    """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
 
-    It is asked with a token (IMDSv2). Where none can be had it is asked without (IMDSv1): with a
-    metadata hop limit of 1 the answer to a token request does not reach a container that has a
-    network of its own, while a plain answer does.
+    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1 the
+    response to a token request does not reach a container with its own network, a plain one does.
     """
 
     def __init__(self) -> None:
@@ -40,11 +39,11 @@ class Metadata:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def read(self, path: str) -> str | None:
-        """The text at `path` (below meta-data/), or None where there is nothing (status 404).
+        """Return the text at `path` (below meta-data/), or None if there is none (status 404).
 
         Raises:
-            TokenWanted: see there.
-            OSError, http.client.HTTPException: no answer, a cut one, or another status.
+            TokenWanted: if the service requires a token, but sends none.
+            OSError, http.client.HTTPException: if the response is missing, truncated or an error.
         """
         if self.way is None:
             self._token = self._take_token()
@@ -69,7 +68,7 @@ class Metadata:
         raise refusal
 
     def _take_token(self) -> str | None:
-        """A token for six hours, or None where the service has none for this process."""
+        """Return a token for six hours, or None if the service sends none to this process."""
         try:
             return self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "21600"})
         except urllib.error.HTTPError as error:

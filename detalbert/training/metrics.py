@@ -1,4 +1,4 @@
-"""The reports of a local run."""
+"""Reports of a local run."""
 
 import json
 import os
@@ -23,16 +23,17 @@ from detalbert.training.folder import RESUME, step_name, write_predictions
 
 
 class RunMetrics(core.DummyTrainContext):
-    """`metrics.json`, the predictions of the best validation, TensorBoard events.
+    """Writer of `metrics.json`, the best validation's predictions, and TensorBoard events.
 
-    Stands in for Determined's train context, which sends the same reports to the master.
-    `best` follows `searcher.metric` and `searcher.smaller_is_better`; the first of equals stays.
+    Replaces Determined's train context, which sends the same reports to the master. `best` follows
+    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept.
 
     Args:
         path: the output directory.
         searcher: `searcher:` of the experiment config.
-        validated: answers and all scores of the validation that is being reported, if it has any.
-        throughput: windows and tokens of all slots, and seconds, of what is being reported.
+        validated: returns answers (or None) and all scores of the validation that is being
+            reported.
+        throughput: returns windows and tokens of all ranks, and seconds, of the training reported.
     """
 
     def __init__(
@@ -54,16 +55,15 @@ class RunMetrics(core.DummyTrainContext):
         self._file: BinaryIO | None = None  # TensorBoard's events
 
     def _earlier_starts(self) -> list[dict[str, str]] | None:
-        """Start and end of the run's earlier starts; None if its folder does not record them."""
+        """Return start and end of the run's earlier starts; None if its folder lacks them."""
         try:
             return json.loads((self.path / "metrics.json").read_text())["throughput"].get("starts")
         except (OSError, ValueError, KeyError):
             return []
 
     def restore(self, checkpoint: Path, validations: list[dict[str, float]]) -> None:
-        """Go on from the validations a checkpoint had behind it.
-
-        In a fresh directory the best one's predictions come from beside that checkpoint.
+        """Restore a checkpoint's validation history. If the output directory has no predictions,
+        copy those of the best validation's checkpoint.
         """
         self.validations = validations
         best = self.best()
@@ -76,11 +76,11 @@ class RunMetrics(core.DummyTrainContext):
                 shutil.copyfile(source / name, self.path / name)
 
     def best(self) -> dict[str, float] | None:
-        """The best validation so far."""
+        """Return the best validation so far."""
         return max(self.validations, key=lambda v: self.sign * v[self.metric], default=None)
 
     def best_steps(self, count: int) -> set[int]:
-        """The steps of the `count` best validations so far."""
+        """Return the steps of the `count` best validations so far."""
         ranked = sorted(self.validations, key=lambda v: -self.sign * v[self.metric])
         return {int(validation["steps"]) for validation in ranked[:count]}
 
@@ -92,10 +92,10 @@ class RunMetrics(core.DummyTrainContext):
         return self.path / "tensorboard"
 
     def set_status(self, status: str) -> None:
-        """The master shows it; the progress line does here."""
+        """Ignore the status, which only the master displays; see the progress lines."""
 
     def report_progress(self, progress: float) -> None:
-        """The master shows it; the progress line does here."""
+        """Ignore the progress, which only the master displays; see the progress lines."""
 
     def report_training_metrics(
         self,
@@ -118,8 +118,7 @@ class RunMetrics(core.DummyTrainContext):
         self.write_metrics()
 
     def write_metrics(self) -> None:
-        """Write `metrics.json`: best and last validation, throughput of this process, and when
-        each start of the run began and ended (so far)."""
+        """Write `metrics.json`: best and last validation, throughput, times of each start."""
         windows, tokens, seconds = (self.sums[k] for k in ("windows", "tokens", "seconds"))
         throughput: dict[str, Any] = {
             "examples_per_second": windows / seconds if seconds else None,
@@ -142,8 +141,10 @@ class RunMetrics(core.DummyTrainContext):
             self._file.close()
 
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
-        """Append to TensorBoard's events; torch's SummaryWriter has a thread write them, whose
-        errors cannot be caught."""
+        """Append to TensorBoard's events.
+
+        torch's SummaryWriter writes them in a thread, whose errors cannot be caught.
+        """
         folder, numbers = self.get_tensorboard_path(), (int, float, np.number)
         values = [
             Summary.Value(tag=f"{group}/{name}", simple_value=float(value))

@@ -1,9 +1,9 @@
-"""Weights and optimizer of a model that is split over processes, as files: each has its own part.
+"""Weights and optimizer of a sharded model as files: each rank writes its shards.
 
-torch's distributed checkpoint: files named by rank, `__1_0.distcp` of rank 1, and a table of what
-is where (table.py), so another number of processes can read them. Numbers that every process has,
-the optimizer's count of steps for each parameter, have a file of their own: torch would spread
-them over all parts, and each process would have to read all.
+torch's distributed checkpoint: files named by rank, `__1_0.distcp` of rank 1, and a table of their
+contents (table.py), so another number of ranks can read them. Scalars that every rank has, the
+optimizer's step count per parameter, have a file of their own: torch would spread them over all
+files, and each rank would have to read all.
 """
 
 import json
@@ -31,11 +31,10 @@ NUMBERS = "numbers.json"
 
 
 class TensorSaver:
-    """Copies weights and optimizer to the host and writes the copy in another thread.
+    """Copies weights and optimizer to CPU memory and writes the copy in another thread.
 
-    The copy's memory is kept for the next: new memory takes longer than the copying.
-
-    Args: group: of all processes, for tensors on the host; nobody else may use it meanwhile.
+    The copy's memory is reused: allocation takes longer than copying. `group` has all ranks, for
+    CPU tensors; it must not be used otherwise meanwhile.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -43,11 +42,10 @@ class TensorSaver:
         self._copy: dict[str, Any] = {}
 
     def save(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Callable[[], None]:
-        """Begin to write; what is written is the state now. One at a time.
+        """Start writing the current state; one save at a time. Return a function that waits for it.
 
-        Tensors alone: of anything else torch would unpickle what it reads.
-
-        Returns: waits for the files; raises RuntimeError for a full disk, of any process.
+        That function raises RuntimeError if a rank's disk is full. Only tensors are saved: torch
+        would unpickle anything else on load.
         """
         tensors = {"model": parts.get_model_state_dict(model)}
         numbers: dict[str, dict[str, torch.Tensor]] = {}
@@ -77,7 +75,7 @@ class TensorSaver:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Has `stage` copy what torch is to write; writes the table as data, where torch pickles it."""
+    """Writer that copies tensors by `stage`, and writes as data the table that torch pickles."""
 
     def __init__(self, path: Path, stage: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         super().__init__(path)
@@ -98,14 +96,13 @@ def _copy_over(copy: dict[str, Any], tensors: dict[str, Any]) -> None:
 
 
 def _local(tensor: Any) -> torch.Tensor:
-    """This process's part of a tensor."""
+    """Return this rank's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
-    """What a `TensorSaver` wrote, at any layout; without `optimizer`, the weights.
-
-    Raises UserError for weights of another model, and damaged files.
+    """Load what a `TensorSaver` wrote, with any layout; without `optimizer`, only the weights.
+    Raises UserError if weights are of another model, or files are damaged.
     """
     wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
     if optimizer is not None:
@@ -136,9 +133,8 @@ def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> No
 
 
 def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
-    """Fill tensors with the weights of their names, in this process alone: no group is needed.
-
-    Raises UserError for weights that are not there or have another shape.
+    """Fill tensors with the weights of their names in this process alone, without a group. Raises
+    UserError if weights are missing or have another shape.
     """
     reader = Reader(path)
     reader.read_metadata()  # as in load_tensors
@@ -152,7 +148,7 @@ def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
 
 
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:
-    """The files that `load_tensors` reads on this process, by the table of `path`."""
+    """Return the files that `load_tensors` reads on this rank, by the table of `path`."""
     table = read_table(path)
     wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
     if optimizer is not None:
@@ -167,8 +163,9 @@ def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> s
 
 
 def _split(model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any, Any]:
-    """The optimizer's state, its tensors with a dimension, its numbers; both by parameter's name.
-    All are the optimizer's own, or new ones where it has taken no step."""
+    """Return the optimizer's state, its tensors with a dimension, its scalars; both by name. All
+    are the optimizer's own, or new ones if it has taken no step.
+    """
     whole: Any = parts.get_optimizer_state_dict(model, optimizer)
     state = whole["state"].items()
     tensors = {name: {k: v for k, v in kept.items() if v.ndim} for name, kept in state}
@@ -181,7 +178,7 @@ def _misfit(path: Path, error: BaseException) -> UserError:
 
 
 class Reader(dcp.FileSystemReader):
-    """Reads a checkpoint by the table of table.py, where torch would unpickle one."""
+    """Reader of a checkpoint by the table of table.py, where torch would unpickle one."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         found = read_table(Path(self.path))

@@ -1,7 +1,7 @@
-"""Checks before any work: what would end a task an hour later ends it now, in one line.
+"""Checks before any work: faults that would end a task an hour later end it now, in one line.
 
-`check` is for one process of each machine and touches no GPU memory; `check_collectives` is for
-all ranks, once their process group is up. Both raise UserError, whose text says what to do.
+`check` is for one process per machine and uses no GPU memory; `check_collectives` is for all ranks,
+once their process group exists. Both raise UserError, whose text says what to do.
 """
 
 import datetime
@@ -32,10 +32,8 @@ OFFICIAL = sources.OFFICIAL_SHA256
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Whether this machine can run the experiment: its GPUs, the data, the disks.
-
-    Args: config: the experiment config; gpu_uuids: the GPUs that the cluster gave this container.
-    Raises UserError for the first thing that cannot work.
+    """Check that this machine can run the experiment: GPUs, data, disks. `gpu_uuids` are those of
+    the container's GPUs. Raises UserError for the first fault.
     """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
@@ -47,7 +45,7 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
-    """Refuse a torch build that does not see or fit the GPUs that the cluster gave."""
+    """Raise UserError if this torch build does not see or support the container's GPUs."""
     if gpu_uuids:
         check_build(len(gpu_uuids), torch.cuda.device_count(), torch.__version__)
         for index in range(len(gpu_uuids)):
@@ -64,9 +62,8 @@ def check_room(
     cache_bytes: int,
     masked: float = 0.0,
 ) -> None:
-    """Refuse GPUs without memory for an encoder, and full disks.
-
-    Args: sizes: of the model, None for one that is not known; masked: see memory.replicated.
+    """Raise Unavailable if GPU memory or a disk is too small, UserError if a disk is not writable.
+    `sizes` are of the model, None if not known; `masked`: see memory.replicated.
     """
     parameters = 0 if sizes is None else sizes.parameters
     if gpu_uuids and sizes is not None:
@@ -84,7 +81,7 @@ def gpu_name(index: int) -> str:
 
 
 def check_build(given: int, seen: int, version: str) -> None:
-    """Refuse a torch that does not see the container's GPUs: it would train on the CPU."""
+    """Raise UserError if torch does not see the container's GPUs: it would train on the CPU."""
     if seen < given:
         raise UserError(
             f"torch {version} sees {seen} of the container's {given} GPUs: a CPU build, or a CUDA "
@@ -93,12 +90,12 @@ def check_build(given: int, seen: int, version: str) -> None:
 
 
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
-    """Refuse a GPU that this torch build has no code for, e.g. a V100 and a CUDA 12.8 build.
+    """Raise UserError if this torch build has no code for the GPU, e.g. CUDA 12.8 for a V100.
 
-    Args: capability: of the GPU, (7, 0) for a V100; built_for: torch.cuda.get_arch_list(), such as
+    `capability` is the GPU's, (7, 0) for a V100; `built_for` is torch.cuda.get_arch_list(), such as
     ["sm_80", "sm_90a", "compute_90"]. Machine code (sm) runs on its own and later minor versions,
-    PTX (compute) on anything later; with an "a" either runs on its own version alone, with an "f"
-    on its own and later minor versions.
+    PTX (compute) on anything later; with an "a" either runs on its own version only, with an "f" on
+    its own and later minor versions.
     https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list
     """
     for architecture in built_for:
@@ -124,9 +121,8 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
 def check_gpu_memory(
     gpu_uuids: Sequence[str], memory: Memory, hparams: StepHParams, parameters: int
 ) -> None:
-    """Refuse GPUs with less free memory than the model and a forward of this config take.
-
-    Read from nvidia-smi: asking CUDA would take memory on each. The smallest forward is one window.
+    """Raise Unavailable if a GPU has less free memory than the model and one forward need. Read
+    from nvidia-smi: a CUDA call would use memory on each. The smallest forward is one window.
     """
     budget = hparams.max_tokens_per_forward
     tokens = hparams.max_seq_length if budget == "auto" else budget
@@ -146,7 +142,7 @@ def check_gpu_memory(
 
 
 def gpu_memory() -> list[tuple[str, int, int]]:
-    """(UUID, free bytes, total bytes) of every GPU that nvidia-smi lists; none without it."""
+    """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it."""
     query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
     try:
         done = subprocess.run(
@@ -164,7 +160,7 @@ def gpu_memory() -> list[tuple[str, int, int]]:
 
 
 def check_source(data: DataConfig, split: str) -> None:
-    """Refuse `data.train` or `data.validation` when it is not there; nothing is downloaded."""
+    """Raise UserError if `data.train` or `data.validation` is missing; download nothing."""
     name, key = getattr(data, split), f"data.{split}"
     if name == "generated" or (name in OFFICIAL and (Path(data.cache_dir) / name).is_file()):
         return
@@ -175,9 +171,8 @@ def check_source(data: DataConfig, split: str) -> None:
 
 
 def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
-    """Refuse a file, a folder or a hub data set that is not there; nothing is downloaded.
-
-    Args: name: what the config's `key` says; suffixes: see `looks_like_path`.
+    """Raise UserError if a file, folder or hub data set is missing; download nothing. `name` is the
+    value of the config's `key`; `suffixes`: see `looks_like_path`.
     """
     path = Path(name)
     if path.exists():
@@ -199,7 +194,7 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
 
 
 def reach(url: str, key: str) -> None:
-    """Ask for the headers of `url`, no more."""
+    """Request only the headers of `url`. Raises Unavailable if they do not come."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20).close()
     except OSError as error:
@@ -210,13 +205,12 @@ def reach(url: str, key: str) -> None:
 
 
 def offline() -> bool:
-    """Whether the hub is not to be asked; what its cache holds is found out when it is loaded."""
+    """Return whether the hub must not be queried; loading then uses its cache."""
     return huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
-    """Where a checkpoint is written first: the mounted storage, or a temporary folder that is
-    uploaded from."""
+    """Return where a checkpoint is written first: mounted storage, or a folder to upload from."""
     if storage.get("type") == "shared_fs":
         return Path(constants.SHARED_FS_CONTAINER_PATH)
     if storage.get("type") == "directory":
@@ -225,7 +219,7 @@ def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
 
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
-    """Refuse a folder that cannot be written, or has less than `needed` bytes free."""
+    """Raise UserError if `folder` is not writable, Unavailable if `needed` bytes are not free."""
     folder = folder.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -239,11 +233,11 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
 
 
 def check_collectives(device: torch.device, seconds: float = 120) -> None:
-    """One tiny all-reduce over all ranks (NCCL on GPUs, gloo on CPUs); every rank must call it.
+    """Run a tiny all-reduce over all ranks (NCCL on GPUs, gloo on CPUs). Collective.
 
-    In a group of its own, whose time-out also ends the threads that wait for a lost rank; with the
-    default group's half an hour the process could not exit before.
-    Raises UserError when it is not done in `seconds`, or is wrong.
+    Uses a group of its own, whose time-out also ends the threads that wait for a lost rank; the
+    default group's is half an hour, before which the process could not exit. Raises Unavailable if
+    it takes more than `seconds`, or its result is wrong.
     """
     if not torch.distributed.is_initialized():
         return

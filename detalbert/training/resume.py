@@ -1,9 +1,9 @@
-"""What makes a restarted run the same run, bit for bit.
+"""Resuming of a run, so that it ends bitwise identical to an uninterrupted one.
 
-- Randomness is a function of (seed, step, rank), so no generator state has to survive.
+- Randomness is a function of (seed, step, rank), so no generator state is saved.
 - The data position is a function of the step (`order.TrainOrder`).
 - Parameters, optimizer, schedule and GradScaler come from the checkpoint, read by safe loading.
-- A config that would make it another run is refused.
+- A config that would change the run is rejected.
 """
 
 from pathlib import Path
@@ -22,13 +22,11 @@ from detalbert.training.checkpoints import (
 def find_checkpoint(
     resume: str, output_dir: Path, run: dict[str, Any], defaults: dict[str, Any]
 ) -> Path | None:
-    """The checkpoint to go on from: `--resume auto`, or a path to one. None to start afresh.
+    """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
 
-    Args:
-        run: of now, see `Training.identity`.
-        defaults: by config key, what a run had whose version did not know the key.
-    Raises UserError for a checkpoint that is missing, damaged, of another format version, or of a
-    run that differs from `run` in more than how it is carried out.
+    `run` is the current `Training.identity`; `defaults` are, by config key, the values of runs
+    whose version did not know the key. Raises UserError if the checkpoint is missing, damaged, of
+    another format version, or of a run that differs from `run`.
     """
     if resume == "auto":
         path = newest_complete(output_dir / "checkpoints")
@@ -59,9 +57,8 @@ def find_checkpoint(
 
 
 def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
-    """Return the commits that the run to resume read from the hub, for `hub.commits`.
-
-    Data and model are loaded before `find_checkpoint` looks at the checkpoint.
+    """Return the commits that the run to resume read from the hub, for `hub.commits`. Data and
+    model are loaded before `find_checkpoint` reads the checkpoint.
     """
     folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
     for path in reversed(folders if resume == "auto" else [Path(resume)]):

@@ -1,4 +1,4 @@
-"""What a master keeps of a run beside its metrics, and what it tells of them at the end."""
+"""Records of a run on the master besides its metrics, and its best validation."""
 
 import logging
 from typing import Any
@@ -12,11 +12,10 @@ log = logging.getLogger(__name__)
 
 
 def keep_resolved(resolved: dict[str, Any]) -> None:
-    """Make every value that the run uses readable in the WebUI, as the run's metadata, and keep the
-    commits of its hub names there for a restart.
+    """Store all values that the run uses as the run's metadata, with the commits of its hub names.
 
-    Written once; again where a continued experiment has other values. A master that does not take
-    it is told of in the log: training goes on.
+    They are readable in the WebUI; a restart reads the commits. Written once, and again if a
+    continued experiment has other values. If the master does not accept them, a warning is logged.
     """
     number, path = _metadata()
     resolved = masked({**resolved, "commits": hub.commits} if hub.commits else resolved)
@@ -41,14 +40,13 @@ def kept_commits() -> dict[str, str]:
 
 
 def _metadata() -> tuple[int, str]:
-    """Return the trial's number, which is its run's, too, and the path of the run's metadata."""
+    """Return the trial's number, also that of its run, and the path of the run's metadata."""
     number = master.task().trial.trial_id
     return number, f"/api/v1/runs/{number}/metadata"
 
 
 def best_validation() -> dict[str, float] | None:
-    """The trial's best by the searcher's metric over all its starts, with its `steps`; None where
-    the master names none."""
+    """Return the trial's best validation over all its starts, with `steps`; None if not known."""
     number = master.task().trial.trial_id
     try:
         best = master.call("get", f"/api/v1/trials/{number}")["trial"]["bestValidation"]

@@ -1,7 +1,7 @@
-"""The end of a trial that its search has dropped.
+"""Ending of a trial that its search has dropped.
 
-0.38.1's master marks such a trial STATE_STOPPING_COMPLETED and tells it nothing: on a real one 8 of
-8 trials of an ASHA search ran to their end. So the trial asks.
+0.38.1's master marks such a trial STATE_STOPPING_COMPLETED without notifying it: on a real one 8 of
+8 trials of an ASHA search ran to their end. So the trial queries its state.
 """
 
 import logging
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class UntilDropped(abc.Container):
-    """The steps of `reports`, and the one at which the master says that the trial is to end.
+    """Steps in `reports`, and the step at which the master's state for the trial is "stopping".
 
-    The chief asks at each report, and 1, 2, 4, 8, ... steps after each validation: asked right
-    after a rung's validation the trial still reads STATE_RUNNING, its state follows by a moment.
+    Rank 0 queries it at each report, and 1, 2, 4, 8, ... steps after each validation: immediately
+    after a rung's validation the state is still STATE_RUNNING, and changes a moment later.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class UntilDropped(abc.Container):
         self._failed = False
 
     def __contains__(self, step: Any) -> bool:
-        """Every rank must ask this at the same steps."""
+        """Return whether to report at `step`. Collective: call at the same steps on every rank."""
         done = int(step)
         since = (done - 1) % cast(int, self.hparams.validation_period) + 1
         asks = since.bit_count() == 1 or done % self.hparams.reporting_period == 0
@@ -49,7 +49,7 @@ class UntilDropped(abc.Container):
         return dropped
 
     def _state(self) -> str:
-        """Of the trial, as the master has it; empty where it gives no answer."""
+        """Return the trial's state, or "" if the request fails."""
         number = master.task().trial.trial_id
         try:
             return master.call("get", f"/api/v1/trials/{number}")["trial"]["state"]

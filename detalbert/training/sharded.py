@@ -1,7 +1,7 @@
-"""The trial loop of a model that is split over processes: each writes and reads its own parts.
+"""Trial loop of a sharded model: each rank writes and reads its own shards.
 
-A checkpoint is written beside training: the loop waits for a copy on the host alone. Beside the
-parts (parts.py) stand `state.json`, of the loop, and last the manifest.
+A checkpoint is written in the background: training waits only for a copy to CPU memory. Besides the
+shards (parts.py) there are `state.json`, of the loop, and, written last, the manifest.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class ShardedController(Controller):
-    """The trial loop of a sharded model: every process takes part in each checkpoint.
+    """The trial loop of a sharded model: every rank takes part in each checkpoint.
 
     `context._core.checkpoint` is a `LocalCheckpoints`; on a cluster it becomes `UploadedParts`.
     """
@@ -57,13 +57,15 @@ class ShardedController(Controller):
         return super()._train_batch(*args, **kwargs)
 
     def _finish(self) -> None:
-        """Wait for the checkpoint that is being written, if any; raises what went wrong."""
+        """Wait for the checkpoint that is being written, if any; raise its error."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def _checkpoint(self, already_exiting: bool) -> None:
-        """As Determined's, whose chief writes alone, and waits."""
+        """Start saving a checkpoint from all ranks and write it in the background. Determined's own
+        method saves on rank 0 only and blocks.
+        """
         began = time.monotonic()
         self._finish()
         if self.is_chief:
@@ -90,7 +92,7 @@ class ShardedController(Controller):
     def _write(
         self, store: contextlib.ExitStack, path: Path, wait: Callable[[], None], says: str
     ) -> None:
-        """The rest of a checkpoint, beside training."""
+        """Write the rest of a checkpoint, in the background."""
         with store:
             wait()
             if self.is_chief:
@@ -113,7 +115,7 @@ class ShardedController(Controller):
             callback.on_checkpoint_write_end(str(path))
 
     def _load(self, load_path: Path) -> None:  # not super's: torch reads parts as tensors
-        """All of a run for its restart; of another trial's checkpoint, the weights."""
+        """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state = _read_state(load_path)
         (model,), (optimizer,) = self.context.models, self.context.optimizers
         load_tensors(load_path, model, optimizer if self._wants_all(state) else None)
@@ -129,14 +131,14 @@ class ShardedController(Controller):
         self._load_state(state["trial"])
 
     def _wants_all(self, state: dict[str, Any]) -> bool:
-        """Whether a checkpoint with this state gives the optimizer's, too."""
+        """Return whether to load the optimizer's state from a checkpoint with this `state`."""
         if self._same is None:
             kept = state["callbacks"].get("handover") or {}
             self._same = self.trial.handover.goes_on(kept)
         return self._same and state["stepped"]
 
     def needed(self, path: Path) -> set[str]:
-        """The parts of a checkpoint that this process reads, by the table and state in `path`."""
+        """Return the files that this rank reads, by the table and state in `path`."""
         (model,), (optimizer,) = self.context.models, self.context.optimizers
         return files_needed(path, model, optimizer if self._wants_all(_read_state(path)) else None)
 

@@ -1,10 +1,10 @@
-"""The two minutes that EC2 gives before it takes a spot machine back.
+"""EC2's two-minute warning before it reclaims a spot machine.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
 
-A notice ends this start of the run. A rebalance recommendation may come earlier, or for nothing,
-and it stays readable on its machine: it makes one checkpoint, and the run goes on.
+An interruption notice ends this start of the run. A rebalance recommendation may come earlier, or
+without a later reclaim, and stays readable on its machine: it causes one checkpoint only.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class SpotWatcher(threading.Thread):
-    """Calls `on_notice(text)` until it succeeds once, after EC2 announces that it takes the
-    machine back, and ends. Calls `on_recommendation()` at most once, and goes on watching.
+    """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once.
 
-    No error ends it: it says each kind once and tries again.
+    Calls `on_recommendation()` at most once, and keeps watching. No error ends the thread: it logs
+    each kind once and retries.
     """
 
     def __init__(
@@ -134,13 +134,11 @@ def _reason(error: Exception) -> str:
 
 
 class EarlyCheckpoint(abc.Container):
-    """The steps that end in a checkpoint: those of `checkpoint_period`, and the next report after
-    a request.
+    """Steps that end in a checkpoint: those of `checkpoint_period`, and the report after a request.
 
-    Each machine has its own watcher, so any rank may be asked, and all must save at the same step.
-    They agree at reports only: a collective call at every step would cost more than it is worth.
-
-    Args: first: the steps that are done when this process begins.
+    Each machine has its own watcher, so any rank may get the request, and all must save at the same
+    step. They agree at reports only, as a collective call at every step would be too expensive.
+    `first` is the number of steps completed before this start.
     """
 
     def __init__(
@@ -152,11 +150,11 @@ class EarlyCheckpoint(abc.Container):
         self._asked = threading.Event()
 
     def request(self) -> None:
-        """Ask for one checkpoint soon. Safe from any thread."""
+        """Request one checkpoint at the next report. Safe from any thread."""
         self._asked.set()
 
     def __contains__(self, step: Any) -> bool:
-        """Every rank must ask this at the same steps."""
+        """Return whether to save at `step`. Collective: call at the same steps on every rank."""
         early = self.hparams.spot_notice and int(step) % self.hparams.reporting_period == 0
         return (early and self._agreed()) or step in self.every
 
@@ -171,7 +169,7 @@ class EarlyCheckpoint(abc.Container):
 def watching(
     enabled: bool, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
 ) -> Iterator[None]:
-    """A SpotWatcher for the time of a run, where `enabled` (one per machine is enough)."""
+    """Run a SpotWatcher during the block if `enabled` (one per machine is enough)."""
     watcher = SpotWatcher(on_notice, on_recommendation)
     if enabled:
         watcher.start()
@@ -182,16 +180,16 @@ def watching(
 
 
 class ThroughTheMaster:
-    """Requests to stop on a cluster: all of them come from the master, EC2's by way of it."""
+    """Forwards EC2's interruption notice to the master as preemption; names who asked to stop."""
 
     def __init__(self) -> None:
         self._noticed = False  # on this machine
 
     def request(self, notice: str) -> None:
-        """Have the Determined master preempt this allocation: the trial checkpoints and is put
-        back into the queue, and `max_restarts` is not spent. A second call changes nothing.
+        """Make the Determined master preempt this allocation. Raises an Exception as `master.call`.
 
-        Raises: Exception: the master did not take it (`master.call`).
+        The trial saves a checkpoint and is requeued, at no cost in `max_restarts`. May be called
+        twice.
         """
         self._noticed = True
         allocation = master.task().allocation_id
@@ -199,7 +197,7 @@ class ThroughTheMaster:
         master.call("post", path, json={"allocationId": allocation})
 
     def by(self) -> str:
-        """Who asked, as far as this machine knows."""
+        """Return who requested the stop, as far as this machine knows."""
         if self._noticed:
             return "EC2, which takes this machine back"
         return "the master (a pause, a job of higher priority, a machine that is taken back)"

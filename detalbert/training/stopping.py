@@ -1,4 +1,4 @@
-"""Asking a run to stop: signals, agreed on by all ranks, acted on after the step in hand."""
+"""Stopping of a run: signals, agreed on by all ranks, handled after the current step."""
 
 import contextlib
 import logging
@@ -19,10 +19,10 @@ SHORTEST = 5  # steps of a report after a start; fewer say more of the start tha
 
 
 class StopRequest(core.DummyPreemptContext):
-    """Stands in for Determined's preemption signal in a local run.
+    """Replacement for Determined's preemption signal in a local run.
 
-    Any rank may be asked (a signal, a spot notice); `should_preempt` is a collective call by which
-    all of them learn of it at the same step.
+    Any rank may get a request (a signal, an interruption notice); `should_preempt` is collective,
+    so that all ranks stop at the same step.
     """
 
     def __init__(self, distributed: core.DistributedContext) -> None:
@@ -32,11 +32,11 @@ class StopRequest(core.DummyPreemptContext):
         self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
 
     def request(self, reason: str) -> None:
-        """Ask the run to checkpoint and stop after the current step. Safe from any thread."""
+        """Request a checkpoint and a stop after the current step. Safe from any thread."""
         self.reason = self.reason or reason
 
     def should_preempt(self, auto_ack: bool = True) -> bool:
-        """Whether any rank was asked to stop. Every rank must call it at the same steps."""
+        """Return whether any rank got a request. Collective: at the same steps on every rank."""
         if self._group is None:
             return self.reason is not None
         flag = torch.tensor(int(self.reason is not None))
@@ -46,10 +46,10 @@ class StopRequest(core.DummyPreemptContext):
         return bool(flag.item())
 
     def take_signals(self) -> None:
-        """Take SIGTERM and SIGINT as requests from now on (see `restored_signals`).
+        """Handle SIGTERM and SIGINT as requests from now on (see `restored_signals`).
 
-        A second SIGINT ends it at once, but not below torchrun: it hands on to its ranks what a
-        terminal or a scheduler has sent them already.
+        A second SIGINT kills the process, but not below torchrun, which forwards to its ranks
+        signals that a terminal or scheduler has already sent them.
         """
         interrupted = False
 
@@ -67,7 +67,7 @@ class StopRequest(core.DummyPreemptContext):
 
 @contextlib.contextmanager
 def restored_signals() -> Iterator[None]:
-    """Set the handlers of SIGTERM and SIGINT again, at the end of the block, as they are now."""
+    """Restore the current handlers of SIGTERM and SIGINT at the end of the block."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         yield
@@ -77,8 +77,10 @@ def restored_signals() -> Iterator[None]:
 
 
 class Told:
-    """A preempt context's `should_preempt`, in its place: it says once, on the chief, that the run
-    was asked to stop and by whom. Determined's loop asks too, not only this package."""
+    """Wrapper that replaces `preempt.should_preempt` and logs once who requested the stop.
+
+    Only rank 0 logs. A wrapper, because Determined's loop calls the method, too.
+    """
 
     def __init__(
         self, preempt: core.PreemptContext, by: Callable[[], str | None], chief: bool
@@ -96,12 +98,11 @@ class Told:
 
 
 class Every(abc.Container):
-    """Every `period`-th step, less those that come at once after this start.
+    """Multiples of `period`, except those fewer than `min(SHORTEST, period)` steps after a resume.
 
-    A run that goes on from step 88 has its first report at 100, not at 90: over two steps the
-    throughput is a spike in the chart, and a checkpoint keeps hardly more than the one before.
-
-    Args: first: the steps that are done when this process begins.
+    A run resumed at step 88 has its first report at 100, not at 90: over two steps the throughput
+    is a spike in the chart, and a checkpoint saves hardly more than the one before. `first` is the
+    number of steps completed before this start.
     """
 
     def __init__(self, period: int, first: int = 0) -> None:
@@ -113,11 +114,10 @@ class Every(abc.Container):
 
 
 class EveryOrStop(abc.Container):
-    """The steps at which Determined's loop comes up for air: those of `every`, and the next one
-    after a request to stop.
+    """Steps at which Determined's loop reports: those in `every`, and any after a stop request.
 
-    Determined polls for preemption at reports only, so a plain period of 10 steps would make
-    10 steps the latency of a stop.
+    Determined checks for preemption at reports only, so with a period of 10 steps alone a stop
+    could take 10 steps.
     """
 
     def __init__(self, every: Every, should_stop: Callable[[], bool]) -> None:

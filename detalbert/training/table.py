@@ -1,7 +1,7 @@
-"""The table of a sharded checkpoint: the file, offset and length of each chunk of each tensor.
+"""Table of a sharded checkpoint: file, offset and length of each chunk of each tensor.
 
 `tensors.json` is data. In checkpoints of commit 596c121 and before, torch pickled the table as
-`.metadata`, which is read here without running what it names.
+`.metadata`, which is read here without running the code that it names.
 """
 
 import enum
@@ -39,7 +39,7 @@ _KNOWN = {(module, name) for module, names in _NAMES.items() for name in names.s
 
 
 def find_table(folder: Path) -> Path:
-    """The table of a checkpoint, there or not."""
+    """Return the path of a checkpoint's table, existing or not."""
     pickled = folder / _PICKLED
     return pickled if pickled.is_file() and not (folder / TABLE).is_file() else folder / TABLE
 
@@ -49,11 +49,10 @@ def write_table(folder: Path, metadata: Metadata) -> None:
 
 
 def read_table(folder: Path) -> Metadata:
-    """The table of a checkpoint, as torch's planners and readers take it.
+    """Return a checkpoint's table in the form that torch's planners and readers need.
 
-    Raises:
-        UserError: if it is missing or damaged, names a file that is not of the folder, or holds
-            more than tensors.
+    Raises UserError if it is missing or damaged, names a file outside the folder, or holds more
+    than tensors.
     """
     path = find_table(folder)
     try:
@@ -79,7 +78,7 @@ def _describe(metadata: Any) -> dict[str, Any]:
 
 
 def _parse(tensors: Any) -> Metadata:
-    """The reverse of `_describe`, for what may be anything. Raises what comes."""
+    """Reverse `_describe`, for untrusted input. Raises any exception if that is malformed."""
     entries: dict[str, Any] = {}
     places = {}
     for name, tensor in tensors.items():
@@ -109,7 +108,7 @@ def _size(numbers: Any) -> torch.Size:
 
 
 def _member(kind: Any, name: str) -> Any:
-    """`getattr`, by which CPython 3.11.2 pickles a member of an enum."""
+    """Return an enum's member: the `getattr` by which CPython 3.11.2 pickles one."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         raise pickle.UnpicklingError("it holds more than tensors: builtins.getattr")
     return kind[name]
@@ -122,9 +121,9 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Finds the names of torch's table, and no other.
+    """Unpickler that resolves only the names in torch's tables.
 
-    In Python: of a damaged number pickle's C code would make a list of gigabytes.
+    In Python, as pickle's C code would allocate a list of gigabytes for a damaged number.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Checkpoints of a sharded model on a cluster: each process uploads its own files.
+"""Checkpoints of a sharded model on a cluster: each rank uploads its own files.
 
 Determined's `store_path(shard=True)` takes two folders with one (st_dev, st_ino) for the same, also
-on two machines, and then reports a checkpoint without the files of one. Here every process names
-its files, and the chief looks at what has arrived before the master hears of it.
+on two machines, and then reports a checkpoint without the files of one. Here every rank lists its
+files, and rank 0 checks what has arrived before it reports to the master.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ _HEAD = {*TABLES, NUMBERS, STATE, MANIFEST}  # what says which of the other file
 
 
 class Peers:
-    """Determined's distributed context as far as checkpoints need it, over a group of its own.
+    """Determined's distributed context, as far as checkpoints need it, over a group of its own.
 
-    Determined's has one socket, which the training loop uses at the same time.
+    Determined's context has a single socket, which the training loop uses at the same time.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -47,13 +47,15 @@ class Peers:
 
 
 class UploadedParts(core.CheckpointContext):
-    """Determined's checkpoint context, for a folder on each process.
+    """Determined's checkpoint context, with a folder on each rank.
 
-    Leans on what 0.38.1 names `_storage_manager`, `_dist`, `_upload_sharded` and
+    Depends on 0.38.1's private `_storage_manager`, `_dist`, `_upload_sharded`,
     `_report_checkpoint`.
 
-    Args: theirs: the context that it stands in for; needed: the parts that this process reads, by a
-        folder with a checkpoint's table and state.
+    Args:
+        theirs: Determined's context, which this one replaces.
+        needed: returns the files that this rank reads, given a folder with a checkpoint's table and
+            state.
     """
 
     def __init__(self, theirs: core.CheckpointContext, needed: Callable[[Path], set[str]]) -> None:
@@ -63,7 +65,7 @@ class UploadedParts(core.CheckpointContext):
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Peers) -> Iterator[tuple[Path, str]]:
-        """Yield a folder of this process alone, uploaded in the end, and its UUID (rank 0's)."""
+        """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's)."""
         steps, name = metadata["steps_completed"], str(uuid.uuid4())
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
         folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too
@@ -94,7 +96,9 @@ class UploadedParts(core.CheckpointContext):
         resources: dict[str, int] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        """On the chief, after all have uploaded: what is not whole is not reported."""
+        """Report the checkpoint to the master (rank 0, after all uploads). If a file is missing or
+        truncated, delete the checkpoint and raise OSError.
+        """
         there = stored_sizes(self._storage_manager, storage_id)
         wrong = [
             f"{name} has {there.get(name, 'no')} of {size} bytes"
@@ -109,9 +113,8 @@ class UploadedParts(core.CheckpointContext):
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
-        """Yields a folder with the files that this machine's processes read, and no more.
-
-        Raises UserError, which names a file that is not as it was written.
+        """Yield a folder with only the files that this machine's ranks read. Raises UserError,
+        naming the file, if one is damaged.
         """
         try:
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
@@ -124,7 +127,7 @@ class UploadedParts(core.CheckpointContext):
             raise UserError(f"checkpoint {storage_id}: {first_line(error)}") from None
 
     def _check(self, path: Path, storage_id: str, names: set[str]) -> None:
-        """On all processes, which go on or end together."""
+        """Check `names`; raise UserError on all ranks if any rank finds a fault."""
         faults = [fault for fault in self._dist.allgather(find_fault(path, names)) if fault]
         if faults:
             raise UserError(
@@ -134,8 +137,9 @@ class UploadedParts(core.CheckpointContext):
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:
-    """Bytes of every file of a checkpoint, by name; None for a storage that is not asked: those of
-    Google and Azure, with which this was never tried."""
+    """Return the bytes of a checkpoint's files, by name; None for Google's and Azure's storage.
+    Listing was never tested with those two.
+    """
     if isinstance(manager, storage.S3StorageManager):
         prefix = f"{manager.get_storage_prefix(storage_id)}/"
         found = manager.bucket.objects.filter(Prefix=prefix)

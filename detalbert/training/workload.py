@@ -1,4 +1,4 @@
-"""What train.py drives: a `Workload` for each kind of training, and a `Training` that is ready."""
+"""Interface of train.py: a `Workload` per kind of training, and a `Training` that is ready."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ FREE = {
 
 
 class DataSummary(NamedTuple):
-    """What a run says of its data: a line for each part, and what a training epoch holds."""
+    """Summary of the data: a line per split, and windows and tokens of a training epoch."""
 
     lines: dict[str, str]
     windows: int
@@ -43,8 +43,8 @@ class DataSummary(NamedTuple):
 class Workload(NamedTuple):
     """A kind of training.
 
-    `load` gives data with `fingerprints()`, what must not change over a restart, by config key, and
-    `summary()`, a `DataSummary`. `trial` takes the context and (hparams, data).
+    `load` returns data with `fingerprints()`, values that must not change when a run is resumed, by
+    config key, and `summary()`, a `DataSummary`. `trial` takes the context and (hparams, data).
     """
 
     parsers: Parsers
@@ -59,11 +59,11 @@ class Workload(NamedTuple):
     sharded: bool = False  # whether a model is split over the processes
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
-        """Check `values` and return the hyperparameters; set missing defaults in `config` of
-        `searcher.metric` and `searcher.smaller_is_better`.
+        """Check `values` and return the hyperparameters.
 
-        Raises UserError, also for a `searcher.metric` that no validation gives: that must not end
-        a run after hours of training.
+        Sets missing `searcher.metric` and `searcher.smaller_is_better` in `config`. Raises
+        UserError, also if no validation reports `searcher.metric`, which would end a run only after
+        hours.
         """
         metric = config["searcher"].setdefault("metric", self.metric)
         known = ["loss", *self.metrics]
@@ -76,7 +76,7 @@ class Workload(NamedTuple):
 
 
 class Training(NamedTuple):
-    """An experiment that is ready to run: its data loaded, every hyperparameter spelled out."""
+    """An experiment ready to run: its data loaded, all hyperparameters explicit."""
 
     workload: Workload
     config: dict[str, Any]
@@ -87,9 +87,8 @@ class Training(NamedTuple):
     def load(
         cls, workload: Workload, config: dict[str, Any], hparams: StepHParams, seed: int
     ) -> "Training":
-        """Load the data; the number of steps and the periods follow from its size.
-
-        Args: seed: of the trial, for hyperparameters that name none.
+        """Load the data, and derive the number of steps and the periods from its size. `seed` is
+        the trial's, for hyperparameters without one.
         """
         if hparams.seed is None:
             hparams = dataclasses.replace(hparams, seed=seed)
@@ -108,17 +107,17 @@ class Training(NamedTuple):
         return cls(workload, config, hparams, data)
 
     def trial(self, context: pytorch.PyTorchTrialContext) -> StepTrial:
-        """The workload's trial, with these hyperparameters and data."""
+        """Create the workload's trial with these hyperparameters and data."""
         return self.workload.trial(context, (self.hparams, self.data))
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint and a run that goes on from it must have in common, by config key."""
+        """Return the settings that must not change when a run is resumed, by config key."""
         kept = {k: v for k, v in dataclasses.asdict(self.hparams).items() if k not in FREE}
         values = {f"hyperparameters.{key}": value for key, value in kept.items()}
         return json.loads(json.dumps({**values, **self.data.fingerprints()}))
 
     def defaults(self) -> dict[str, Any]:
-        """The default of every config key that has one: what a run had that knew no such key."""
+        """Return the defaults by config key, for runs whose version did not know a key."""
         data = self.workload.parsers.data(self.config["data"])
         found = {
             f"{section}.{field.name}": field.default

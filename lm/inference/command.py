@@ -1,4 +1,4 @@
-"""What `predict.py` prints of a language model."""
+"""Output of `predict.py` for a language model."""
 
 import json
 from typing import Any
@@ -10,9 +10,8 @@ from lm.inference.perplexity import perplexity
 
 
 def print_completion(source: Source, prompt: str, given: dict[str, Any], as_json: bool) -> None:
-    """The text after `prompt` as it comes, or one line of JSON.
-
-    Args: given: values of `Sampling`; the others are its defaults.
+    """Print the text after `prompt` as it is generated, or one line of JSON. `given` are values of
+    `Sampling`, whose defaults are used for the others.
     """
     sampling = parse_section(Sampling, "--prompt", given)
     text = ""
@@ -25,7 +24,7 @@ def print_completion(source: Source, prompt: str, given: dict[str, Any], as_json
 
 
 def print_perplexity(source: Source, text: str, as_json: bool) -> None:
-    """The scores, a line each, or one line of JSON."""
+    """Print the scores, one per line, or one line of JSON."""
     scores = perplexity(source, text)
     if as_json:
         print(json.dumps(scores))

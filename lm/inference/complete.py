@@ -1,4 +1,4 @@
-"""A prompt -> the text that follows it, a token at a time."""
+"""Text generation after a prompt, one token at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _CONTEXT = 8  # tokens before a new one that its text may depend on: a leading s
 
 @dataclass(frozen=True)
 class Sampling(Section):
-    """How the next token is chosen. The same prompt, model and values give the same text."""
+    """Sampling parameters. The same prompt, model and values give the same text."""
 
     max_new_tokens: int = limited(200, above=0)
     temperature: float = limited(0.8, least=0)  # 0: always the likeliest token
@@ -27,7 +27,7 @@ class Sampling(Section):
 
 
 class Step(NamedTuple):
-    """What one token adds."""
+    """The result of one generated token."""
 
     text: str  # "" where it is only a part of a character
     ended: str | None = None  # why it is the last: end of text, max_new_tokens, positions
@@ -37,13 +37,11 @@ class Step(NamedTuple):
 def complete(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, sampling: Sampling
 ) -> Iterator[Step]:
-    """The text after `prompt`, which begins a document, as it comes.
+    """Yield the text generated after `prompt`, which begins a document.
 
-    Training puts nothing before a document; an empty prompt is an end-of-text token, as in GPT-2.
-    Ends with the end-of-text token, `max_new_tokens`, or the model's last position.
-
-    Args: model: of load.load_model.
-    Raises UserError for a prompt that is no text or does not fit, before the first step.
+    Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
+    Ends at the end-of-text token, `max_new_tokens`, or the model's last position. `model` is of
+    load.load_model. Raises UserError before the first step if the prompt is not text or too long.
     """
     fed = encode(tokenizer, prompt)
     positions = getattr(model.config, "max_position_embeddings", None) or 1 << 62
@@ -70,7 +68,7 @@ def complete(
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """The tokens of a prompt as of a document's beginning: "<|endoftext|>" in it is letters."""
+    """Return the tokens of a prompt that begins a document; "<|endoftext|>" in it is plain text."""
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -84,7 +82,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
 
 
 def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """A token, drawn by its logits [V]. It is drawn on the CPU, so every device draws alike."""
+    """Return a token drawn by its logits [V], on the CPU, so that all devices draw alike."""
     logits = logits.double().cpu()[None]  # [1, V]; double, for temperatures near 0
     if not logits.isfinite().all():
         raise UserError("the model's logits are no numbers: it diverged; give another checkpoint")
@@ -97,7 +95,7 @@ def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> in
 
 
 class _Text:
-    """Tokens -> pieces of text that add up; bytes of a character are held until it is whole."""
+    """Incremental decoding of tokens; holds back a character's bytes until it is complete."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, before: list[int]) -> None:
         self.tokenizer, self.ids = tokenizer, before[-_CONTEXT:]

@@ -1,6 +1,6 @@
-"""A sharded checkpoint as a Hugging Face model folder: safetensors, config, tokenizer, card.
+"""Export of a sharded checkpoint as a Hugging Face model folder: weights, config, tokenizer, card.
 
-Weights go from the parts to the new files a file at a time: the model is never whole in memory.
+Weights are copied one file at a time, so the model is never in memory as a whole.
 """
 
 from pathlib import Path
@@ -30,8 +30,8 @@ def export(
 ) -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
-    `AutoModelForCausalLM.from_pretrained` loads it. The folder appears whole or not at all.
-    Raises UserError where it exists or cannot be written, and for what is no checkpoint.
+    `AutoModelForCausalLM.from_pretrained` loads it. The folder is written atomically. Raises
+    UserError if it exists or cannot be written, and if `source` is not a checkpoint.
     """
     if not is_sharded(source.folder):
         raise UserError(f"--export: {source.folder} is a model folder already; copy it")
@@ -47,7 +47,7 @@ def export(
 
 
 def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
-    """Args: model: on the meta device; of tied parameters the first is written."""
+    """Write the weights of `model`, on the meta device; of tied parameters, write the first."""
     named = model.state_dict(keep_vars=True)
     tensors = {id(tensor): (name, tensor) for name, tensor in reversed(named.items())}
     wanted = dict(reversed(tensors.values()))
@@ -67,7 +67,7 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_
 
 
 def card(source: Source, model: PreTrainedModel, license_id: str) -> str:
-    """The model card: facts for the hub in front, then the same and more for people."""
+    """Return the model card: metadata for the hub, then the same and more as text."""
     front = {
         "license": license_id,
         "library_name": "transformers",

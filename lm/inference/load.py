@@ -1,6 +1,6 @@
-"""A trained language model's folder: what is known of it, and its weights as a plain model.
+"""Loading of a trained language model: its facts, and its weights as an unsharded model.
 
-A checkpoint's parts are read straight into the model, so its weights are in memory once.
+A checkpoint's shards are read directly into the model, so its weights are in memory once.
 """
 
 import json
@@ -39,7 +39,7 @@ DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
 
 
 class Source(NamedTuple):
-    """A language model on disk, and all that is known of its training."""
+    """A language model on disk, and all known facts on its training."""
 
     folder: Path
     config: PretrainedConfig
@@ -51,7 +51,7 @@ class Source(NamedTuple):
 
 
 def is_language_model(folder: Path) -> bool:
-    """Whether `folder`, of inference/find.py, holds a causal language model."""
+    """Return whether `folder`, of inference/find.py, holds a causal language model."""
     if is_sharded(folder):
         return True
     try:
@@ -62,9 +62,8 @@ def is_language_model(folder: Path) -> bool:
 
 
 def open_source(folder: Path) -> Source:
-    """What is in `folder`: a checkpoint, or an exported folder or another of the library.
-
-    Raises UserError for one that is damaged or not whole.
+    """Return the contents of a checkpoint, an exported folder or another of transformers. Raises
+    UserError if the folder is damaged or incomplete.
     """
     sharded = is_sharded(folder)
     if sharded and (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
@@ -86,8 +85,11 @@ def open_source(folder: Path) -> Source:
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    """From the master's word on a fetched checkpoint; else the run's config.yaml and metrics.json,
-    which stand two folders above; else, where it was moved, the manifest."""
+    """Return config, steps and scores of a checkpoint.
+
+    From `experiment.json` (downloaded), else the run's config.yaml and metrics.json two folders up,
+    else, if the checkpoint was moved, from the manifest.
+    """
     steps = _json(folder / "metadata.json").get("steps_completed")
     if (folder / EXPERIMENT).is_file():
         return {**_json(folder / EXPERIMENT), "steps": steps}
@@ -106,10 +108,10 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 def load_model(
     source: Source, device: torch.device | None = None, attention: str = "sdpa"
 ) -> PreTrainedModel:
-    """The model in fp32 and evaluation mode.
+    """Load the model in fp32 and evaluation mode.
 
-    Args: device: default: a GPU where there is one. attention: a name that the library knows.
-    Raises UserError for weights that are not there, are damaged or do not fit.
+    `device`: default: a GPU if there is one; `attention`: a name that transformers knows. Raises
+    UserError if weights are missing, damaged or do not fit.
     """
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""How well a language model predicts a text: a validation of its run, over another text."""
+"""Perplexity of a language model on a text: the validation of its run, with other text."""
 
 import tempfile
 from pathlib import Path
@@ -23,14 +23,12 @@ from lm.windows import Windows
 
 
 def perplexity(source: Source, text: str, device: torch.device | None = None) -> dict[str, float]:
-    """`loss` (nats a target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte` and
-    `accuracy` over the whole of `text`, as lm/trial.Scores gives them, and `windows`.
+    """Return the scores of lm/trial.Scores over the whole of `text`, and `windows`.
 
+    `loss` (nats per target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte`, `accuracy`.
     Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
-    validation may be shorter: max_validation_windows.
-
-    Args: text: what `data.documents` may name.
-    Raises UserError for text that cannot be read or is shorter than a window.
+    validation may be shorter: max_validation_windows. `text` is anything that `data.documents` may
+    name. Raises UserError if text cannot be read or is shorter than a window.
     """
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
@@ -39,7 +37,7 @@ def perplexity(source: Source, text: str, device: torch.device | None = None) ->
 
 
 def read_windows(source: Source, text: str, folder: Path) -> Windows:
-    """All of `text` in windows of the run's length, its token shards in `folder`."""
+    """Read all of `text` in windows of the run's length, with token shards in `folder`."""
     kept = {key: source.data[key] for key in ("shard_mib",) if key in source.data}
     values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
     data = parse_documents_config({**values, "cache_dir": str(folder)})
@@ -55,7 +53,7 @@ def read_windows(source: Source, text: str, folder: Path) -> Windows:
 
 @torch.no_grad()
 def score(model: PreTrainedModel, windows: Windows, hparams: LmHParams) -> dict[str, float]:
-    """The metrics over all windows. Args: model: of load.load_model, with packed attention."""
+    """Return the metrics over all windows; `model` is of load.load_model, with packed attention."""
     device = model.device
     half = resolve_precision(hparams.precision, device)
     for parameter in model.parameters():  # as FSDP hands them to the layers; buffers stay fp32
