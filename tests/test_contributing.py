@@ -21,10 +21,10 @@ def test_the_example_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.Monk
     assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60
     (tmp_path / "parity.py").write_text(example)
     monkeypatch.syspath_prepend(tmp_path)
-    head = '''    """The workload that an experiment config means."""\n'''
-    source = (ROOT / "workloads.py").read_text()
+    head, source = re.split(r"(?<=def choose)", (ROOT / "workloads.py").read_text())
+    place = source.index('"""\n') + 4  # behind the docstring
     workloads = ModuleType("workloads")
-    exec(source.replace(head, head + choice), vars(workloads))
+    exec(head + source[:place] + choice + source[place:], vars(workloads))
     monkeypatch.setattr(train, "choose", workloads.choose)
     hparams = {"model_config": TINY["hyperparameters"]["model_config"], "num_workers": 0}
     hparams |= {"global_batch_size": 8, "max_steps": 48, "base_learning_rate": 0.06}
