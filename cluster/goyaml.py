@@ -21,7 +21,11 @@ _FLOATS = re.compile(r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE]
 _NO_NUMBERS = re.compile(r"[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
 
 
-class _Loader(yaml.SafeLoader):
+# libyaml, of which yaml.v2 is a translation, where PyYAML was built with it.
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Safe):
     """PyYAML's safe loader with Go's rules for plain scalars."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}

@@ -1,4 +1,8 @@
-"""Fixtures and helpers that several test files use."""
+"""Fixtures and helpers that several test files use.
+
+They import torch and transformers when they run: the process that hands tests to pytest-xdist's
+workers reads this file, too, and the workers wait for it.
+"""
 
 import copy
 import json
@@ -9,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 # `threads: auto` is 1 in this process and all that it starts: the number makes bits.
@@ -18,17 +22,17 @@ os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 import filelock
 import hypothesis
 import pytest
-import torch
 import yaml
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from detalbert.inference.model import Trained, load_model
 from detalbert.squad import world
-from detalbert.squad.windows import Example, Windows, build_windows
 from tests.fakes import secrets
-from tests.fakes.browser import chromium
-from tests.fakes.questions import read_squad
 from tests.forks import start_zygote
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from detalbert.inference.model import Trained
+    from detalbert.squad.windows import Example, Windows
 
 SOAK = 10 if "SOAK" in os.environ else 1
 
@@ -43,7 +47,6 @@ def max_examples(count: int) -> hypothesis.settings:
 
 hypothesis.settings.register_profile("tests", max_examples(100))
 hypothesis.settings.load_profile("tests")
-torch.set_num_threads(1)
 os.fsync = lambda file: None  # no test takes a machine's power; a small run waited for little else
 
 
@@ -51,8 +54,9 @@ Once = Callable[[str, Callable[[pathlib.Path], Any]], pathlib.Path]
 Train = Callable[..., subprocess.CompletedProcess]
 Script = Callable[[str], list[str]]
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Fixtures whose tests start a process or train a model: `make quick` leaves those tests out.
+# Fixtures whose tests start a process or a server, or train a model: `make quick` leaves them out.
 STARTS = {"python", "real_python", "cache_dir", "sandbox", "fork", "browser"}
+STARTS |= {"s3", "service", "master", "aws"}
 
 
 def pytest_configure() -> None:
@@ -66,6 +70,9 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as quick every test that uses no fixture of STARTS and is not of the soak."""
+    import torch
+
+    torch.set_num_threads(1)
     for item in items:
         if not item.get_closest_marker("soak") and STARTS.isdisjoint(item.fixturenames):
             item.add_marker("quick")
@@ -115,14 +122,21 @@ def shared() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def albert(shared: pathlib.Path) -> PreTrainedTokenizerBase:
+def albert(shared: pathlib.Path) -> "PreTrainedTokenizerBase":
     """The real tokenizer."""
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(str(shared / "albert-tokenizer"))
 
 
 @pytest.fixture(scope="session")
-def dev(shared: pathlib.Path, albert: PreTrainedTokenizerBase) -> tuple[list[Example], Windows]:
+def dev(
+    shared: pathlib.Path, albert: "PreTrainedTokenizerBase"
+) -> tuple[list["Example"], "Windows"]:
     """The questions of the real dev file and their windows."""
+    from detalbert.squad.windows import build_windows
+    from tests.fakes.questions import read_squad
+
     examples = read_squad(shared / "squad" / "dev.json")
     return examples, build_windows(examples, albert)
 
@@ -183,6 +197,8 @@ def script(python: str, tmp_path: pathlib.Path) -> Script:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium with a window of 1280 x 1000."""
+    from tests.fakes.browser import chromium
+
     with chromium(tmp_path_factory.mktemp("chromium"), "1280,1000") as driver:
         yield driver
 
@@ -247,8 +263,10 @@ def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def model(local_run: LocalRun) -> Trained:
+def model(local_run: LocalRun) -> "Trained":
     """The best of `local_run`."""
+    from detalbert.inference.model import load_model
+
     return load_model(str(local_run.path))
 
 

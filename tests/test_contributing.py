@@ -16,6 +16,7 @@ from tests.same_bits import differences
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
+@pytest.mark.usefixtures("cache_dir")  # it trains
 def test_the_example_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example, choice = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60

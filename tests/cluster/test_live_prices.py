@@ -20,7 +20,7 @@ one_loader = functools.cache(loaders.create_loader)  # reads a service's descrip
 
 
 @pytest.fixture(autouse=True)
-def credentials(monkeypatch, tmp_path):
+def aws(monkeypatch, tmp_path):
     for name in ("PROFILE", "SESSION_TOKEN", "ENDPOINT_URL"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
