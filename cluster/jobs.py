@@ -100,13 +100,13 @@ def _check_trial(
     pool: Pool | None,
     root: Path,
 ) -> Iterator[Finding]:
+    unknown: list[UserError] = []
+    hparams = None
     try:
-        hparams, unknown = _parse(choose(config), values)
+        hparams = _parse(choose(config), values, unknown)
     except UserError as error:
         yield _from_error(file, error)
-        return
-    for fault in unknown:
-        yield _from_error(file, fault)._replace(warning=True)
+    yield from (_from_error(file, fault)._replace(warning=True) for fault in unknown)
     if hparams is None:
         return
     if hparams.global_batch_size % slots and not _split(hparams):
@@ -159,23 +159,18 @@ def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None
         load_tokenizer(parse_documents_config({**data, **here}))
 
 
-def _parse(
-    workload: Workload, values: dict[str, Any]
-) -> tuple[StepHParams | None, list[UserError]]:
-    """Return the hyperparameters and one error per unknown key; None if others are invalid, too.
+def _parse(workload: Workload, values: dict[str, Any], unknown: list[UserError]) -> StepHParams:
+    """Return the hyperparameters; append one error per unknown key to `unknown`.
 
     train.py rejects unknown keys as well, but a modified one may read them, and the master accepts
-    them: so the caller reports all these errors as warnings.
+    them: so the caller reports them as warnings. Raises UserError for anything else.
     """
-    unknown: list[UserError] = []
     while True:
         try:
-            return workload.parsers.hyperparameters(values), unknown
+            return workload.parsers.hyperparameters(values)
         except UserError as error:
             name = re.match(r"hyperparameters\.(\S+): unknown key; known keys", str(error))
             if not name or name[1] not in values:
-                if unknown:
-                    return None, [*unknown, error]
                 raise
             unknown.append(error)
             values = {key: value for key, value in values.items() if key != name[1]}

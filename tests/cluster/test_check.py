@@ -181,6 +181,13 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     assert metrics.best() == metrics.validations[0 if smaller else 1]
 
 
+def test_an_unknown_key_hides_no_mistake(tmp_path: pathlib.Path) -> None:
+    config = experiment("smoke.yaml")
+    config["hyperparameters"] |= {"mine": 1, "epochs": "two"}
+    kinds = {finding.key: finding.warning for finding in findings(tmp_path, config)}
+    assert kinds == {"hyperparameters.epochs": False, "hyperparameters.mine": True}
+
+
 CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())
 
 
