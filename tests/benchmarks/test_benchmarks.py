@@ -131,6 +131,6 @@ def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: An
         ["serve", "--before", str(tmp_path)],
     ):
         assert main(arguments) == 2, arguments
-        said = [line for line in capsys.readouterr().err.splitlines() if "weights: " not in line]
+        said = [line for line in capsys.readouterr().err.splitlines() if "it/s]" not in line]
         assert len([line for line in said if line]) == 1
     assert said[-1].endswith(f"--before {tmp_path}: its predict.py --serve ended at once")
