@@ -41,7 +41,9 @@ def max_examples(count: int) -> hypothesis.settings:
     """Settings of a property test: the same `count` examples each time; ten times as many, drawn
     anew, in the soak. How long one takes says how busy the machine is, not whether it is right."""
     slow = [hypothesis.HealthCheck.too_slow]
-    more = {"derandomize": SOAK == 1, "deadline": None, "database": None}
+    more: dict[str, Any] = {"derandomize": SOAK == 1, "deadline": None, "database": None}
+    if "FAULTS" in os.environ:  # tests/faults.py asks whether a test fails, not for a small example
+        more["phases"] = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     return hypothesis.settings(max_examples=SOAK * count, suppress_health_check=slow, **more)
 
 

@@ -114,7 +114,11 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
         command = [*fork, python, python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         for kind in ("quick", "not quick and not soak and not gpu"):
             done = subprocess.run(
-                [*command, "-m", kind, *tests], cwd=copy, capture_output=True, timeout=SECONDS
+                [*command, "-m", kind, *tests],
+                cwd=copy,
+                capture_output=True,
+                timeout=SECONDS,
+                env=os.environ | {"FAULTS": "1"},
             )
             if done.returncode not in (0, 5):  # 5: none is of this kind
                 return True
