@@ -105,8 +105,10 @@ def _check_trial(
     try:
         hparams = _parse(choose(config), values, unknown)
     except UserError as error:
-        yield _from_error(file, error)
-    yield from (_from_error(file, fault)._replace(warning=True) for fault in unknown)
+        fault = _from_error(file, error)
+        given = fault.key.removeprefix("hyperparameters.") in values
+        yield fault._replace(warning=bool(unknown) and not given)  # may be another trial's config
+    yield from (_from_error(file, key)._replace(warning=True) for key in unknown)
     if hparams is None:
         return
     if hparams.global_batch_size % slots and not _split(hparams):
