@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test goes out
 # `threads: auto` is 1 in this process and all that it starts: the number makes bits.
@@ -27,12 +27,6 @@ import yaml
 from detalbert.squad import world
 from tests.fakes import secrets
 from tests.forks import start_zygote
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from detalbert.inference.model import Trained
-    from detalbert.squad.windows import Example, Windows
 
 SOAK = 10 if "SOAK" in os.environ else 1
 
@@ -124,7 +118,7 @@ def shared() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def albert(shared: pathlib.Path) -> "PreTrainedTokenizerBase":
+def albert(shared: pathlib.Path) -> Any:
     """The real tokenizer."""
     from transformers import AutoTokenizer
 
@@ -132,10 +126,8 @@ def albert(shared: pathlib.Path) -> "PreTrainedTokenizerBase":
 
 
 @pytest.fixture(scope="session")
-def dev(
-    shared: pathlib.Path, albert: "PreTrainedTokenizerBase"
-) -> tuple[list["Example"], "Windows"]:
-    """The questions of the real dev file and their windows."""
+def dev(shared: pathlib.Path, albert: Any) -> tuple[list, Any]:
+    """The questions of the real dev file, as `Example`, and their `Windows`."""
     from detalbert.squad.windows import build_windows
     from tests.fakes.questions import read_squad
 
@@ -265,8 +257,8 @@ def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def model(local_run: LocalRun) -> "Trained":
-    """The best of `local_run`."""
+def model(local_run: LocalRun) -> Any:
+    """The best of `local_run`, as `Trained`."""
     from detalbert.inference.model import load_model
 
     return load_model(str(local_run.path))
