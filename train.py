@@ -47,7 +47,7 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.atomic import writing
 from detalbert.engine import determinism
-from detalbert.errors import Diverged, UserError
+from detalbert.errors import Diverged, as_raised
 from detalbert.settings import experiment
 from detalbert.training import (
     display,
@@ -96,10 +96,12 @@ def main(argv: list[str] | None = None) -> int:
                 run_on_cluster(info)
             else:
                 run_locally(args)
-        except UserError as error:
-            if not isinstance(error, Diverged) or os.environ.get("RANK", "0") == "0":
-                log.error("train.py: %s: %s", error.kind, error)
-            return error.status
+        except Exception as error:
+            if (fault := as_raised(error)) is None:
+                raise
+            if not isinstance(fault, Diverged) or os.environ.get("RANK", "0") == "0":
+                log.error("train.py: %s: %s", fault.kind, fault)
+            return fault.status
     return 0
 
 

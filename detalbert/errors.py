@@ -40,6 +40,16 @@ class Diverged(UserError):
     status = 1
 
 
+def as_raised(error: BaseException | None) -> UserError | None:
+    """Return the UserError that `error` is, or from which a library raised it; None without one.
+
+    Determined raises ValueError from whatever a reducer raises.
+    """
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__
+    return error
+
+
 def hide_logins(text: str) -> str:
     """Return `text` with "***" in place of the logins in addresses."""
     return _LOGIN.sub(r"\1***@", text)

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from detalbert import atomic
 from detalbert.training import metrics
+from model_def import AnswerReducer
 from tests.conftest import settings
 from tests.fakes.runs import at_report, refusal, run
 from tests.same_bits import differences
@@ -36,6 +38,16 @@ def at_step_6(do: Callable[[Path], Any]) -> Plant:
     return lambda patch, output: at_report(patch, 6, lambda: do(output))
 
 
+def killed_while_reducing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    """The signal of a process's death arrives anywhere, here in what Determined calls."""
+
+    def reduce(*_: Any) -> Any:
+        multiprocessing.active_children()[0].kill()
+        time.sleep(60)
+
+    patch.setattr(AnswerReducer, "cross_slot_reduce", reduce)
+
+
 FAULTS: dict[str, tuple[Plant, str]] = {
     name: (no_room_for(name), "No space left")
     for name in ("config.yaml", "predictions.json", "metrics.json", "step-00000008")
@@ -47,6 +59,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         at_step_6(lambda _: multiprocessing.active_children()[0].kill()),
         "is killed by signal: Killed",
     ),
+    "hyperparameters.num_workers": (killed_while_reducing, "is killed by signal: Killed"),
 }
 
 
@@ -55,12 +68,12 @@ def test_a_fault_is_one_line_and_the_run_resumes(
     name: str, finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, output = finished / "tiny.yaml", tmp_path / "out"
-    workers, (plant, reason) = settings(num_workers=int(name == "num_workers")), FAULTS[name]
+    workers, (plant, reason) = settings(num_workers=int("num_workers" in name)), FAULTS[name]
     with monkeypatch.context() as patch:
         plant(patch, output)
         line = refusal(capsys, config, output, *workers)
     assert name in line and reason in line and "; " in line and len(line) <= 300, line
-    assert ("unavailable" in line) == (name == "num_workers")
+    assert ("unavailable" in line) == ("num_workers" in name)
     assert not [path for path in output.rglob(".*") if path.name != ".lock"]
     assert run(config, output, *workers) == 0
     assert differences(finished / "out", output) == []
