@@ -101,3 +101,11 @@ def test_the_image_of_a_pool_and_slots() -> None:
     both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
     assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
     assert not set(machines.DETERMINED_SLOTS) & set(machines.EC2_GPUS)
+
+
+def test_a_pool_of_gcp_is_named_by_its_machine_and_its_gpus_if_known() -> None:
+    kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
+    for changes, named in (({}, "g2-standard-96 with 8 L4"), ({"gpu_type": "x"}, "g2-standard-96")):
+        provider = {"type": "gcp", "instance_type": {**kind, **changes}}
+        cluster = cluster_of({"resource_pools": [{"pool_name": "p", "provider": provider}]})
+        assert cluster.pools["p"].instance == named

@@ -79,6 +79,8 @@ def test_13_b_on_eight_p4d() -> None:
     assert 4 <= hybrid.most // 2048 <= 5
     ((key, problem),) = planner.faults(hybrid)  # HSDP beyond its batch
     assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
+    assert f"use {hybrid.most // 128 * 128} or less" in problem
+    assert found.leaving()[2] == pytest.approx(found.stored / traffic.UPLOAD_RATE / 8)
 
 
 def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
@@ -186,6 +188,11 @@ def test_a_config_opens_with_what_the_planner_says(name: str, capsys: Any) -> No
     assert name == "lm_1b" or "400 Gbit/s by EFA (this one)" in shown
     assert memory.main([str(path), "--json"]) == 0
     said = {line["what"]: line["figure"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    disk, upload, leaving = (
+        int(said[what].split()[0])
+        for what in ("checkpoint, disk", "checkpoint, upload", "leaving with notice")
+    )
+    assert leaving >= disk + upload - 1  # rounded
     head = path.read_text().partition("\nname:")[0].replace("\n# ", " ")
     hours, memory_gib = said["run"].split()[0], said["of a GPU"].split()[0]
     for figure in (f"{float(hours):.0f} h", said["on demand"], f"{float(memory_gib):.0f} GiB"):

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import botocore
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import api_text
+from detalbert.corpus import api_text, sources
 from detalbert.corpus.chunks import Job, cut_job
 from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, group_parts, open_text, read_documents, size_of
 from detalbert.corpus.writer import _share_out
+from detalbert.errors import UserError
 from tests.conftest import max_examples
 from tests.corpus.documents import write_sources
 from tests.fakes.text import contexts
@@ -116,6 +118,15 @@ def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) 
     assert all(0 < size <= capacity for size in sizes)
     ends = np.cumsum([n for n, _ in sentences])[[e for _, e in sentences]] if sentences else []
     assert set(ends) <= {0, *np.cumsum(sizes)}  # no example goes past the end of a document
+
+
+def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = SimpleNamespace(column_names=["text"])
+    monkeypatch.setattr(sources.hub, "load", lambda *_, **__: rows)
+    assert sources._hub("x", "data.text") is rows
+    rows.column_names = ["id", "body"]
+    with pytest.raises(UserError, match="data.text: 'x' has no column 'text', but id, body"):
+        sources._hub("x", "data.text")
 
 
 def test_one_shard_has_chunks_for_many_processes() -> None:

@@ -197,6 +197,12 @@ def test_measured_on_an_h100() -> None:
     assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
 
 
+def test_a_vocabulary_head_keeps_12_bytes_a_logit_in_fp32() -> None:
+    sizes = Sizes("albert", 768, 3072, 12, 12, 30_000, 11_000_000)
+    some, none = (replicated(sizes, 1, False, False, masked).per_token for masked in (0.15, 0.0))
+    assert some - none == pytest.approx(0.15 * 30_000 * 12)
+
+
 def test_it_is_a_line_in_the_tokens() -> None:
     memory = split(causal_sizes(tiny("llama")), 2, 1, True, False, False)
     most = memory.tokens(16)

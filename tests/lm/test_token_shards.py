@@ -126,6 +126,7 @@ def test_shards_of_others_are_refused(made: Path, tmp_path: Path) -> None:
     data = {"shards": str(made), "tokenizer": own_copy(tmp_path)}
     text = load_text(parse_documents_config(data), 32)
     assert len(text.train) > len(text.validation) > 0
+    assert text.summary()[1:] == (len(text.train), 32 * len(text.train))
     (tmp_path / "a.txt").write_text("A line. Another.")
     learn = {"tokenizer": None, "vocab_size": 300}
     other = load_tokenizer(documents_config(tmp_path / "a.txt", tmp_path, **learn))

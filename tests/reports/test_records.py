@@ -203,8 +203,10 @@ def test_the_recorded_paused_run(capsys, shared):
     with replay(recorded(shared)["exchanges"][106:114]) as master:
         until = ["--until", "2026-11-22T01:00:00Z", "--price-pool", "default=g5.xlarge"]
         found = report(capsys, master, "cost", "--experiment", "20", *until)
+        in_tokens = report(capsys, master, "cost", "--experiment", "20", *until, "--tokens")
     (row,) = found["tables"][0]["rows"]
     assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
+    assert 100 < in_tokens["tables"][0]["rows"][0]["tokens/s"] / row["windows/s"] < 130
     assert row["worked h"] * 3600 == pytest.approx(32.866 + 28.416, abs=0.01)
     assert row["elapsed h"] * 3600 == pytest.approx(69.966, abs=0.01)
     assert row["windows/s"] == pytest.approx(93.2, abs=0.5)

@@ -78,16 +78,16 @@ def test_at_one_time_slots_decide(capsys):
     assert (one["cost"], two["cost"]) == pytest.approx((HOUR * 0.75, HOUR * 0.25))
 
 
-@pytest.mark.parametrize("end, free", [("12:45", True), ("13:15", False)])
-def test_a_spot_machine_taken_in_its_first_hour_is_free(capsys, end, free):
+@pytest.mark.parametrize("end, minutes", [("12:45", 45), ("13:00", 60), ("13:15", 75)])
+def test_a_spot_machine_taken_in_its_first_hour_is_free(capsys, end, minutes):
     """It ends with its allocation; another that ended idle is the provisioner's, and is paid."""
     taken = ran("a", "12:05", end, pool=SPOT)
     idle = ran("b", "12:05", "12:30", ["i-y"], pool=SPOT)
     lives = [("i-x", "12:00", end), ("i-y", "12:00", "12:40")]
     one, two = rows(bill(capsys, Cluster({1: taken, 2: idle}, lives), "--experiment", "1", "2"))
-    assert one["cost"] == (0 if free else pytest.approx(75 / 60 * 7.344))
+    assert one["cost"] == pytest.approx(75 / 60 * 7.344 if minutes > 60 else 0)
     assert two["cost"] == pytest.approx(40 / 60 * 7.344)
-    assert one["on demand"] == pytest.approx((45 if free else 75) / 60 * HOUR)
+    assert one["on demand"] == pytest.approx(minutes / 60 * HOUR)
 
 
 def test_totals_of_all_that_ran(capsys):
