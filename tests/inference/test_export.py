@@ -95,9 +95,9 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
 
 def test_squad_brings_its_licence(model: Trained) -> None:
     squad = model._replace(data={"train": "train-v2.0.json", "validation": "/x/dev-v2.0.json"})
-    base = dataclasses.replace(model.hparams, model="albert-base-v2")
+    base = dataclasses.replace(model.hparams, model="me/albert-modèle")
     card = model_card.card(squad._replace(scores={}, hparams=base), "unknown")
-    assert "\nbase_model: albert-base-v2\n" in card
+    assert "\nbase_model: me/albert-modèle\n" in card
     assert "SQuAD: cc-by-sa-4.0" in card and "Not validated" in card and "/x/" not in card
     assert "datasets:\n- rajpurkar/squad_v2" in card
 
