@@ -79,6 +79,7 @@ BACKENDS = {
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @given(st.lists(st.lists(st.sampled_from(ODD), max_size=12).map("".join), min_size=1, max_size=9))
+@example(["river [MASK] the", "a [MASK]", "b.  <unk>x"])
 @max_examples(80)
 def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
     encoder = words.WordEncoder(BACKENDS[kind])
