@@ -49,9 +49,9 @@ def main(argv: list[str] | None = None) -> int:
         asked = Master.login() if args.ask else None
         check = Check(args.context, asked, args.template)
         findings = list(check.all(args.configs, args.master))
-    except Unavailable as error:
-        print(f"cluster.check: unavailable: {error}", file=sys.stderr)
-        return 3
+    except UserError as error:
+        print(f"cluster.check: {error.kind}: {error}", file=sys.stderr)
+        return 3 if isinstance(error, Unavailable) else 2
     faults = [finding for finding in findings if not finding.warning]
     left_out = NOT_CHECKED if asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
     if args.json:

@@ -6,7 +6,7 @@ import string
 import urllib.parse
 from decimal import Decimal
 
-import re2
+from detalbert.errors import UserError
 
 # Nanoseconds, as https://pkg.go.dev/time#ParseDuration has them.
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
@@ -45,14 +45,16 @@ def period_problem(text: str) -> str | None:
     return duration_problem(text)
 
 
-_SILENT = re2.Options()
-_SILENT.log_errors = False  # on stderr
-
-
 def pattern_problem(pattern: str) -> str | None:
-    """Say why Go's regexp (RE2 syntax) does not compile `pattern`, as RE2 words it; else None."""
+    """Return why Go's regexp, whose syntax is RE2's, does not compile `pattern`, in RE2's words."""
     try:
-        re2.compile(pattern, _SILENT)
+        import re2
+    except ImportError:
+        raise UserError("google-re2 is missing: pip install -r cluster/requirements.txt") from None
+    silent = re2.Options()
+    silent.log_errors = False  # on stderr
+    try:
+        re2.compile(pattern, silent)
     except re2.error as error:
         return error.args[0].decode(errors="replace")[:80]
     return None

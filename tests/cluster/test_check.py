@@ -4,6 +4,7 @@ what cannot break it."""
 import json
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -179,6 +180,13 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     metrics = RunMetrics(tmp_path, config["searcher"])
     metrics.validations = [{"steps": step, metric: float(step)} for step in (1, 2)]
     assert metrics.best() == metrics.validations[0 if smaller else 1]
+
+
+def test_without_re2_the_pip_command_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert check.main([str(ROOT / "configs" / "single.yaml")]) == 2
+    said = "cluster.check: error: google-re2 is missing: pip install -r cluster/requirements.txt\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_unknown_key_hides_no_mistake(tmp_path: pathlib.Path) -> None:
