@@ -1,6 +1,7 @@
 """What killed processes left half-written, and who may remove it."""
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import filelock
@@ -49,3 +50,17 @@ def test_a_process_that_ends_at_once_removes_its_own(tmp_path: Path, fork: None)
     process.start()
     process.join(60)
     assert process.exitcode == 7
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink())
+    )
+    with atomic.whole_folder(tmp_path / "folder") as path:
+        (path / "below").mkdir()
+        (path / "below" / "part").touch()
+    assert {*flushed[:-1]} == {path, path / "below", path / "below" / "part"}
+    assert flushed[-1] == tmp_path  # then the name

@@ -138,6 +138,10 @@ def test_half_of_the_heads_find_equal_pieces_the_others_near_positions() -> None
     before = attention(model, ids)
     start_matching(model.albert)
     weights = attention(model, ids)
+    layer = model.albert.encoder.albert_layer_groups[0].albert_layers[0].attention
+    for half, channels in ((slice(64), slice(96)), (slice(64, None), slice(96, None))):
+        read = layer.query.weight[half].abs().amin(0) > 0  # by every head of this half
+        assert read[channels].all() and int(read.sum()) == len(range(128)[channels])
     at = torch.arange(32)
     again = weights[:, at + 32, at]  # [heads, 32]: looks back at its own piece
     near = weights[:, at[1:], at[:-1]]

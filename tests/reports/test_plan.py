@@ -231,3 +231,9 @@ def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(cap
         assert 20 < steps <= 1033 / 2
         said = "p3.16xlarge: RETIRED, AWS launches none since 2026-05-25"
         assert any(said in note for note in report["notes"])
+
+
+def test_a_plan_prints_the_rules_of_its_page(capsys) -> None:
+    page = (ROOT / "reports" / "README.md").read_text().split("## How a plan is made\n")[1]
+    rules = planned(capsys)["method"]
+    assert len(rules) == page.split("\n## ")[0].count("\n- ") and "](" not in "".join(rules)
