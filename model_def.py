@@ -4,6 +4,7 @@
 candidates, not logits, to a reducer that scores the whole split on rank 0.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
-from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
+from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, validation_loader
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow
@@ -53,11 +54,13 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        return LateLoader(lambda: train_loader(windows, order, **self.loading()))
+        rows = partial(PackedRows, windows)
+        return LateLoader(lambda: train_loader(rows, order, **self.loading()))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        dealt = self.data.validation.windows, self.slots, self.rank
-        return LateLoader(lambda: validation_loader(*dealt, self.max_tokens))
+        windows = self.data.validation.windows
+        dealt = windows.example_index, self.slots, self.rank
+        return LateLoader(lambda: validation_loader(PackedRows(windows, self.max_tokens), *dealt))
 
     def begin_step(self, batch: list[SquadRow]) -> None:
         self.answers.latest = None  # the weights move on from what was validated

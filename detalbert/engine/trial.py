@@ -169,7 +169,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def loading(self) -> dict[str, Any]:
         """Return the keyword arguments that every training loader takes for this rank."""
         return {
-            "slot": self.rank,
+            "slot": self.data_rank,
             "first_step": self.context.get_initial_batch(),
             "max_tokens": self.max_tokens,
             "num_workers": self.workers(),

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,13 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
-from detalbert.engine.loaders import Parcel, RowLoader, train_loader, validation_loader
+from detalbert.engine.loaders import (
+    PackedRows,
+    Parcel,
+    RowLoader,
+    train_loader,
+    validation_loader,
+)
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
@@ -125,12 +132,13 @@ def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> 
 def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
     windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
     order = TrainOrder(windows.lengths, 8, 2, seed=5)
-    whole = train_loader(windows, order, 1, 0, 60, workers, pin_memory=False)
+    rows = partial(PackedRows, windows)
+    whole = train_loader(rows, order, 1, 0, 60, workers, pin_memory=False)
     assert len(whole) == 4  # 37 windows at 8 a step
-    later = train_loader(windows, order, 1, 7, 60, workers, pin_memory=False)
-    for expected, rows in zip(islice(whole, 7, 12), later, strict=False):
-        assert len(expected) == len(rows) > 1
-        for one, other in zip(expected, rows, strict=True):
+    later = train_loader(rows, order, 1, 7, 60, workers, pin_memory=False)
+    for expected, found in zip(islice(whole, 7, 12), later, strict=False):
+        assert len(expected) == len(found) > 1
+        for one, other in zip(expected, found, strict=True):
             assert torch.equal(one["input_ids"], other["input_ids"])
             assert one["max_length"] == int(one["cu_seqlens"].diff().max())
 
@@ -141,11 +149,12 @@ LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 @given(LENGTHS, st.sampled_from([1, 2, 3, 64]))
 @max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
-    windows = make_windows(lengths)
+    rows = PackedRows(make_windows(lengths), 80)
 
     def rows_of(slots: int, slot: int) -> list:
-        loader = validation_loader(windows, slots, slot, 80)
-        return [row["windows"].tolist() for rows in loader for row in rows]
+        loader = validation_loader(rows, np.arange(len(lengths)), slots, slot)
+        assert len(loader) >= 1  # Determined refuses one without a batch
+        return [row["windows"].tolist() for batch in loader for row in batch]
 
     alone = rows_of(1, 0)
     dealt = [rows_of(slots, slot) for slot in range(slots)]
@@ -153,8 +162,6 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     assert sorted(sum(alone, [])) == list(range(len(lengths)))
     assert all(sum(lengths[row]) <= 80 for row in alone)
     assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
-    for slot in range(slots):  # Determined refuses a loader without a batch
-        assert len(validation_loader(windows, slots, slot, 80)) >= 1
 
 
 def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:

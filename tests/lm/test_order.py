@@ -94,10 +94,11 @@ def test_each_window_once_an_epoch(windows: list[int], batch: int, group: int, s
 
 @given(SHARDS, st.integers(1, 20), st.integers(1, 7), st.integers(0, 60))
 def test_ranks_share_a_step(windows: list[int], batch: int, ranks: int, step: int) -> None:
-    found = WindowOrder(windows, batch, seed=3, group=2)
+    found = WindowOrder(windows, batch, seed=3, group=2, ranks=ranks)
     whole = found.step(step)
     assert whole.shape == (batch, 2) and whole.dtype == np.int64
-    shares = [found.share(step, rank, ranks) for rank in range(ranks)]
+    numbers, shares = zip(*(found.share(step, rank) for rank in range(ranks)), strict=True)
+    assert set(numbers) == {step}
     sizes = [len(share) for share in shares]
     assert sum(sizes) == batch and max(sizes) - min(sizes) <= 1
     for rank, share in enumerate(shares):

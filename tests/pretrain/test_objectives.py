@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAnswering
 
 from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams
@@ -57,7 +58,7 @@ def token_labels(one: Any) -> torch.Tensor:
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
-    row, made = examples.row(tickets(12)), [examples.make(0, number) for number in range(12)]
+    (row,), made = pack_rows(examples, tickets(12), 4096), [examples.make(0, number) for number in range(12)]
     mlm, sop, spans = run(row)
     assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())
@@ -81,7 +82,7 @@ def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkey
 
 
 def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
-    row = examples.row(tickets(12))
+    (row,) = pack_rows(examples, tickets(12), 4096)
     with torch.no_grad():
         mlm, sop, spans = run(row)
     sums = score_row(row, mlm, sop, spans)
