@@ -154,7 +154,7 @@ class ExampleOrder(TrainOrder):
         return np.stack([epochs, batch[mine]], axis=1)
 
     def soon(self, epoch: int, number: int) -> list[int]:
-        """Return the shards of the group that example `number` of `epoch` is in, and of the next."""
+        """Return the shards of the group of example `number` of `epoch`, and of the next group."""
         groups = [*self.groups(epoch), *self.groups(epoch + 1)]
         shard = int(np.searchsorted(self.bounds, number, side="right")) - 1
         at = next(i for i, group in enumerate(groups) if shard in group)

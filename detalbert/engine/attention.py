@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from detalbert.engine.dropout import drop
+from detalbert.engine.cpu import drop
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
-from detalbert.engine.dropout import CpuDropout
-from detalbert.engine.gelu import CpuGelu
-from detalbert.engine.heap import keep_freed_memory
+from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
 from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
@@ -66,7 +64,7 @@ class Forward:
         on_a_cpu = device.type == "cpu" and not compiled
         use_fused_gelu(model, CpuGelu if on_a_cpu else partial(nn.GELU, approximate="tanh"))
         if on_a_cpu:
-            CpuDropout.take_over(model)
+            CpuDropout.convert(model)
             keep_freed_memory()
         self.layers = layers if compiled else []
         self.multiple = ROW_MULTIPLE if compiled else 1

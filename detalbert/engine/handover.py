@@ -10,7 +10,7 @@ from determined import pytorch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert.engine import handover, threads, token_budget
+from detalbert.engine import cpu, handover, token_budget
 from detalbert.engine.optim import lr_factor
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of
@@ -27,9 +27,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], 
     """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
 
     def have(cores: int, idle: float) -> None:
-        for module in (threads, handover):
+        for module in (cpu, handover):
             monkeypatch.setattr(module, "count_cores", lambda: cores)
-        monkeypatch.setattr(threads, "idle_cores", lambda: idle)
+        monkeypatch.setattr(cpu, "idle_cores", lambda: idle)
 
     yield have
     torch.set_num_threads(1)

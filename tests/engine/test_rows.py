@@ -59,7 +59,8 @@ def test_rows_of_like_lengths_are_full() -> None:
 def test_a_row_of_a_validation_is_of_one_chunk_of_questions(monkeypatch: Any) -> None:
     """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
     monkeypatch.setattr(rows, "CHUNK", 2)
-    lengths, questions = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8]), np.repeat(np.arange(5), 2)
+    lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])
+    questions = np.repeat(np.arange(5), 2)
     found = [row.tolist() for row in validation_rows(lengths, questions, 60)]
     assert found == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
     assert [row.tolist() for row in validation_rows(lengths, questions, 1000)][-1] == [9, 8]

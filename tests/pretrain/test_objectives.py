@@ -58,7 +58,8 @@ def token_labels(one: Any) -> torch.Tensor:
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
-    (row,), made = pack_rows(examples, tickets(12), 4096), [examples.make(0, number) for number in range(12)]
+    (row,) = pack_rows(examples, tickets(12), 4096)
+    made = [examples.make(0, number) for number in range(12)]
     mlm, sop, spans = run(row)
     assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())

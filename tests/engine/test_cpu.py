@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import GELUTanh, NewGELUActivation
 
-from detalbert.engine.dropout import CpuDropout, drop
+from detalbert.engine.cpu import CpuDropout, CpuGelu, drop
 from detalbert.engine.forward import Forward
-from detalbert.engine.gelu import CpuGelu
 from tests.conftest import ROOT
 
 formula = partial(F.gelu, approximate="tanh")
@@ -92,7 +91,6 @@ def test_modules_are_taken_over_on_a_cpu_alone() -> None:
 # As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
 TURNS = """
 import ctypes, resource
-from detalbert.engine.heap import keep_freed_memory
 {first}
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -110,8 +108,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_what_is_freed_is_used_again(real_python: str) -> None:
-    pages = []
-    for first in ("keep_freed_memory()", "pass"):
+    ours, pages = "from detalbert.engine.cpu import keep_freed_memory; keep_freed_memory()", []
+    for first in (ours, "pass"):
         command = [real_python, "-c", TURNS.format(first=first)]
         pages.append(int(subprocess.check_output(command, cwd=ROOT)))
     assert pages[0] < 1_000 < pages[1]
