@@ -164,12 +164,6 @@ def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str
             attend(None, packed_layout=layout)
 
 
-def test_the_call_goes_through_a_wrapper() -> None:
-    wrapper, bare, row, calls = nn.Module(), make_model("roberta"), make_row(LENGTHS), []
-    wrapper.module, wrapper.forward = bare, lambda **given: calls.append(given) or bare(**given)
-    assert torch.equal(packed_losses(wrapper, row), packed_losses(bare, row)) and len(calls) == 1
-
-
 def test_nothing_is_read_back_from_the_device() -> None:
     """A meta tensor has no values: any .item(), .tolist() or bool() of one raises."""
     here = make_row(LENGTHS)

@@ -50,8 +50,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
     plain = F.layer_norm
 
-    def kernel(q: Any, k: Any, v: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    def kernel(qkv: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
+        out = F.scaled_dot_product_attention(*qkv, is_causal=causal, scale=scale)
         return out.transpose(1, 2)
 
     def norm(x: torch.Tensor, *shape: Any) -> torch.Tensor:
