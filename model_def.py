@@ -17,7 +17,7 @@ from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, validation_loader
-from detalbert.engine.models import build_model
+from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -40,7 +40,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
-        model = build_model(hparams, self.data.tokenizer)
+        model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         self.answers = context.wrap_reducer(
             AnswerReducer(hparams, self.data.validation, self.rank), for_training=False

@@ -16,7 +16,7 @@ from detalbert.corpus.writer import shards_folder, text_bytes, write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
-from lm.settings import DocumentsConfig, parse_documents_config
+from lm.hparams import DocumentsConfig, parse_documents_config
 from lm.windows import Windows
 
 

@@ -16,8 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from transformers import PretrainedConfig
 
+from detalbert.engine.memory import Memory, Sizes, split
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
+from lm.hparams import LmHParams
 
 SECTION = "hyperparameters.layout"
 MESH = ("replicate", "shard", "tensor")
@@ -111,6 +113,13 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
         heads = getattr(config, name, None)
         if heads is not None and heads % tensor:
             raise UserError(f"{key}: {tensor} does not divide the model's {name} {heads}")
+
+
+def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
+    """Estimate the memory per GPU with `layout`; see memory.split."""
+    checkpointing = hparams.activation_checkpointing == "full"
+    half = hparams.precision != "fp32"
+    return split(sizes, layout.shard, layout.tensor, half, checkpointing, grid)
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

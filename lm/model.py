@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,11 +19,10 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from detalbert import hub
-from detalbert.engine import safe_load
 from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.models import config_from_keys, model_error
-from detalbert.errors import UserError, first_line
+from detalbert.engine.memory import Sizes
+from detalbert.engine.models import config_from_keys, named_config, not_built
+from detalbert.errors import UserError, as_user_error
 from lm import initial
 from lm.layout import STYLES
 from lm.loss import head_loss
@@ -45,10 +44,7 @@ def read_config(
     does not have a key, and if sizes do not fit.
     """
     if model is not None:
-        try:
-            config = hub.load(safe_load.read_config, model)
-        except (OSError, ValueError, KeyError) as error:
-            raise model_error(model, error) from None
+        config = named_config(model)
     elif not model_config or "model_type" not in model_config:
         raise UserError(
             "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
@@ -76,17 +72,28 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     Packed rows have no padding, so the padding token's row is drawn and trained like any other.
     Raises UserError if transformers has no causal model of this type.
     """
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
-            )
-    except (ValueError, TypeError) as error:
-        reason = first_line(error)
-        raise UserError(f"hyperparameters.model: cannot be built: {reason}") from None
+    with as_user_error(not_built), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
+        )
     if isinstance(embedding := model.get_input_embeddings(), nn.Embedding):
         embedding.padding_idx = None
     return model
+
+
+def causal_sizes(config: PretrainedConfig) -> Sizes:
+    """Return the sizes that determine the memory of `config`'s model. Raises as `empty_model`."""
+    model = empty_model(config)
+    modules = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    # Tensor parallel splits linear layers: no embedding, no norm, and no head that is one.
+    unsplit = {p for p in model.parameters() if p.ndim < 2}
+    unsplit |= set(model.get_input_embeddings().parameters())
+    layer = max((_count(m.parameters()) for m in modules), default=0)
+    return Sizes.of(config, _count(model.parameters()), layer, _count(unsplit))
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def build_model(

@@ -17,7 +17,7 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
-from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
+from detalbert.engine.models import config_from_keys, load_weights, random_model
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.errors import UserError
@@ -172,7 +172,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        model = _pretrained(kind, hparams.model)
+        model, _ = load_weights(kind, hparams.model)
         if len(tokenizer) > model.config.vocab_size:
             raise UserError(
                 f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
@@ -191,10 +191,3 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)
     return model
-
-
-def _pretrained(kind: type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
-    try:
-        return load_weights(kind, name)[0]
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:  # no ALBERT
-        raise model_error(name, error) from None

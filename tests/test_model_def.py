@@ -9,7 +9,7 @@ import torch
 import torch_optimizer
 
 from data import SquadData, load_tokenizer
-from detalbert.engine.models import build_model, starts_from_scratch
+from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
@@ -129,7 +129,7 @@ def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
     few = {"max_train_examples": 4, "max_validation_examples": 4}
     tokenizer = SquadData.load({"train": "generated", "validation": "generated", **few}, hparams)[0]
     assert not starts_from_scratch(hparams, tokenizer)
-    one, other = (build_model(HParams(model=SHIPPED, seed=s), tokenizer) for s in (1, 2))
+    one, other = (build_span_model(HParams(model=SHIPPED, seed=s), tokenizer) for s in (1, 2))
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b) != (name == "qa_outputs.weight"), name
 
@@ -139,4 +139,4 @@ def test_a_model_of_another_kind_is_refused() -> None:
     mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2}
     mpnet |= {"num_hidden_layers": 1, "intermediate_size": 32}
     with pytest.raises(UserError, match="cannot run packed rows"):
-        build_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)
+        build_span_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)

@@ -17,9 +17,8 @@ from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
 from lm.layout import Layout, make_mesh
-from lm.model import build_model
+from lm.model import build_model, causal_sizes
 from lm.packed import pack
-from lm.sizes import causal_sizes
 from tests.lm.ranks import CPU, rows_of, start, tiny, windows
 
 Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes

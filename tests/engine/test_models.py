@@ -11,7 +11,7 @@ from transformers import AutoModelForQuestionAnswering, BertForPreTraining
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_model, config_from_keys, load_weights
+from detalbert.engine.models import build_span_model, config_from_keys, load_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.settings.hparams import HParams
@@ -62,7 +62,8 @@ def hparams(**keys: Any) -> HParams:
 
 def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
     keys = {**SIZES, "model_type": "bert"}
-    made = [build_model(hparams(model_config=keys, seed=seed), tokenizer) for seed in (1, 1, 2)]
+    three = [hparams(model_config=keys, seed=seed) for seed in (1, 1, 2)]
+    made = [build_span_model(each, tokenizer) for each in three]
     weights = [model.bert.embeddings.word_embeddings.weight for model in made]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert made[0].config._attn_implementation == PACKED and made[0].dtype is torch.float32
@@ -71,9 +72,9 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
 def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
     """RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62."""
     keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
-    build_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
+    build_span_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
     with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
-        build_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
+        build_span_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
 
 
 def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path
     copied, shipped = (hparams(model=str(folder)) for folder in (tmp_path, SHIPPED))
     assert not models.starts_from_scratch(copied, tokenizer)
     word = "albert.embeddings.word_embeddings.weight"
-    weights = [build_model(keys, tokenizer).state_dict()[word] for keys in (copied, shipped)]
+    weights = [build_span_model(keys, tokenizer).state_dict()[word] for keys in (copied, shipped)]
     assert torch.equal(*weights)
 
 
@@ -96,7 +97,7 @@ def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) 
     larger.add_tokens(["<another>"])
     assert models.starts_from_scratch(plain, larger)
     words = "bert.embeddings.word_embeddings.weight"
-    kept, lost = build_model(plain, tokenizer), build_model(plain, larger)
+    kept, lost = build_span_model(plain, tokenizer), build_span_model(plain, larger)
     assert torch.equal(kept.state_dict()[words], model.state_dict()[words])
     assert lost.state_dict()[words].shape == (len(larger), 32)
     layer = "bert.encoder.layer.0.output.dense.weight"
@@ -109,7 +110,7 @@ def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) ->
     kept = {k: v for k, v in model.state_dict().items() if "layer.0.output.dense" not in k}
     model.save_pretrained(tmp_path, state_dict={k: v.clone() for k, v in kept.items()})
     with pytest.raises(UserError, match=r"lack 'bert\.\S+dense\.bias' and 1 more"):
-        build_model(hparams(model=str(tmp_path)), tokenizer)
+        build_span_model(hparams(model=str(tmp_path)), tokenizer)
 
 
 def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:

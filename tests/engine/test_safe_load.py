@@ -13,9 +13,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_
 
 from cluster.models import find_model
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_model, load_weights
+from detalbert.engine.models import build_span_model, load_weights, span_model_sizes
 from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights
-from detalbert.engine.sizes import find_sizes
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
@@ -108,11 +107,11 @@ def test_a_model_folder_that_names_code_is_refused(keys: dict[str, Any], tmp_pat
 
 KEYS = {"max_seq_length": 64, "seed": 0}
 WAYS: dict[str, Callable[[str, Any], Any]] = {
-    "fine-tuning": lambda name, own: build_model(HParams(model=name, **KEYS), own),
-    "another vocabulary": lambda name, own: build_model(
+    "fine-tuning": lambda name, own: build_span_model(HParams(model=name, **KEYS), own),
+    "another vocabulary": lambda name, own: build_span_model(
         HParams(model=name, **KEYS), named_tokenizer(name + "/../other")
     ),
-    "memory": lambda name, own: find_sizes(HParams(model=name)),
+    "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
     "pretraining": lambda name, own: pretrain_model(
         parse_pretrain_hparams({"model": name, **KEYS}), own

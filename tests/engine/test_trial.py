@@ -159,14 +159,14 @@ def test_a_profile_ends_with_the_run_at_the_latest(
 
 
 def test_frozen_parameters_stay_out_of_the_buffer(tiny_config: Path, monkeypatch: Any) -> None:
-    build = model_def.build_model
+    build = model_def.build_span_model
 
     def freeze(*args: Any) -> nn.Module:
         model = build(*args)
         model.qa_outputs.requires_grad_(False)
         return model
 
-    monkeypatch.setattr(model_def, "build_model", freeze)
+    monkeypatch.setattr(model_def, "build_span_model", freeze)
     with trial_of(tiny_config) as trial:
         trained = [p for p in trial.model.parameters() if p.requires_grad]
         assert len(trial.gradients.parameters) == len(trained) > 2

@@ -15,8 +15,8 @@ from detalbert.errors import UserError
 from detalbert.training import preflight as shared
 from lm import preflight
 from lm.hparams import parse_lm_hparams
-from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout
-from lm.sizes import causal_sizes, split_memory
+from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout, split_memory
+from lm.model import causal_sizes
 from lm.workload import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
 from tests.lm.ranks import tiny
@@ -79,7 +79,7 @@ def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
         ({"data": {"validation_documents": "held.jsonl.zst"}}, "held.jsonl.zst: no such file"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "no end-of-text"),
-        ({"model": "tests", "model_config": None}, "model: 'tests' has no safetensors"),
+        ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),
     ],
 )
 def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[str, Any]) -> None:

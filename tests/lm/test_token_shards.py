@@ -15,7 +15,7 @@ from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
 from lm.data import load_text, load_tokenizer, write_documents
-from lm.settings import parse_documents_config
+from lm.hparams import parse_documents_config
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts, sums
