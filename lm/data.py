@@ -80,13 +80,7 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
         held_out = 0.0 if _has_validation(data) else data.validation_fraction
         folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
         return named_tokenizer(str(folder))
-    tokenizer = named_tokenizer(data.tokenizer)
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"data.tokenizer: {data.tokenizer!r} has no end-of-text token (eos_token); give one of "
-            "a causal language model"
-        )
-    return tokenizer
+    return named_tokenizer(data.tokenizer, "eos_token", kind="a causal language model")
 
 
 def write_documents(

@@ -71,14 +71,8 @@ def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedToke
     if data.tokenizer is None:
         positions = hparams.model_keys()["max_position_embeddings"]
         return named_tokenizer(str(own_tokenizer(data, positions)))
-    tokenizer = named_tokenizer(data.tokenizer)
-    for name in ("mask_token", "cls_token", "sep_token"):
-        if getattr(tokenizer, name) is None:
-            raise UserError(
-                f"data.tokenizer: {data.tokenizer!r} has no {name}; give one of the ALBERT or "
-                "BERT kind"
-            )
-    return tokenizer
+    needed = "mask_token", "cls_token", "sep_token"
+    return named_tokenizer(data.tokenizer, *needed, kind="an ALBERT or BERT")
 
 
 def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: PretrainHParams) -> None:

@@ -67,21 +67,18 @@ def checked_examples(
             if example.id in seen:
                 raise _Fault("duplicate id", f"question {example.id}: another one has this id")
         except _Fault as fault:
+            kind, text = fault.args
             if faults is None:
                 hint = " or set data.skip_invalid: true" if answers_needed else ""
-                raise UserError(f"{where}: {fault}; fix it{hint}") from None
-            faults[fault.kind] += 1
+                raise UserError(f"{where}: {text}; fix it{hint}") from None
+            faults[kind] += 1
             continue
         seen.add(example.id)
         yield example
 
 
 class _Fault(Exception):
-    """A fault of one question."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+    """A fault of one question: its kind, and what is wrong."""
 
 
 def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> Example:
@@ -166,12 +163,16 @@ def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]
                 yield where, str(article.get("title", "")), paragraph.get("context"), question
 
 
-def row_question(where: str, row: Mapping[str, Any]) -> Question:
+def row_question(where: str, row: Mapping[str, Any], number: int | None = None) -> Question:
     """Return a question from a row of `datasets`: answers {"text": [...], "answer_start": [...]}.
-    Answers of another shape are passed through; `checked_examples` reports them.
+
+    Answers of another shape are passed through; `checked_examples` reports them. `number` takes the
+    place of a missing id.
     """
     kept = ("id", "question", "answers", "is_impossible")
     question = {key: row[key] for key in kept if key in row}
+    if number is not None:
+        question["id"] = str(number if row.get("id") is None else row["id"])
     answers = row.get("answers")
     if isinstance(answers, dict):
         texts, starts = answers.get("text") or [], answers.get("answer_start") or []
@@ -197,7 +198,7 @@ def _json_lines(where: str, file: TextIO) -> Iterator[Question]:
             raise UserError(
                 f"{where}: line {line_number} is no mapping with question and context; fix it"
             )
-        yield row_question(where, _with_id(row, number))
+        yield row_question(where, row, number)
 
 
 def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
@@ -217,11 +218,6 @@ def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
     try:
         for number, row in enumerate(rows, 1):
             kept = {name: row[name] for name in ("id", "question", "context") if row.get(name)}
-            yield row_question(where, _with_id(kept, number))
+            yield row_question(where, kept, number)
     except csv.Error as error:
         raise UserError(f"{where}: line {rows.line_num + 1}: {error}; fix it") from None
-
-
-def _with_id(row: dict[str, Any], number: int) -> dict[str, Any]:
-    given = row.get("id")
-    return {**row, "id": str(number if given is None else given)}

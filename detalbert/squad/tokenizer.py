@@ -27,9 +27,15 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name. Raises
-    UserError if it does not load or is not fast, `Unavailable` for a network fault.
+def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokenizerBase:
+    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name.
+
+    Args:
+        needed: special tokens that it must have, such as "mask_token".
+        kind: of models whose tokenizers have them.
+
+    Raises:
+        UserError: if it does not load, is not fast or lacks a token; Unavailable: a network fault.
     """
     check_tokenizers_version()
     try:
@@ -40,4 +46,7 @@ def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ) from None
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
+    for token in needed:
+        if getattr(tokenizer, token) is None:
+            raise UserError(f"data.tokenizer: {name!r} has no {token}; give that of {kind}")
     return tokenizer

@@ -78,7 +78,7 @@ def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
         ({"data": {"documents": "/no/text"}}, "data.documents: /no/text: no such file in this"),
         ({"data": {"validation_documents": "held.jsonl.zst"}}, "held.jsonl.zst: no such file"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
-        ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "no end-of-text"),
+        ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),
     ],
 )

@@ -134,7 +134,7 @@ def test_shards_of_others_are_refused(made: Path, tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "a.txt", tmp_path))
     for changes, said in (
         ({"tokenizer": str(tmp_path / "other")}, "tokenizer: .*other' is not the one that the sh"),
-        ({"tokenizer": TOKENIZER}, "data.tokenizer: .* has no end-of-text token"),
+        ({"tokenizer": TOKENIZER}, "data.tokenizer: .* has no eos_token"),
         ({"shards": examples}, "data.shards: .*: holds examples, and documents are"),
     ):
         with pytest.raises(UserError, match=said):
