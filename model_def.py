@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
-from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.evaluation import evaluate_row
 from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, validation_loader
+from detalbert.engine.losses import row_losses
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow

@@ -10,7 +10,7 @@ from torch import nn
 
 import model_def
 from detalbert.engine import trial as trial_module
-from detalbert.engine.evaluation import row_losses
+from detalbert.engine.losses import row_losses
 from detalbert.engine.forward import Forward
 from detalbert.engine.trial import read_context
 from detalbert.errors import UserError
