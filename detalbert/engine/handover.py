@@ -7,7 +7,6 @@ from typing import Any
 import determined
 import torch
 from determined import pytorch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine.cpu import set_threads
@@ -68,8 +67,7 @@ class Handover(pytorch.PyTorchCallback):
             self._keep_weights(checkpoint)
 
     def goes_on(self, kept: dict[str, Any]) -> bool:
-        """Return whether a checkpoint is this trial's own, given `kept`, this callback's state in
-        it.
+        """Return whether a checkpoint is this trial's own, by `kept`, this callback's state in it.
 
         If so, restore its thread count (CPU only) and the other settings that affect rounding.
         """
@@ -94,14 +92,14 @@ class Handover(pytorch.PyTorchCallback):
             self.trained.forward.run_uncompiled(began["row_multiple"])
 
     def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
-        (model,) = self.context.models
-        (weights,) = checkpoint["models_state_dict"]
-        shapes = {name: value.shape for name, value in weights.items()}
-        for name, value in model.state_dict().items():
-            if shapes.pop(name, None) != value.shape:
-                raise _misfit(name)
-        for name in shapes:
-            raise _misfit(name)
+        (model,), (weights,) = self.context.models, checkpoint["models_state_dict"]
+        own, loaded = ({k: v.shape for k, v in w.items()} for w in (model.state_dict(), weights))
+        if wrong := [name for name in own | loaded if own.get(name) != loaded.get(name)]:
+            raise UserError(
+                f"searcher: {wrong[0]} of the checkpoint that source_trial_id or "
+                "source_checkpoint_uuid names is not of this model; give one of the same model and "
+                "workload, or hyperparameters.model"
+            )
         for key in ("optimizers", "lr_schedulers"):
             fresh = [part.state_dict() for part in getattr(self.context, key)]
             checkpoint[f"{key}_state_dict"] = fresh
@@ -116,6 +114,18 @@ class Handover(pytorch.PyTorchCallback):
         elif self.hparams.threads != began_with:
             self.notes += f"; the run began with {began_with}, so it is rounded otherwise now"
             self.odd = True
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a parameter is sharded; called on rank 0 before Determined's own loop
+        saves. That loop would silently save rank 0's shard only, and restore it on every rank.
+        """
+        (model,) = self.context.models
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
+                raise UserError(
+                    f"checkpoint: {name} is split over processes and would be saved in part; run "
+                    "this trial with train.py, which saves every part"
+                )
 
     def on_training_start(self) -> None:
         self._follow_config()
@@ -163,29 +173,3 @@ def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, Any]:
         "device": ", ".join(sorted(set(context.distributed.allgather(name)))),
         "slots": context.distributed.size,
     }
-
-
-class Unsharded(pytorch.PyTorchCallback):
-    """Raises UserError before Determined's own loop saves a sharded model.
-
-    That loop would silently save rank 0's shard only, and restore it on every rank.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a parameter is sharded; called on rank 0 before a save."""
-        for name, parameter in self.model.named_parameters():
-            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
-                raise UserError(
-                    f"checkpoint: {name} is split over processes and would be saved in part; run "
-                    "this trial with train.py, which saves every part"
-                )
-
-
-def _misfit(name: str) -> UserError:
-    return UserError(
-        f"searcher: {name} of the checkpoint that source_trial_id or source_checkpoint_uuid names "
-        "is not of this model; give one of the same model and workload, or hyperparameters.model"
-    )

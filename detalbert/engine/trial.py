@@ -20,7 +20,7 @@ from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
 from detalbert.engine.forward import Forward, Read, read_answers
 from detalbert.engine.gradients import FlatGradients
-from detalbert.engine.handover import Handover, Unsharded
+from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
@@ -110,7 +110,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             "progress": self.progress,
             "charts": self.charts,  # after the progress, which shows more
             "profile": self.profile,
-            "unsharded": Unsharded(self.model),
         }
 
     def prepare_rows(self, read: Read) -> int:

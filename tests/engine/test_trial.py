@@ -95,7 +95,7 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         model = nn.Linear(1, 1)
         assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
-        names = {"handover", "progress", "charts", "profile", "unsharded", "answers"}
+        names = {"handover", "progress", "charts", "profile", "answers"}
         assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         batch = first_batch(trial)

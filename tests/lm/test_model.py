@@ -142,7 +142,7 @@ def test_weights_of_the_body_alone_are_read(tmp_path: Path) -> None:
 FAULTS = {
     "missing": "lack 'transformer.h.1.ln_1.bias'",
     "shape": r"'transformer.wte.weight' of .* is \[257, 64\], and its config says \[300, 64\]",
-    "index": "safetensors: No such file",
+    "index": "that can be read: No such file",
     "outside": "'whole/.*' is outside the folder",
 } | dict.fromkeys(["not safetensors", "none", "short"], "has no safetensors that can be read")
 

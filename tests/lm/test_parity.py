@@ -2,6 +2,7 @@
 layout; fp16's loss scaling."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
-from detalbert.engine.handover import Unsharded
+from detalbert.engine.handover import Handover
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up, clip, evaluate
@@ -94,7 +95,8 @@ def said_at_a_save() -> list[str]:
     for layout in (TWO, Layout(replicate=2)):
         model = build_model(tiny("llama"), make_mesh(layout, CPU), seed=7)
         try:
-            Unsharded(model).on_checkpoint_save_start({})
+            trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))
+            Handover.on_checkpoint_save_start(trial, {})
             found.append("")
         except UserError as error:
             found.append(str(error))
