@@ -17,7 +17,7 @@ from detalbert.engine.losses import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL, PretrainRow
 
-_HIDDEN_EVERY = 7  # every 7th token of a made-up row is hidden, about 15 %
+_MASKED_EVERY = 7  # every 7th token of a dummy row is masked, about 15 %
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
@@ -33,12 +33,12 @@ def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[T
     """Return logits of the masked tokens [M, V] and of sentence order [n, 2].
 
     If the model has a span head, also start and end logits [T, 2]. Called by `forward.Forward`. In
-    a row without labels (`made_up_row`) about 15 % are masked.
+    a row without labels (`dummy_row`) about 15 % are masked.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")
     if masked is None:
-        masked = torch.arange(0, tokens, _HIDDEN_EVERY, device=hidden.device)
+        masked = torch.arange(0, tokens, _MASKED_EVERY, device=hidden.device)
     labels: Any = row.get("sop_labels")
     windows = len(row["cu_seqlens"]) - 1 if labels is None else len(labels)
     first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]

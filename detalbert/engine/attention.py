@@ -264,10 +264,10 @@ def first_position(model: Any) -> int:
     return 0 if padding is None else padding + 1
 
 
-def answer_logits(model: nn.Module, row: Row) -> tuple[Tensor, Tensor]:
-    """Return start and end logits [T] of a packed row, from any question-answering encoder.
+def answer_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
+    """Return start and end logits [tokens] of a packed row; default: all of its tokens.
 
-    Arguments and errors are those of `model_inputs`.
+    `model` is any question-answering encoder. Arguments and errors are those of `model_inputs`.
     """
     output = model(**model_inputs(model, row))
-    return output.start_logits[0], output.end_logits[0]
+    return output.start_logits[0, :tokens], output.end_logits[0, :tokens]

@@ -12,7 +12,7 @@ from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
-from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
+from detalbert.engine.precision import StepLinear, resolve_precision, convert_layers
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 
@@ -24,25 +24,19 @@ ROW_MULTIPLE = 64
 Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 
 
-def read_answers(model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
-    """Return start and end logits [T] of a row."""
-    start, end = answer_logits(model, row)
-    return start[:tokens], end[:tokens]
-
-
 class Forward:
     """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
 
     In half precision the layers' weights are copied once per step (`precision`), everything else is
-    autocast. Layers are compiled once for rows of all lengths, on a dummy row (`compile_layers`),
-    never on the data: so the code depends only on config and machine, which an exact restart needs.
+    autocast. Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code
+    depends only on config and machine, which an exact restart needs.
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
         precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: on CUDA GPUs from Volta on.
         read: calls the model and its heads; default: start and end logits [T]. Must accept
-            `made_up_row`.
+            `dummy_row`.
     """
 
     def __init__(
@@ -51,13 +45,13 @@ class Forward:
         precision: str,
         device: torch.device,
         compiled: bool | None = None,
-        read: Read = read_answers,
+        read: Read = answer_logits,
     ) -> None:
         self.model, self.device, self.read = model, device, read
         self.dtype = resolve_precision(precision, device)
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
-        self.linears: list[StepLinear] = take_over_layers(layers, self.dtype) if half else []
+        self.linears: list[StepLinear] = convert_layers(layers, self.dtype) if half else []
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
@@ -66,8 +60,7 @@ class Forward:
         if on_a_cpu:
             CpuDropout.convert(model)
             keep_freed_memory()
-        self.layers = layers if compiled else []
-        self.multiple = ROW_MULTIPLE if compiled else 1
+        self.layers, self.multiple = (layers, ROW_MULTIPLE) if compiled else ([], 1)
         for layer in self.layers:
             layer.compile(dynamic=True)
 
@@ -82,7 +75,7 @@ class Forward:
         with torch.autocast(self.device.type, self.dtype, enabled=half):
             return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
 
-    def backward_of_nothing(self, row: Row) -> None:
+    def zero_loss_backward(self, row: Row) -> None:
         """Run forward and backward with the loss times zero, to compile or to measure memory."""
         cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
@@ -98,7 +91,7 @@ class Forward:
             return
         mode = self.model.training
         try:
-            self._run_made_up(made_up_row(tokens, longest, self.device), training)
+            self._run_dummy(dummy_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
             reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
             if self.required and training:
@@ -116,11 +109,11 @@ class Forward:
             layer._compiled_call_impl = None  # private: nn.Module has no way back
         self.layers, self.multiple = [], multiple
 
-    def _run_made_up(self, row: Row, training: bool) -> None:
+    def _run_dummy(self, row: Row, training: bool) -> None:
         self.refresh()
         if training:
             self.model.train()
-            self.backward_of_nothing(row)
+            self.zero_loss_backward(row)
         self.model.eval()
         with torch.no_grad():
             self(row)
@@ -158,7 +151,7 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     return padded
 
 
-def made_up_row(tokens: int, longest: int, device: torch.device) -> Row:
+def dummy_row(tokens: int, longest: int, device: torch.device) -> Row:
     """Return a dummy row of `tokens` zeros in windows of `longest` and a shorter last one."""
     bounds = [*range(0, tokens, longest), tokens]
     position = torch.arange(tokens, device=device)

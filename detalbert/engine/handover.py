@@ -63,10 +63,10 @@ class Handover(pytorch.PyTorchCallback):
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Remove all but the weights from another trial's checkpoint before it is loaded."""
-        if not self.goes_on(checkpoint.get("callbacks", {}).get("handover") or {}):
+        if not self.is_own_checkpoint(checkpoint.get("callbacks", {}).get("handover") or {}):
             self._keep_weights(checkpoint)
 
-    def goes_on(self, kept: dict[str, Any]) -> bool:
+    def is_own_checkpoint(self, kept: dict[str, Any]) -> bool:
         """Return whether a checkpoint is this trial's own, by `kept`, this callback's state in it.
 
         If so, restore its thread count (CPU only) and the other settings that affect rounding.

@@ -48,7 +48,7 @@ class StepLinear(nn.Linear):
     version = -1
 
     @classmethod
-    def take_over(cls, linear: Any, half: torch.dtype) -> None:
+    def convert(cls, linear: Any, half: torch.dtype) -> None:
         """Convert `linear` to this class in place, with its parameters, names and state dict."""
         linear.__class__ = cls
         linear.register_buffer("copy", linear.weight.to(half), persistent=False)
@@ -66,7 +66,7 @@ class StepLinear(nn.Linear):
         return y.view(*x.shape[:-1], self.out_features)
 
 
-def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
+def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
     """Convert every nn.Linear with a bias inside `layers` to a StepLinear; return each once. Call
     `refresh` on each before the first forward after a change of weights.
     """
@@ -74,7 +74,7 @@ def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLin
     for layer in layers:
         for module in layer.modules():
             if type(module) is nn.Linear and module.bias is not None:
-                StepLinear.take_over(module, half)
+                StepLinear.convert(module, half)
                 taken.append(module)
     return taken
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
 
 ON_A_CPU = 4096
 LARGEST = 32_768  # by then the matrix units are full; more would only cost memory
@@ -58,11 +58,11 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
     """Return the peak bytes on the GPU during forward and backward; infinity if out of memory."""
-    row = made_up_row(tokens, longest, forward.device)
+    row = dummy_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
     try:
-        forward.backward_of_nothing(row)
+        forward.zero_loss_backward(row)
     except torch.OutOfMemoryError:
         return math.inf
     return torch.cuda.max_memory_allocated(forward.device)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
+from detalbert.engine.attention import answer_logits
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
-from detalbert.engine.forward import Forward, Read, read_answers
+from detalbert.engine.forward import Forward, Read
 from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import default_workers
@@ -73,7 +74,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         examples: int,
         shown: Sequence[str],
         charted: Iterable[str],
-        read: Read = read_answers,
+        read: Read = answer_logits,
     ) -> None:
         self.context, self.hparams = context, hparams
         # Private: nothing else sets what Determined writes into a checkpoint's load_data.json.

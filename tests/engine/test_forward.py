@@ -9,7 +9,7 @@ import torch._dynamo
 from torch import nn
 
 from detalbert.engine import attention
-from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, made_up_row, pad_row
+from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, dummy_row, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import (
@@ -123,9 +123,9 @@ def test_a_compiler_that_fails_is_done_without(monkeypatch: Any, caplog: Any) ->
     assert_runs_uncompiled(run, caplog.text)
 
 
-def test_a_made_up_row_is_full_windows_and_a_rest() -> None:
+def test_a_dummy_row_is_full_windows_and_a_rest() -> None:
     for tokens, bounds in ((10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])):
-        row = made_up_row(tokens, 4, CPU)
+        row = dummy_row(tokens, 4, CPU)
         assert row["cu_seqlens"].tolist() == bounds and row["cu_seqlens"].dtype is torch.int32
         assert row["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1][:tokens]
         assert row["max_length"] == min(4, tokens)
@@ -186,7 +186,7 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
         return noted
 
     monkeypatch.setattr(Forward, "refresh", lambda _: ran.append("refresh"))
-    monkeypatch.setattr(Forward, "backward_of_nothing", note("backward"))
+    monkeypatch.setattr(Forward, "zero_loss_backward", note("backward"))
     monkeypatch.setattr(Forward, "__call__", note("forward"))
     run = Forward(make_model().train(mode), "fp32", CPU, compiled=True)
     run.compile_layers(10, 4, *([] if training else [False]))

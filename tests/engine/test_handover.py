@@ -135,7 +135,7 @@ def test_what_auto_chose_is_set_again(
 
 
 def restored(trial: Any, **kept: Any) -> Any:
-    assert trial.handover.goes_on({"trial": None, **kept})
+    assert trial.handover.is_own_checkpoint({"trial": None, **kept})
     return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PretrainedConfig
 
 from detalbert.engine import attention
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
@@ -106,7 +106,7 @@ def test_an_encoder_s_layer_keeps_what_the_hooks_see(
         model = make(encoder(family, dropout, layers), attn_implementation=attention.PACKED)
         forward = Forward(model.train(), precision, CPU, compiled=False)
         forward.refresh()
-        return kept_bytes(lambda: forward(made_up_row(tokens, tokens, CPU)))
+        return kept_bytes(lambda: forward(dummy_row(tokens, tokens, CPU)))
 
     sizes = Sizes.of(encoder(family, dropout), 0)
     assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)

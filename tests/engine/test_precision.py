@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
+from detalbert.engine.precision import StepLinear, resolve_precision, convert_layers
 from detalbert.errors import UserError
 
 HALF = torch.bfloat16
@@ -16,7 +16,7 @@ def pair():
     torch.manual_seed(0)
     linear, plain = nn.Linear(64, 32), nn.Linear(64, 32)
     plain.load_state_dict(linear.state_dict())
-    StepLinear.take_over(linear, HALF)
+    StepLinear.convert(linear, HALF)
     linear.refresh()
     return linear, plain
 
@@ -65,9 +65,9 @@ def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
 
 def test_layers_are_taken_over_once() -> None:
     layer = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 20), nn.LayerNorm(20))
-    taken = take_over_layers([layer], HALF)
+    taken = convert_layers([layer], HALF)
     assert [type(linear) for linear in taken] == [StepLinear, StepLinear]
-    assert take_over_layers([layer], HALF) == []
+    assert convert_layers([layer], HALF) == []
     assert list(taken[0].state_dict()) == ["weight", "bias"]
 
 

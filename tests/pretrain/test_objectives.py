@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAnswering
 
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL, Examples
@@ -102,8 +102,8 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
 
 
-def test_a_made_up_row_runs(run: Forward) -> None:
-    mlm, sop, _ = run(made_up_row(200, 96, torch.device("cpu")))
+def test_a_dummy_row_runs(run: Forward) -> None:
+    mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))
     assert mlm.shape[0] == 29 and sop.shape == (3, 2)
 
 
