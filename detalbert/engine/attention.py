@@ -45,16 +45,15 @@ def has_kernel(device: torch.device) -> bool:
 class Layout:
     """Window bounds of one packed row, computed once per row and read by every layer.
 
-    There are three implementations of attention, all exact. A GPU's flash kernel reads cu_seqlens
-    itself. Without that kernel (Volta, fp32, dropout of attention weights) the windows are copied
-    to a grid [n, max_length], unless there is only one. On a CPU they are attended one after
-    another: no padding, and measured 1.3 to 1.5 times the speed of the grid.
+    Attention has three implementations, all exact. A GPU's flash kernel reads cu_seqlens itself.
+    Without it (Volta, fp32, dropout of attention weights) windows are copied to a grid [n,
+    max_length], unless there is only one. On a CPU they run one by one, at 1.3 to 1.5 times the
+    speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
         tokens: T.
-        max_length: tokens of the longest window, from the host: reading it from the device would
-            block.
+        max_length: tokens of the longest window, from the host; the device would block.
         padded: use the grid if there is no kernel; default: by device and number of windows.
     """
 

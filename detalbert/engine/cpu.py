@@ -1,10 +1,9 @@
 """Training on a CPU: faster dropout and GELU, reuse of freed memory, number of threads.
 
-Measured on two cores of an AMD EPYC. torch's dropout draws a number for each element, on one
-thread: 19 % of a step of a MiniLM (rate 0.1 in six layers). Its tanh GELU spends four fifths of its
-time in tanh. glibc's malloc returns large blocks to the system at once and requests new ones, which
-the system zeroes page by page on one thread: 10 to 15 % of a forward of the embedded model on 3,500
-tokens.
+On two cores of an AMD EPYC, torch's dropout, which draws a number for each element on one thread,
+is 19 % of a step of a MiniLM; its GELU spends four fifths of its time in tanh. Blocks that glibc's
+malloc returns at once, and the system zeroes again page by page, are 10 to 15 % of a forward of the
+embedded model on 3,500 tokens.
 """
 
 import ctypes
@@ -92,10 +91,8 @@ class CpuGelu(nn.Module):
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep the memory that tensors free, up to a GiB, for later tensors.
-
-    Has no effect on systems without mallopt.
-    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """Make this process keep the memory that tensors free, up to a GiB, for later tensors, if its
+    system has mallopt (https://man7.org/linux/man-pages/man3/mallopt.3.html).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -108,11 +105,9 @@ def set_threads(
 ) -> int:
     """Set and return the number of threads that torch computes with, the same on every rank.
 
-    It affects rounding: torch splits a sum among threads. Sixty steps of configs/local.yaml with 1
-    and with 2 threads differ in every weight, by up to 1e-4. So a checkpoint stores the number, and
-    every restart restores it (see `handover`). It affects speed too: threads wait for each other,
-    so one that shares its core delays all. With one of two cores busy, 2 threads train 31 windows/s
-    and 1 trains 72, as many as with both cores idle (docs/speed.md).
+    It affects rounding, as torch splits a sum among threads, so every restart restores it (see
+    `handover`). It affects speed: threads wait for each other, so one that shares its core delays
+    all. With one of two cores busy, 2 threads train 31 windows/s and 1 trains 72 (docs/speed.md).
 
     Args:
         wanted: "auto": the cores available to this process, divided among the ranks of its machine,

@@ -82,10 +82,9 @@ class Forward:
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
         """Compile for training and validation on a row of `tokens` tokens in windows of `longest`.
 
-        Runs forward and backward, then forward alone; only the latter without `training`. Gradients
-        are zero afterwards. If compilation fails (an image without a C compiler, say), logs a
-        warning and runs uncompiled; raises UserError instead if the config sets `compile: true` and
-        `training` is true.
+        Runs forward and backward, then forward alone; only the latter without `training`. If
+        compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
+        config sets `compile: true` and `training` is true.
         """
         if not self.layers:
             return
@@ -120,9 +119,7 @@ class Forward:
 
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the encoder's distinct repeated blocks: the contents of its outermost module lists.
-    One group of one layer for ALBERT, which uses it 12 times; 12 layers for BERT.
-    """
+    """Return the encoder's distinct blocks, those in its outermost module lists: 1 for ALBERT."""
     lists: list[nn.Module] = []
     for child in model.children():
         lists += list(child) if isinstance(child, nn.ModuleList) else encoder_layers(child)
@@ -140,8 +137,7 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     """Return `row` with a window of zeros added, its tokens then a multiple of `multiple`."""
     tokens = len(row["input_ids"])
-    missing = -tokens % multiple
-    if not missing:
+    if not (missing := -tokens % multiple):
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
     padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}

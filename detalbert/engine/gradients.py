@@ -33,9 +33,7 @@ class FlatGradients:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], slots: int, wire: str = "fp32") -> None:
-        self.parameters = list(parameters)
-        self.slots = slots
-        self.wire = WIRES[wire]
+        self.parameters, self.slots, self.wire = list(parameters), slots, WIRES[wire]
         padded = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
         device = self.parameters[0].device
         self.flat = torch.zeros(sum(padded), dtype=torch.float32, device=device)

@@ -22,9 +22,8 @@ class Handover(pytorch.PyTorchCallback):
 
     Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
     WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
-    as for a restart: optimizer and schedule would be at their end, the learning rate at 0. From
-    such a checkpoint only the weights are loaded, as its documentation says
-    (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
+    as for a restart: the schedule would be at its end. Only the weights are loaded, as its
+    documentation says.
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
@@ -144,11 +143,7 @@ class Handover(pytorch.PyTorchCallback):
             self._say("restart", text, logging.WARNING)
 
     def _follow_config(self) -> None:
-        """Set rate, decay and betas to the current config's, which may differ from the
-        checkpoint's.
-
-        `det experiment continue` can change them; without a change, results are bitwise identical.
-        """
+        """Set rate, decay and betas to the config's, which `det experiment continue` can change."""
         (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
         scheduler: Any = schedule._scheduler
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]

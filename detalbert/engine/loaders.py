@@ -87,9 +87,8 @@ class RowLoader(DataLoader):
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
-            # They end with the run. torch's own loop leaves at its parent's death, too, but then
-            # waits for ever until somebody reads what is left in its queue. Elsewhere than on Linux
-            # forks are unsafe.
+            # They end with the run: torch's own loop, when its parent dies, blocks until somebody
+            # drains its queue. Elsewhere than on Linux forks are unsafe.
             multiprocessing_context=CHILDREN if num_workers and sys.platform == "linux" else None,
         )
 

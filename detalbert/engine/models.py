@@ -49,8 +49,8 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
         missing = {name for name in missing if not name.startswith("qa_outputs")}
         if missing:
             raise UserError(
-                f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} and "
-                f"{len(missing) - 1} more; give a model folder whose weights fit its config.json"
+                f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
+                f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
             )
     check_model(model)
     hparams.check_positions(model.config.max_position_embeddings - first_position(model))
@@ -108,12 +108,11 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
         return True
     folder = Path(find_local(hparams.model))
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return False  # take the user's word; the library would make up a tokenizer of 5 pieces
-    try:
+        return False  # take the user's word; the library would make up a tokenizer of 5 tokens
+    with contextlib.suppress(Exception):  # of the tokenizers library a bare one
         own = hub.load(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
-    except Exception:  # of the tokenizers library a bare one
-        return False
-    return own.get_vocab() != tokenizer.get_vocab()
+        return own.get_vocab() != tokenizer.get_vocab()
+    return False
 
 
 def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:

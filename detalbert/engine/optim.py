@@ -59,9 +59,8 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
 def lr_factor(step: int, total: int, warmup: int) -> float:
     """Return the factor of the peak learning rate at optimizer step `step`, counted from 0.
 
-    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total` (0
-    past the end), as transformers' `get_linear_schedule_with_warmup`. So the first step changes no
-    weights.
+    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total`, as
+    transformers' `get_linear_schedule_with_warmup`. So the first step changes no weights.
     """
     if step < warmup:
         return step / warmup
@@ -133,17 +132,14 @@ class _ByGroup(Optimizer):
 
 
 class RAdam(_ByGroup, torch_optimizer.RAdam):
-    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists of
-    tensors.
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists.
 
     Bitwise identical to its parent, by the same operations in the same order, but on a GPU a step
-    is a dozen launches and not a dozen for every parameter. Three things differ from
-    torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
-    (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
-    and bias correction is folded into the step size. One thing differs from the parent: step sizes
-    are not cached in a table shared by all groups, which would step every group at the first
-    group's learning rate. eps is added to the square root of the uncorrected second moment;
-    parameters are float32.
+    is a dozen launches and not a dozen for every parameter; and step sizes are not cached in a
+    table shared by all groups, which would step every group at the first group's learning rate.
+    torch.optim.RAdam with `decoupled_weight_decay=True` differs: there a rectified length rho of
+    exactly 5 does not count as rectified, and bias correction is not folded into the step size. eps
+    is added to the square root of the uncorrected second moment.
     """
 
     def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
@@ -210,8 +206,8 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
 def rectify(step: int, beta2: float) -> float | None:
     """Return the paper's r_t times sqrt(1 - beta2^t), or None while the variance is intractable.
 
-    With beta2 0.999, rho stays just below the step number, so step 6 is the first rectified one
-    (rho 5.99, value 0.0020); the value grows towards 1 over some thousand steps.
+    With beta2 0.999, step 6 is the first rectified one (rho 5.99, value 0.0020); the value grows
+    towards 1 over some thousand steps.
     """
     limit = 2 / (1 - beta2) - 1
     power = beta2**step

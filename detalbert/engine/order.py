@@ -41,10 +41,8 @@ class TrainOrder:
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
         share_size(global_batch_size, slots)
-        self.lengths = np.asarray(lengths)
-        self.global_batch_size = global_batch_size
-        self.slots = slots
-        self.seed = seed
+        self.lengths, self.global_batch_size = np.asarray(lengths), global_batch_size
+        self.slots, self.seed = slots, seed
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -14,8 +14,7 @@ class JsonText:
     """A JSON mapping in a file: iterates over one of its lists with one element in memory."""
 
     def __init__(self, where: str, file: TextIO) -> None:
-        self.where = where
-        self.file = file
+        self.where, self.file = where, file
         self.text = ""  # read from the file; the part from `at` on is not used yet
         self.at = 0
         self.lines = 1  # number of the line on which `text` begins

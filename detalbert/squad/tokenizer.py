@@ -30,12 +30,9 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
 def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokenizerBase:
     """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name.
 
-    Args:
-        needed: special tokens that it must have, such as "mask_token".
-        kind: of models whose tokenizers have them.
-
-    Raises:
-        UserError: if it does not load, is not fast or lacks a token; Unavailable: a network fault.
+    `needed` are special tokens that it must have ("mask_token"), `kind` is of models that have
+    them. Raises UserError if it does not load, is not fast or lacks one, Unavailable for a network
+    fault.
     """
     check_tokenizers_version()
     try:
