@@ -23,10 +23,10 @@ from lm.data import LmText
 from lm.gradients import accumulate, clip, evaluate
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
-from lm.loaders import WindowRows, validation_loader
 from lm.model import build_model, read_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
+from lm.windows import WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
 SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
