@@ -126,10 +126,8 @@ def keep_shard(parameter: Tensor, whole: Tensor) -> None:
 
 
 def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
-    """Read all parameters from the safetensors of a folder or hub name, one at a time.
-
-    Raises UserError (Unavailable if the hub failed) if weights are missing, not safetensors, or do
-    not fit.
+    """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
+    UserError (Unavailable if the hub failed) if weights are missing or do not fit.
     """
     folder = _folder(name)
     check_model_folder(folder)

@@ -71,8 +71,8 @@ def choose_layout(
 ) -> Layout:
     """Return the layout of `keys`; by default shards inside a machine, replicas across machines.
 
-    Without tensor parallelism by default. 64 ranks on machines of 8: 8 replicas of 8 shards. Raises
-    UserError if the layout does not fit the ranks, the machines or the model.
+    64 ranks on machines of 8 are 8 replicas of 8 shards. Raises UserError if the layout does not
+    fit the ranks, the machines or the model.
     """
     tensor = 1 if keys.tensor == "auto" else keys.tensor
     units = slots // tensor or 1

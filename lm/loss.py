@@ -27,15 +27,14 @@ def head_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return cross-entropy summed over the targets, and how many are predicted correctly.
 
+    Both are scalars, fp32 and int64, the same on all of `group`; the first has gradients.
+
     Args:
         hidden: [T, h], fp32 or half; softmax and sums are fp32.
         weight: [V, h], or with `group` this rank's rows of it, the first being token `first`.
         targets: int64 [T], ids in the whole vocabulary or NO_TARGET.
         group: ranks that hold the other rows; they pass the same hidden and targets.
         chunk: tokens whose logits exist at a time.
-
-    Returns:
-        fp32 and int64 scalars, the same on all of `group`; the first has gradients.
     """
     return _HeadLoss.apply(hidden, weight, targets, first, group, chunk, torch.is_grad_enabled())
 

@@ -40,8 +40,8 @@ def read_config(
 ) -> PretrainedConfig:
     """Return the config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
 
-    A model from `model_config` has no dropout unless its keys set it. Raises UserError if the model
-    does not have a key, and if sizes do not fit.
+    The latter has no dropout unless its keys set it. Raises UserError for a key that the model does
+    not have, and if sizes do not fit.
     """
     if model is not None:
         config = named_config(model)
@@ -115,9 +115,7 @@ def build_model(
         half: type of products and of gathered parameters; gradients are reduced in fp32.
         activation_checkpointing: keep only a layer's inputs, and rerun it in backward.
 
-    Raises:
-        UserError: if the model does not load; layout.choose_layout checks whether it can be
-            sharded.
+    Raises UserError if the model does not load; layout.choose_layout checks if it can be sharded.
     """
     model = empty_model(config)
     rules = initial.record_rules(model)
@@ -151,19 +149,16 @@ def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -
 
 
 def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
-    """Return the model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, and the
-    head.
-
-    Each rank has a shard of the head's vocabulary, and outputs are never gathered: the loss works
-    on shards. A head tied to the embedding is, like it, unsharded on every tensor-parallel rank.
+    """Return the model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, with the
+    head: each rank has a shard of its vocabulary, on which the loss works. A head tied to the
+    embedding is, like it, unsharded on every tensor-parallel rank.
     """
     prefix, head = model.base_model_prefix, model.get_output_embeddings()
     own = model.config.base_model_tp_plan or {}
     plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
     if head.weight is not model.get_input_embeddings().weight:
-        plan[next(name for name, module in model.named_modules() if module is head)] = (
-            ColwiseParallel()
-        )
+        place = next(name for name, module in model.named_modules() if module is head)
+        plan[place] = ColwiseParallel()
     return plan
 
 

@@ -88,10 +88,8 @@ class WindowOrder:
 
 @lru_cache(maxsize=4)
 def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shards in the order of `epoch`, int64 [shards], and each group's end, int64
-    [groups].
-
-    A group's end is the number of the epoch's windows up to and including it.
+    """Return the shards in the order of `epoch`, int64 [shards], and the number of its windows up
+    to the end of each group, int64 [groups].
     """
     sizes = np.frombuffer(windows, np.int64)
     shards = np.random.default_rng([seed, epoch, 0]).permutation(len(sizes))
@@ -114,9 +112,8 @@ def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
     """Return the values at `places` of a permutation of 0..size - 1 drawn from `rng`, uint64 [n].
 
     A Feistel network (Luby and Rackoff 1988, doi:10.1137/0217022) permutes the numbers of as many
-    bits as `size` needs; one outside the range is permuted again until inside (Black and Rogaway
-    2002, "Ciphers with Arbitrary Finite Domains"). For small sizes its permutations are not
-    uniform, so those are drawn directly.
+    bits as `size` needs; one outside the range is permuted again (Black and Rogaway 2002, "Ciphers
+    with Arbitrary Finite Domains"). Small sizes are drawn, as its permutations are not uniform.
     """
     if size <= _FEW:
         return rng.permutation(size).astype(np.uint64)[places]

@@ -53,7 +53,7 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
 
 def find_text(name: str, key: str) -> int:
     """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
-    UserError if nothing is there. A hub's data set is looked up, not downloaded.
+    UserError if nothing is there. A hub's data set is looked up only.
     """
     if name in ("generated", "botocore"):
         return 0

@@ -34,9 +34,7 @@ class PretrainText(NamedTuple):
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        address = data.shards
-        if address is None:
-            address = str(write_corpus(data, tokenizer, hparams.max_seq_length))
+        address = data.shards or str(write_corpus(data, tokenizer, hparams.max_seq_length))
         vocabulary = read_vocabulary(tokenizer)
         splits = []
         for split in ("train", "validation"):
@@ -48,7 +46,7 @@ class PretrainText(NamedTuple):
 
     def summary(self) -> DataSummary:
         lines = {
-            "train": f"{self.train.corpus.describe()}",
+            "train": self.train.corpus.describe(),
             "validation": f"{self.validation.corpus.describe()}, {self.held_out:,} examples used",
         }
         return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
@@ -87,12 +85,11 @@ def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: Pretrain
             f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "
             f"{corpus.address} hold windows of {index['max_seq_length']}; make them the same"
         )
-    if len(corpus):
-        return
-    if corpus.split == "train":
-        raise UserError(f"{key}: no text in {corpus.data.text or corpus.address}; give another")
-    name = Path(corpus.data.text or corpus.address).name
-    raise UserError(
-        f"data.validation: no document of {name} is held out; set data.validation to other text, "
-        "or raise data.validation_fraction"
-    )
+    place = corpus.data.text or corpus.address
+    if not len(corpus) and corpus.split == "train":
+        raise UserError(f"{key}: no text in {place}; give another")
+    if not len(corpus):
+        raise UserError(
+            f"data.validation: no document of {Path(place).name} is held out; set data.validation "
+            "to other text, or raise data.validation_fraction"
+        )

@@ -68,8 +68,7 @@ class Examples:
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Return the example with masked tokens and, if it has two segments, their order."""
-        hparams = self.hparams
-        segments, label = [tokens], NO_LABEL
+        hparams, segments, label = self.hparams, [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
             cut = sentences[: rng.integers(1, len(sentences))].sum()
             segments, label = [tokens[:cut], tokens[cut:]], int(rng.random() < 0.5)

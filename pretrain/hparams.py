@@ -1,7 +1,6 @@
 """Keys of `hyperparameters:` of a pretraining experiment.
 
-Defaults are the published recipe for ALBERT-base and large: 125,000 steps of 4,096 windows of 512
-tokens with LAMB at 0.00176, 3,125 steps of warm-up.
+Defaults are the published recipe for ALBERT-base and large.
 """
 
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, limited, parse_section
 from detalbert.settings.text import parse_text_config
 
-SIZE_KEYS = (
-    "hidden_size num_hidden_layers num_attention_heads embedding_size intermediate_size".split()
-)
+SIZE_KEYS = "hidden_size num_hidden_layers num_attention_heads embedding_size".split()
+SIZE_KEYS += ["intermediate_size"]
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
 SIZES = {
     "tiny": (128, 4, 4, 64, 512),

@@ -1,8 +1,7 @@
 """N-gram masking of whole words, as in Lan et al. 2020 (arXiv:1909.11942, section 3.1).
 
-Up to `max_ngram` whole words in a row are masked together, n of them with a probability
-proportional to 1 / n, until 15 % of the text's tokens are masked. [MASK] replaces 80 % of these, a
-random token 10 %; the others are unchanged.
+Up to `max_ngram` words in a row are masked together, n of them with a probability proportional to
+1 / n. [MASK] replaces 80 % of the masked tokens, a random token 10 %; the others are unchanged.
 """
 
 from collections.abc import Sequence
@@ -94,7 +93,7 @@ def choose_tokens(
             break
     if not chosen:
         word = int(np.argmin(words[1] - words[0]))
-        chosen.append(np.arange(begins[word], ends[word]))
+        return np.arange(begins[word], ends[word])
     return np.sort(np.concatenate(chosen))
 
 

@@ -30,10 +30,8 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
 
 
 def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
-    """Return logits of the masked tokens [M, V] and of sentence order [n, 2].
-
-    If the model has a span head, also start and end logits [T, 2]. Called by `forward.Forward`. In
-    a row without labels (`dummy_row`) about 15 % are masked.
+    """Return logits of the masked tokens [M, V] and of sentence order [n, 2], and, if the model has
+    a span head, of start and end [T, 2]. In a row without labels about 15 % are masked.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")

@@ -4,9 +4,8 @@ Masked words and sentence order alone do not teach a small model to find in one 
 asks for. So some windows become reading exercises (after Glass et al. 2020, arXiv:1909.04120, and
 Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, without one to three of its words,
 asks for these words in the window. In a harder exercise the query lacks more words and its halves
-are swapped more often, so it resembles a question more than the passage. Or the passage lacks the
-sentence, and [CLS] is the answer. Most exercises are easy: a small model trained on nothing else
-found answers after 300 steps with these, and none with only the hardest.
+are swapped more often. Or the passage lacks the sentence, and [CLS] is the answer. Most exercises
+are easy: with only the hardest a small model found no answers.
 """
 
 from typing import NamedTuple

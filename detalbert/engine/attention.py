@@ -225,14 +225,9 @@ AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 def model_inputs(model: Any, row: Row) -> dict[str, Any]:
     """Return the arguments with which `model` processes `row` as separate windows.
 
-    Args:
-        model: transformers encoder with `attn_implementation=PACKED`.
-        row: tensors on the model's device; this call does not block on it.
-
-    Returns:
-        input_ids, position_ids [1, T], packed_layout; token_type_ids [1, T] if the model has them.
-
-    Raises UserError if the model would ignore the layout and attend across windows.
+    They are input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model
+    has them. `model` is an encoder of transformers with `attn_implementation=PACKED`, `row` on its
+    device, which this call does not block on. Raises as `check_model`.
     """
     check_model(model)
     inputs = {

@@ -124,8 +124,7 @@ def split(
 
     Activations of all layers exist then; embeddings and head are gathered, the head's gradient
     exists twice in fp32, and so do, for one layer and the next, weights, gradients, and these in
-    fp32 to be summed. 13.1 B parameters (NeoX, h 5120, 40 layers) on 64 GPUs: 16 * 13.1e9 / 64 =
-    3.3 GB; 0.315e9 * 10 + 0.515e9 * 2 + 0.258e9 * 8 = 6.2 GB gathered.
+    fp32 to be summed: 3.3 GB and 6.2 GB gathered for 13.1 B parameters (NeoX) on 64 GPUs.
     """
     width = 2 if half else 4
     states = 16 * ((sizes.parameters - sizes.unsplit) / tensor + sizes.unsplit) / shard

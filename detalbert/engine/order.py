@@ -40,7 +40,11 @@ class TrainOrder:
     """
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
-        share_size(global_batch_size, slots)
+        if global_batch_size % slots:
+            raise UserError(
+                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
+                f"evenly to {slots} slots; make it a multiple of {slots}"
+            )
         self.lengths, self.global_batch_size = np.asarray(lengths), global_batch_size
         self.slots, self.seed = slots, seed
 
@@ -79,20 +83,10 @@ def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
     The longest remaining window goes to the rank with the fewest tokens that still has room (Graham
     1969, longest processing time first); ties go to the lower index. No two ranks differ by more
     tokens than the longest window and the shortest do. `lengths` are tokens per window, any integer
-    type [B]. Returns for each rank its positions in `lengths`, ascending, int64 [B / slots]. Raises
-    UserError if B is not a multiple of `slots`.
+    type [B], B a multiple of `slots`. Returns for each rank its positions in `lengths`, ascending,
+    int64 [B / slots].
     """
-    return spread(lengths, slots, room=share_size(len(lengths), slots))
-
-
-def share_size(global_batch_size: int, slots: int) -> int:
-    """Return the windows per rank and step. Raises UserError if they cannot be divided evenly."""
-    if global_batch_size % slots:
-        raise UserError(
-            f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
-            f"evenly to {slots} slots; make it a multiple of {slots}"
-        )
-    return global_batch_size // slots
+    return spread(lengths, slots, room=len(lengths) // slots)
 
 
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:

@@ -52,12 +52,11 @@ def merge_answers(
     transformers): the null score is the lowest over the question's windows, null_odds is null -
     start logit - end logit of the best span with text, in fp32, and the answer is "" if null_odds
     is above the threshold. A question without such a span gets the reference's placeholder: the
-    text "empty" with both logits 0, so null_odds is the null score. A question without a window
-    among the candidates is left out.
+    text "empty" with both logits 0. A question without a window among them is left out.
 
-    Two windows of one question have null scores 9.0 and 2.5; their best spans are "river bank" with
-    logits 1 + 1 and "old" with 2 + 1. "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer
-    is "old" at a threshold of -0.5 and "" at one of -0.6.
+    Windows with null scores 9.0 and 2.5 have the best spans "river bank" (logits 1 + 1) and "old"
+    (2 + 1). "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer unless the threshold is
+    lower.
     """
     if not sum(len(batch.windows) for batch in candidates):
         return Answers({}, {})

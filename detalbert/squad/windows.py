@@ -125,9 +125,8 @@ def build_windows(
     The windows are those of the pair-wise call `tokenizer(question.lstrip(), context,
     max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
     transformers, with questions cut at max_query_length tokens. But every distinct context and
-    every question is encoded once, and windows are index arithmetic over the results. One known
-    difference: in that call, byte-level tokenizers with add_prefix_space=True give the first token
-    of each later window an offset that includes the space before it.
+    every question is encoded once. One known difference: in that call, byte-level tokenizers with
+    add_prefix_space=True give the first token of each later window the space before it.
 
     Args:
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].

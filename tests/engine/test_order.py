@@ -73,5 +73,3 @@ def test_deal_of_a_known_batch() -> None:
 def test_a_batch_the_slots_do_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
         TrainOrder(np.ones(100), 10, 4, seed=0)
-    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 48 .* 7 slots"):
-        deal(np.full(48, 100), 7)
