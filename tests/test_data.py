@@ -89,9 +89,7 @@ def test_anything_that_can_change_a_byte_is_in_the_key(
         assert len(list(tmp_path.glob("cache/windows-train-*/meta.json"))) == number
 
 
-def test_of_many_processes_one_featurises(
-    load: Load, monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+def test_of_many_processes_one_featurises(load: Load, monkeypatch: Any, fork: None) -> None:
     context = multiprocessing.get_context("fork")
     barrier, built, build = context.Barrier(3), context.SimpleQueue(), data.build_windows
     monkeypatch.setattr(data, "build_windows", lambda *a: built.put(1) or build(*a))

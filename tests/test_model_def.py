@@ -21,26 +21,6 @@ from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
 from tests.engine.trials import first_batch, trial_of
 
 
-def test_segments_reach_albert(tiny_config: Path) -> None:
-    """transformers 5 gives no token_type_ids unless asked: both texts would be in segment 0."""
-    with trial_of(tiny_config) as trial:
-        seen = []
-        embedding = trial.model.albert.embeddings.token_type_embeddings
-        embedding.register_forward_hook(lambda module, given, out: seen.append(given[0]))
-        batch = first_batch(trial)
-        trial.train_batch(batch, 0, 0)
-        assert len(seen) == len(batch) > 1
-        windows = trial.data.train.windows
-        for row, segments in zip(batch, seen, strict=True):
-            assert segments.shape == row["input_ids"][None].shape
-            for window, first, last in zip(
-                row["windows"], row["cu_seqlens"], row["cu_seqlens"][1:], strict=False
-            ):
-                context = int(windows.context_length[window]) + 1  # and its [SEP]
-                expected = np.repeat([0, 1], [int(last - first) - context, context])
-                assert segments[0, first:last].tolist() == expected.tolist()
-
-
 def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
     with trial_of(tiny_config, max_steps=100, lr_scale=0.75) as trial:
         assert isinstance(trial.optimizer, torch_optimizer.RAdam)
@@ -132,11 +112,3 @@ def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
     one, other = (build_span_model(HParams(model=SHIPPED, seed=s), tokenizer) for s in (1, 2))
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b) != (name == "qa_outputs.weight"), name
-
-
-def test_a_model_of_another_kind_is_refused() -> None:
-    tokenizer = load_tokenizer(DataConfig("g", "g", tokenizer=SHIPPED), HParams(model="x"))
-    mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2}
-    mpnet |= {"num_hidden_layers": 1, "intermediate_size": 32}
-    with pytest.raises(UserError, match="cannot run packed rows"):
-        build_span_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)

@@ -12,21 +12,9 @@ from detalbert.engine import attention
 from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, dummy_row, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
-from tests.fakes.encoders import (
-    assert_runs_uncompiled,
-    broken_compiler,
-    compile_with,
-    make_model,
-    make_row,
-)
+from tests.fakes.encoders import compile_with, make_model, make_row
 
 CPU = torch.device("cpu")
-
-
-def test_the_layers_are_found_once_each() -> None:
-    found = {name: encoder_layers(make_model(name)) for name in ("albert", "bert")}
-    kinds = {name: [type(layer).__name__ for layer in layers] for name, layers in found.items()}
-    assert kinds == {"albert": ["AlbertLayerGroup"], "bert": ["BertLayer"] * 2}
 
 
 def loss_and_gradients(run: Forward, row: SquadRow) -> list[torch.Tensor]:
@@ -109,20 +97,6 @@ def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     assert len(traced) == first
 
 
-def test_a_compiler_that_fails_is_done_without(monkeypatch: Any, caplog: Any) -> None:
-    torch._dynamo.reset()
-    backend = torch._dynamo.config.patch(suppress_errors=False)
-    compile_with(broken_compiler, monkeypatch)
-    run = Forward(make_model(), "fp32", CPU, compiled=True)
-    with backend, pytest.raises(UserError, match=r"hyperparameters\.compile: .*C compiler"):
-        run.compile_layers(256, 64)
-    run = Forward(make_model(), "fp32", CPU, compiled=True)
-    run.required = False  # as by default on a GPU
-    with backend:
-        run.compile_layers(256, 64)
-    assert_runs_uncompiled(run, caplog.text)
-
-
 def test_a_dummy_row_is_full_windows_and_a_rest() -> None:
     for tokens, bounds in ((10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])):
         row = dummy_row(tokens, 4, CPU)
@@ -167,6 +141,8 @@ def test_layers_are_compiled_from_volta_on(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     run = Forward(make_model("bert"), "fp32", torch.device(device), asked)
     assert compiled == [{"dynamic": True}] * 2 * wanted and len(run.layers) == 2 * wanted
+    (layer,) = encoder_layers(make_model())
+    assert type(layer).__name__ == "AlbertLayerGroup"
     assert run.multiple == (ROW_MULTIPLE if wanted else 1) and ROW_MULTIPLE == 64
     assert run.required == bool(asked)
 
@@ -207,13 +183,19 @@ def test_prediction_goes_on_without_a_compiler(
         raise RuntimeError(message)
 
     monkeypatch.setattr(Forward, "__call__", fail)
-    run = Forward(make_model().eval(), "fp32", CPU, compiled=True)
-    (layer,) = run.layers
-    layer._compiled_call_impl = fail
-    run.compile_layers(10, 4, training=False)
-    assert run.layers == [] and layer._compiled_call_impl is None and not run.model.training
     reason = "first second" if message else "RuntimeError"
-    assert caplog.messages == [f"layers run uncompiled, as torch.compile fails here: {reason}"]
+    run = Forward(make_model().eval(), "fp32", CPU, compiled=True)
+    with pytest.raises(UserError, match=rf"hyperparameters\.compile: .*{reason}.*C compiler"):
+        run.compile_layers(10, 4)
+    for required, training in ((True, False), (False, True)):  # the latter: a GPU's default
+        run = Forward(make_model().train(training), "fp32", CPU, compiled=True)
+        (layer,), run.required = run.layers, required
+        layer._compiled_call_impl = fail
+        run.compile_layers(10, 4, training=training)
+        assert run.layers == [] and layer._compiled_call_impl is None
+        assert run.model.training == training
+    said = f"layers run uncompiled, as torch.compile fails here: {reason}"
+    assert caplog.messages == [said] * 2
 
 
 def test_half_precision_is_for_the_forward_alone() -> None:

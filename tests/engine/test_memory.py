@@ -181,14 +181,6 @@ def test_published_micro_batches() -> None:
         assert whole_logits(sizes).tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
 
 
-def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
-    """benchmarks/llama3_h100_202412_torchtitan.md: 82.4 and 67.0 GiB, 77.0 and 62.0 compiled."""
-    layer = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336
-    sizes = Sizes("llama", 4096, 14_336, 32, 32, 128_256, 8_030_261_248, layer)
-    few, many = (split(sizes, shard, 1, True, False, False).at(0) for shard in (8, 128))
-    assert (few - many) / 2**30 == pytest.approx(82.4 - 67.0, abs=2)
-
-
 def test_measured_on_an_h100() -> None:
     """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
     layers compiled."""

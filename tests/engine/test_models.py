@@ -47,9 +47,6 @@ def test_a_config_is_made_for_the_tokenizer(tokenizer: Any) -> None:
         keys = {"model_type": "bert", "vocab_size": len(tokenizer) + more, "pad_token_id": 3}
         own = config_from_keys(keys, tokenizer)
         assert keys == {key: getattr(own, key) for key in keys}
-
-
-def test_a_config_that_does_not_fit_is_refused(tokenizer: Any) -> None:
     less = r"32 is less than the tokenizer's \d+ pieces"
     for key, said in (("hiden_size", "unknown key; .* 'hidden_size'"), ("vocab_size", less)):
         with pytest.raises(UserError, match=rf"model_config\.{key}: {said}"):
@@ -67,10 +64,7 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
     weights = [model.bert.embeddings.word_embeddings.weight for model in made]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert made[0].config._attn_implementation == PACKED and made[0].dtype is torch.float32
-
-
-def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
-    """RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62."""
+    # RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62.
     keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
     build_span_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
     with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
@@ -137,14 +131,10 @@ def test_a_tied_weight_is_found_under_either_name(tokenizer: Any, tmp_path: Path
     assert missing == set()
     words = model.bert.embeddings.word_embeddings.weight
     assert torch.equal(loaded.cls.predictions.decoder.weight, words)
-
-
-def test_a_model_without_a_span_head_is_one_line(tokenizer: Any) -> None:
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
+    no_span_head = transformers.AutoConfig.for_model(**keys)
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
-        models.random_model(
-            AutoModelForQuestionAnswering, transformers.AutoConfig.for_model(**keys)
-        )
+        models.random_model(AutoModelForQuestionAnswering, no_span_head)
 
 
 def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer: Any, tmp_path: Any) -> None:

@@ -41,11 +41,10 @@ def test_the_order_is_numpys_of_seed_and_epoch() -> None:
     for epoch in (0, 2):
         wanted = np.random.default_rng([7, epoch]).permutation(20)
         assert np.array_equal(order.global_batch(epoch), wanted)
-
-
-def test_a_loader_is_as_long_as_an_epoch() -> None:
     for windows, steps in ((3, 1), (8, 1), (15, 1), (16, 2)):
         assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
+    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
+        TrainOrder(np.ones(100), 10, 4, seed=0)
 
 
 @given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
@@ -68,8 +67,3 @@ def test_deal_of_a_known_batch() -> None:
     assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
     ties = deal(np.array([5, 5, 5, 5]), 2)
     assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]
-
-
-def test_a_batch_the_slots_do_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
-        TrainOrder(np.ones(100), 10, 4, seed=0)

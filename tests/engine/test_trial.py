@@ -38,36 +38,15 @@ def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) ->
         assert tokens == sum(len(row["input_ids"]) for row in batch)
 
 
-def test_a_step_starts_from_no_gradients(tiny_config: Path) -> None:
+def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config: Path) -> None:
     """The rate of step 0 is 0, so the weights stay and the second step must see the same."""
-    with trial_of(tiny_config) as trial:
-        one, again = one_step(trial), one_step(trial)
-        assert norm(one) > 0
-        assert all(torch.equal(one[name], again[name]) for name in one)
-        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.0}
-        trial.optimizer.param_groups[0]["lr"] = 0.5
-        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.5}
-
-
-def test_gradients_are_clipped_where_a_limit_is_given(tiny_config: Path) -> None:
     norms = []
     for limit in (0, 1e9, 1e-3):
         with trial_of(tiny_config, max_grad_norm=limit) as trial:
-            norms.append(norm(one_step(trial)))
+            one, again = one_step(trial), one_step(trial)
+            assert all(torch.equal(one[name], again[name]) for name in one)
+            norms.append(norm(one))
     assert norms[0] == norms[1] > 1e-2 and norms[2] == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_slots_average_once_before_the_clipping(tiny_config: Path) -> None:
-    with trial_of(tiny_config) as trial:
-        calls: list[Any] = []
-        clip = trial.gradients.clip
-        trial.gradients.average = lambda: calls.append(float(trial.gradients.flat.norm()))
-        trial.gradients.clip = lambda limit: calls.append(limit) or clip(limit)
-        one_step(trial)
-        assert calls == [1.0]
-        trial.slots = 2
-        one_step(trial)
-        assert len(calls) == 3 and calls[1] > 0 and calls[2] == 1.0
 
 
 def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
@@ -84,7 +63,7 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
             assert torch.equal(linear.copy, linear.weight.bfloat16())
 
 
-def test_what_determined_is_told(tiny_config: Path) -> None:
+def test_what_determined_is_told(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with trial_of(tiny_config) as trial:
         context = trial.context
         found = context._wrapped_reducers
@@ -102,22 +81,18 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         assert trial.get_batch_length(batch) == 8
         trial.model.config.model_type = "modernbert"  # nobody knows its FLOPs
         assert trial.row_flops(batch[0]) is None
-
-
-def test_a_gpus_use_is_measured_in_training_alone(tiny_config: Path, monkeypatch: Any) -> None:
-    """One reducer after the meter, of rows on the host, in the precision of the products."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
-    with trial_of(tiny_config) as trial:
+        for rate in (0.0, 0.5):
+            trial.optimizer.param_groups[0]["lr"] = rate
+            assert trial.train_batch(batch, 0, 0) == {"learning_rate": rate}
         assert trial.utilization is None  # no GPU here
-        wrapped: list[Any] = []
-        gpu = SimpleNamespace(type="cuda")
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
+        wrapping, gpu = [], SimpleNamespace(type="cuda")
         trial.context = SimpleNamespace(device=gpu)
-        trial.context.wrap_reducer = lambda made, **how: wrapped.append(how) or made
-        for dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
-            trial.dtype = dtype
+        trial.context.wrap_reducer = lambda made, **how: wrapping.append(how) or made
+        for trial.dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
             used = trial._prepare_utilization()
             assert (used.meter, used.device, used.peak) == (trial.meter, gpu, peak)
-        assert wrapped == [{"for_validation": False}] * 2
+        assert wrapping == [{"for_validation": False}] * 2
 
 
 def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,21 +131,6 @@ def test_a_profile_ends_with_the_run_at_the_latest(
     for steps, said in wrong.items():
         with pytest.raises(UserError, match=said):
             trial_of(tiny_config, profile_steps=steps).__enter__()
-
-
-def test_frozen_parameters_stay_out_of_the_buffer(tiny_config: Path, monkeypatch: Any) -> None:
-    build = model_def.build_span_model
-
-    def freeze(*args: Any) -> nn.Module:
-        model = build(*args)
-        model.qa_outputs.requires_grad_(False)
-        return model
-
-    monkeypatch.setattr(model_def, "build_span_model", freeze)
-    with trial_of(tiny_config) as trial:
-        trained = [p for p in trial.model.parameters() if p.requires_grad]
-        assert len(trial.gradients.parameters) == len(trained) > 2
-        assert trial.model.qa_outputs.weight.grad is None
 
 
 def test_a_trial_reads_its_config_from_determined() -> None:

@@ -32,14 +32,6 @@ def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
     return rows
 
 
-def world_questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
-    """(context, question) of the generated world."""
-    for article in generate(split, **arguments)["data"]:
-        for paragraph in article["paragraphs"]:
-            for qa in paragraph["qas"]:
-                yield paragraph["context"], qa
-
-
 def bert_like() -> PreTrainedTokenizerFast:
     pieces = "[PAD] [UNK] [CLS] [SEP] river ##s the ban ##k old u ( ) , . 10 ##66 cafe s na ##ive"
     numbers = {piece: i for i, piece in enumerate(f"{pieces} x 東".split())}

@@ -81,9 +81,7 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
     assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
 
 
-def test_a_stopped_run_continues_exactly(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_continues_exactly(config: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Dropout, a loader worker, several micro-batches a step."""
     values = {"num_workers": 1, "max_tokens_per_forward": 256, "span_fraction": 0.4}
     change(config, global_batch_size=16, **values)
