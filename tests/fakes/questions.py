@@ -1,6 +1,5 @@
 """Made-up questions and logits, small tokenizers for them, and real files of questions."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.windows import Example, Windows, build_windows
-from detalbert.squad.world import generate
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 

@@ -126,8 +126,5 @@ def test_half_precision_logits_are_added_in_fp32() -> None:
     )
     assert all(np.array_equal(a, b) for a, b in zip(half, whole, strict=True))
     assert half.null_scores[0] == start[0].float() + end[0].float()
-
-
-def test_the_example_of_the_face() -> None:
     assert all(hasattr(squad_utils, name) for name in squad_utils.__all__)
     assert doctest.testmod(squad_utils) == (0, 11)

@@ -47,7 +47,7 @@ def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
 
 def test_what_counts() -> None:
     """The best gold answer, and no blank one; questions that have a prediction. Where none is
-    unanswerable (SQuAD 1.1), nothing is said of such ones."""
+    unanswerable (SQuAD 1.1), nothing is said of such ones. Abstaining is above the threshold."""
     examples = [question("q", "the", "red blue", "red")]
     assert score(examples, {"q": "red"})["exact"] == 100.0
     assert score(examples, {"q": ""})["exact"] == 0.0  # "the" is no answer at all
@@ -57,9 +57,6 @@ def test_what_counts() -> None:
     every = right | {f"HasAns_{name}": value for name, value in right.items()}
     assert score(examples, {"b": "blue"}) == every
     assert score(examples, {}) == {"exact": 0.0, "f1": 0.0, "total": 0}
-
-
-def test_abstaining_is_strictly_above_the_threshold() -> None:
     examples, odds = [question("a", "red"), question("b")], {"a": 1.5, "b": 1.5}
     predictions = {"a": "red", "b": "red"}
     at, below = (score(examples, predictions, odds, t) for t in (1.5, 1.4))

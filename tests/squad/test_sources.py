@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.squad import sources
-from detalbert.squad.relations import WORDS
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.world import generate
 from tests.fakes.http import AnswerServer
-from tests.fakes.questions import as_rows, world_questions
+from tests.fakes.questions import as_rows
 
 ANSWER = {"text": "Bern", "answer_start": 14}
 QUESTIONS = [
