@@ -34,12 +34,6 @@ def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight
     assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
 
 
-def test_gelus_of_other_types_are_torchs() -> None:
-    for dtype in (torch.bfloat16, torch.float64):
-        x = torch.linspace(-4, 4, 100, dtype=dtype)
-        assert torch.equal(CpuGelu()(x), formula(x))
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
     """Four elements share a number: their rates, and those of any two together."""
@@ -86,6 +80,9 @@ def test_modules_are_taken_over_on_a_cpu_alone() -> None:
     x = torch.ones(64, 4)
     assert torch.equal(model.eval()[2](x), x)
     assert model.train()[2](x).unique().tolist() == pytest.approx([0.0, 4 / 3])
+    for dtype in (torch.bfloat16, torch.float64):  # of other types torch's
+        x = torch.linspace(-4, 4, 100, dtype=dtype)
+        assert torch.equal(CpuGelu()(x), formula(x))
 
 
 # As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.

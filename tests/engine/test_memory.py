@@ -110,11 +110,8 @@ def test_an_encoder_s_layer_keeps_what_the_hooks_see(
 
     sizes = Sizes.of(encoder(family, dropout), 0)
     assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)
-
-
-def test_a_padded_grid_keeps_more() -> None:
     sizes = Sizes.of(encoder("bert"), 0)
-    grid = layer_bytes(sizes, True, grid=True)
+    grid = layer_bytes(sizes, True, grid=True)  # keeps more
     assert grid - layer_bytes(sizes, True) == pytest.approx(2 * 64 * (4 * 2.2 - 3))
     assert layer_bytes(sizes._replace(padded=True), True) == grid
 
@@ -184,17 +181,13 @@ def test_published_micro_batches() -> None:
 def test_measured_on_an_h100() -> None:
     """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
     layers compiled."""
-    memory = replicated(Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000), 1, True, False)
+    sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
+    memory = replicated(sizes, 1, True, False)
     assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
-
-
-def test_a_vocabulary_head_keeps_12_bytes_a_logit_in_fp32() -> None:
-    sizes = Sizes("albert", 768, 3072, 12, 12, 30_000, 11_000_000)
+    # A vocabulary head keeps 12 bytes a logit in fp32.
     some, none = (replicated(sizes, 1, False, False, masked).per_token for masked in (0.15, 0.0))
     assert some - none == pytest.approx(0.15 * 30_000 * 12)
-
-
-def test_it_is_a_line_in_the_tokens() -> None:
+    # It is a line in the tokens.
     memory = split(causal_sizes(tiny("llama")), 2, 1, True, False, False)
     most = memory.tokens(16)
     assert memory.at(most) <= 16 * 2**30 * 0.95 < memory.at(most + 1)

@@ -113,9 +113,7 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
     assert {"albert.embeddings.word_embeddings.weight", "qa_outputs.weight"} <= decayed
     assert any("full_layer_layer_norm.weight" in name for name in kept)
     assert not [name for name in decayed if "norm" in name.lower() or name.endswith("bias")]
-
-
-def test_shared_parameters_come_once_and_frozen_ones_not_at_all():
+    # Shared ones come once, frozen ones not at all.
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight
     model["a"].bias.requires_grad_(False)

@@ -54,9 +54,6 @@ def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
     linear.load_state_dict({name: x.clone() for name, x in linear.state_dict().items()})
     linear.refresh()
     assert linear.copy.any()
-
-
-def test_layers_are_taken_over_once() -> None:
     layer = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 20), nn.LayerNorm(20))
     taken = convert_layers([layer], HALF)
     assert [type(linear) for linear in taken] == [StepLinear, StepLinear]

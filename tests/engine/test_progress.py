@@ -108,8 +108,5 @@ def test_a_terminal_has_a_bar(clock: Any, monkeypatch: pytest.MonkeyPatch) -> No
         call().close(),
     ]
     assert above == ["INFO: validation at step 45:  f1 2.00"]
-
-
-def test_scores_come_in_the_order_asked_for() -> None:
-    metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}
+    metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}  # scores come in the order asked for
     assert format_scores(metrics, ["exact", "f1", "HasAns_f1"]) == "exact 83.67  f1 84.27"
