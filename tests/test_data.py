@@ -102,7 +102,7 @@ def test_of_many_processes_one_featurises(load: Load, monkeypatch: Any, fork: No
     assert built.get() == 1 and built.empty()
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, load: Load) -> None:
+def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path: Path, load: Load) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
     try:
@@ -114,9 +114,6 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, load: Load) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the feature cache"):
         load(cache_dir=str(tmp_path / "file" / "cache"))
-
-
-def test_a_tokenizer_that_is_none() -> None:
     with pytest.raises(UserError, match="data.tokenizer: missing"):
         data.load_tokenizer(DataConfig("g", "g"), HParams(model_config={}))
     with pytest.raises(UserError, match="data.tokenizer: .* does not load as a tokenizer"):

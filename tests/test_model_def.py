@@ -1,5 +1,6 @@
-"""The trial: segments reach the model, one batch is one step, what steps, precision, models."""
+"""The trial: what steps, dropout and order, answers of all slots, models."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 import torch_optimizer
 
-from data import SquadData, load_tokenizer
+from data import load_tokenizer
 from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import UserError
@@ -35,7 +36,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
         assert rates[5] == pytest.approx(peak / 2) and rates[55] == pytest.approx(peak / 2)
 
 
-def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
+def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config: Path) -> None:
     def gradients(step: int, rank: int, seed: int = 1) -> torch.Tensor:
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
@@ -47,10 +48,7 @@ def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
     one, *others = gradients(3, 0), gradients(4, 0), gradients(3, 1), gradients(3, 0, seed=2)
     assert torch.equal(one, gradients(3, 0))
     assert not any(torch.equal(one, other) for other in others)
-
-
-def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config: Path) -> None:
-    with trial_of(tiny_config, seed=3) as trial:
+    with trial_of(tiny_config, seed=3) as trial:  # windows are dealt in the order of the seed
         trial.slots, trial.rank = 2, 1
         order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
         numbers = [row["windows"].tolist() for row in first_batch(trial)]
@@ -101,14 +99,11 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         assert other.cross_slot_reduce(parts) == {} and other.latest is None
 
 
-SHIPPED = "embedded/albert-tiny"
-
-
 def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
-    hparams = HParams(model=SHIPPED, max_seq_length=192)
-    few = {"max_train_examples": 4, "max_validation_examples": 4}
-    tokenizer = SquadData.load({"train": "generated", "validation": "generated", **few}, hparams)[0]
+    hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
+    tokenizer = load_tokenizer(DataConfig("generated", "generated"), hparams)
     assert not starts_from_scratch(hparams, tokenizer)
-    one, other = (build_span_model(HParams(model=SHIPPED, seed=s), tokenizer) for s in (1, 2))
+    seeds = (dataclasses.replace(hparams, seed=seed) for seed in (1, 2))
+    one, other = (build_span_model(each, tokenizer) for each in seeds)
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b) != (name == "qa_outputs.weight"), name

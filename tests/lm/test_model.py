@@ -65,23 +65,16 @@ def test_the_padding_tokens_row_is_drawn_and_learns() -> None:
     assert drawn(model, initial.record_rules(model), 1)["model.embed_tokens.weight"][3].any()
     assert model.get_input_embeddings().padding_idx is None
     assert model.config._attn_implementation == PACKED_CAUSAL  # and no other reads rows
-
-
-def test_a_model_that_the_library_does_not_fill_is_refused() -> None:
-    model = empty_model(tiny("llama"))
     model.model.extra = torch.nn.Parameter(torch.empty(3, device="meta"))
     with pytest.raises(UserError, match=r"no rule for the initial values of 'model\.extra'"):
         initial.record_rules(model)
 
 
-def test_no_model_is_one_line() -> None:
+def test_no_model_is_one_line_and_one_from_a_config_drops_nothing_out() -> None:
     with pytest.raises(UserError, match="hyperparameters.model: 'no/such' does not load"):
         read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
         empty_model(AutoConfig.for_model("vit"))
-
-
-def test_a_model_from_a_config_drops_nothing_out() -> None:
     config = read_config(None, {"model_type": "gpt2"}, TOKENIZER, 64)
     assert config.attn_pdrop == config.resid_pdrop == config.embd_pdrop == 0
     assert config.vocab_size == len(TOKENIZER)

@@ -13,12 +13,7 @@ from transformers import AutoConfig, PretrainedConfig
 from detalbert.errors import UserError
 from lm import packed
 from lm.loss import head_loss
-from lm.packed import (
-    NO_TARGET,
-    check_family,
-    count_targets,
-    pack,
-)
+from lm.packed import NO_TARGET, check_family, count_targets, pack
 from tests.lm.ranks import SHAPES, tiny
 
 PIECES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4)
@@ -99,9 +94,7 @@ def test_loss_and_gradients_are_those_of_the_whole(
 
 
 class _Largest(TorchDispatchMode):
-    """The most numbers that one result has."""
-
-    numbers = 0
+    numbers = 0  # the most of one result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -110,15 +103,12 @@ class _Largest(TorchDispatchMode):
         return out
 
 
-def test_logits_are_never_whole() -> None:
+def test_logits_are_never_whole_and_half_precision_sums_in_float32() -> None:
     hidden = torch.randn(512, 4, requires_grad=True)
     weight = torch.randn(1000, 4, requires_grad=True)
     with _Largest() as seen:
         head_loss(hidden, weight, torch.zeros(512, dtype=torch.long), chunk=32)[0].backward()
     assert seen.numbers == 32 * 1000  # and not 512 * 1000
-
-
-def test_half_precision_sums_in_float32() -> None:
     torch.manual_seed(0)
     hidden, weight = (torch.randn(n, 32).bfloat16().requires_grad_() for n in (300, 57))
     targets = torch.randint(57, (300,))

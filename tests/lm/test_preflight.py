@@ -48,11 +48,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
-    check(data={"cache_dir": str(tmp_path / "cache")})
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "changes, said",
     [
@@ -131,7 +126,8 @@ def test_disks_hold_two_checkpoints_or_this_machines_parts(
 ) -> None:
     checkpoint, asked["free"] = 12 * whole(), 80 << 30
     monkeypatch.setattr(preflight.tempfile, "gettempdir", lambda: str(tmp_path))
-    check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"})
+    check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"}, data={"cache_dir": str(tmp_path)})
+    assert not list(tmp_path.iterdir())  # it leaves nothing
     assert asked["gpus"] == 4
     assert asked["this machine's parts of two checkpoints"] == (tmp_path, checkpoint)  # of 2
     assert "two checkpoints" not in asked
@@ -157,13 +153,11 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
         check(data=data)
         assert asked["token shards"] == (cache, missing)
 
-
-def test_text_afar_is_listed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
     def find(address: str, key: str, suffixes: tuple[str, ...]) -> list[Any]:
         assert {".txt", ".jsonl", ".zst"} < set(suffixes)
         raise UserError(f"{key}: nothing below {address}")
 
-    monkeypatch.setattr(preflight.storage, "find_files", find)
+    monkeypatch.setattr(preflight.storage, "find_files", find)  # text afar is listed
     with pytest.raises(UserError, match="data.documents: nothing below s3://bucket/text"):
         check(data={"documents": "s3://bucket/text"})
 

@@ -45,7 +45,7 @@ def test_whole_words_within_the_rate(
     assert np.array_equal(chosen, again)
 
 
-def test_ngram_lengths_follow_one_over_n() -> None:
+def test_ngram_lengths_follow_one_over_n_and_80_10_10() -> None:
     """Long text of one-piece words and a low rate, so that n-grams hardly ever touch."""
     words = find_words([np.full(4000, 5)], VOCABULARY)
     runs: Counter = Counter()
@@ -56,9 +56,7 @@ def test_ngram_lengths_follow_one_over_n() -> None:
     total = sum(runs.values())
     for n, wanted in ((1, 6 / 11), (2, 3 / 11), (3, 2 / 11)):
         assert runs[n] / total == pytest.approx(wanted, abs=0.03)
-
-
-def test_80_10_10() -> None:
+    # 80 % are masked, 10 % random, 10 % unchanged.
     ids = np.full(50_000, 7)
     shown = corrupt(ids, VOCABULARY, np.random.default_rng(0))
     assert np.mean(shown == VOCABULARY.mask) == pytest.approx(0.8, abs=0.01)
