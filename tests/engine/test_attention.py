@@ -27,26 +27,16 @@ def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tenso
     return torch.stack(losses)
 
 
-def packed_losses(model: nn.Module, row: SquadRow) -> Tensor:
-    return row_losses(row, *attention.answer_logits(model, row))
-
-
-def distance(one: nn.Module, losses: Tensor, other: nn.Module, wanted: Tensor) -> float:
-    """How far losses and the gradients of their mean are from those of another model."""
-    sides = []
-    for model, found in ((one, losses), (other, wanted)):
-        model.zero_grad()
+def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
+    """How far losses of packed `row`, and the gradients of their mean, are from the library's."""
+    model, library = make_model(name), make_model(name, "eager")
+    losses, sides = row_losses(row, *attention.answer_logits(model, row)), []
+    wanted = library_losses(library, make_row(lengths), lengths)
+    for each, found in ((model, losses), (library, wanted)):
         found.mean().backward()
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        gradients = [p.grad.flatten() for p in each.parameters() if p.grad is not None]
         sides.append((found.detach(), torch.cat(gradients)))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(*sides, strict=True))
-
-
-def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
-    """How far packed `row` is from the library's forward of make_row's row."""
-    model, library = make_model(name), make_model(name, "eager")
-    losses = packed_losses(model, row)
-    return distance(model, losses, library, library_losses(library, make_row(lengths), lengths))
 
 
 @pytest.mark.parametrize("padded", [False, True])  # what a CPU does, and what a GPU does

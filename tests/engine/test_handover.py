@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], 
     torch.set_num_threads(1)
 
 
-def test_auto_counts_idle_cores(machine: Any) -> None:
+def test_auto_counts_idle_cores_of_the_smallest_machine(machine: Any) -> None:
     for cores, idle, fresh, expected in (
         (2, 2.0, True, 2),
         (2, 1.9, True, 2),  # somebody's moment is no neighbour
@@ -47,9 +47,6 @@ def test_auto_counts_idle_cores(machine: Any) -> None:
         machine(cores, idle)
         assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
         assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
-
-
-def test_slots_share_their_machine_and_the_smallest_machine_counts(machine: Any) -> None:
     machine(16, 12.0)
     for others, expected in (([8, 8, 8], 6), ([4, 4, 8], 4)):  # of four slots, two a machine
         slots = SimpleNamespace(local_size=2, allgather=lambda mine, others=others: [*others, mine])
@@ -139,9 +136,14 @@ def restored(trial: Any, **kept: Any) -> Any:
     return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
 
 
+@pytest.mark.usefixtures("machine")
 def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
     layer = SimpleNamespace(_compiled_call_impl=print)
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
+        # A GPU keeps this machine's threads.
+        for trial.handover.cpu, kept, count in ((False, 2, 1), (True, 2, 2), (True, 1, 1)):
+            restored(trial, threads=kept)
+            assert trial.handover.threads == count
         here = trial.handover.machine["device"]
         for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
             trial.max_tokens = 4096
@@ -176,11 +178,7 @@ def test_of_another_trial_only_the_weights_are_taken(
     assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
     with trial_of(tiny_config) as trial:
         before = copy.deepcopy((trial.optimizer.state_dict(), trial.schedule.state_dict()))
-        trial.handover.on_trial_startup(0, "some uuid")
-        trial.handover.on_checkpoint_load_start(state)
-        trial.model.load_state_dict(state["models_state_dict"][0])
-        trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
-        trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+        load(trial, state, 0)
         after = trial.optimizer.state_dict(), trial.schedule.state_dict()
         assert of_value(before) == of_value(after)
         assert trial.handover.threads == 1
@@ -188,14 +186,6 @@ def test_of_another_trial_only_the_weights_are_taken(
         trial.meter.reset()
         one_step(trial)
         assert len(trial.optimizer.state) > 0  # it moves
-
-
-def test_a_gpu_keeps_this_machines_threads(tiny_config: Path, machine: Any) -> None:
-    kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
-    with trial_of(tiny_config) as trial:
-        for trial.handover.cpu, threads in ((False, 1), (True, 2)):
-            trial.handover.on_checkpoint_load_start(kept)
-            assert trial.handover.threads == threads
 
 
 def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: Any) -> None:
@@ -213,12 +203,18 @@ def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, stat
         assert old["optimizers_state_dict"][0]["state"] == {}
 
 
-def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
-    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
-    trial.handover.on_trial_startup(12, "some uuid")
+def load(trial: Any, state: dict[str, Any], step: int) -> None:
+    """What Determined does with a checkpoint, for a start at `step`."""
+    trial.handover.on_trial_startup(step, "some uuid")
     trial.handover.on_checkpoint_load_start(state)
+    trial.model.load_state_dict(state["models_state_dict"][0])
     trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
     trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+
+
+def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
+    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
+    load(trial, state, 12)
     trial.handover.on_training_start()
     group = trial.optimizer.param_groups[0]
     return {key: group[key] for key in ("lr", "weight_decay", "betas")}

@@ -55,6 +55,7 @@ def test_a_trial_state_that_is_more_than_numbers_is_refused(
 
 
 def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
+    """And what Determined would read for a missing file is never reached."""
     fill(tmp_path, {"models_state_dict": [{}], "more": Code()})
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(print\); not loaded"):
         check_pickles(tmp_path)
@@ -64,9 +65,6 @@ def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsy
     (tmp_path / "state_dict.pth").write_bytes(b"PK half")
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(.+\); not loaded"):
         check_pickles(tmp_path)
-
-
-def test_what_determined_would_read_for_a_missing_file_is_never_reached(tmp_path: Path) -> None:
     older = {"trial_state.pkl": "workload_sequencer.pkl", "state_dict.pth": "checkpoint.pt"}
     for missing in older:
         fill(tmp_path)

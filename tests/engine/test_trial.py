@@ -95,23 +95,19 @@ def test_what_determined_is_told(tiny_config: Path, monkeypatch: pytest.MonkeyPa
         assert wrapping == [{"for_validation": False}] * 2
 
 
-def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_loaders_and_the_compiler_are_given(tiny_config: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(trial_module, "default_workers", lambda processes: 10 + processes)
     with trial_of(tiny_config, num_workers=3) as trial:
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
         trial.rank = 1
         wanted = {"slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3}
         assert trial.loading() == {**wanted, "pin_memory": False}
-    with trial_of(tiny_config, num_workers=None) as trial:
-        assert trial.workers() == 11
-
-
-def test_layers_are_compiled_for_the_longest_row(tiny_config: Path, monkeypatch: Any) -> None:
     asked = []
     monkeypatch.setattr(Forward, "compile_layers", lambda self, *sizes: asked.append(sizes))
     for budget in (512, "auto"):
-        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
+        with trial_of(tiny_config, max_tokens_per_forward=budget, num_workers=None) as trial:
             asked.append(trial.max_tokens)
+            assert trial.workers() == 11
     assert asked == [(512, 192), 512, (2 * 192, 192), 4096]
 
 

@@ -132,15 +132,13 @@ def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
     assert differences(two / "out", again) == []
 
 
-@pytest.mark.parametrize("numbers", ['{"lm_head.weight": {"step": 4}}', "[]"])
-def test_numbers_of_another_model_are_refused(
-    numbers: str, two: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys: Any) -> None:
     copy = back_to(two / "out", 4, tmp_path / "copy")
-    (newest(copy) / "numbers.json").write_text(numbers)
-    rewrite(newest(copy))
-    said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
-    assert "numbers.json: does not fit: " in said
+    for numbers in ('{"lm_head.weight": {"step": 4}}', "[]"):
+        (newest(copy) / "numbers.json").write_text(numbers)
+        rewrite(newest(copy))
+        said = refusal(capsys, two / "lm.yaml", copy, *settings(layout="auto"))
+        assert "numbers.json: does not fit: " in said
 
 
 def test_what_is_stored_is_the_state_at_the_call(

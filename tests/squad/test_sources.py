@@ -74,17 +74,14 @@ def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> Non
     assert examples[-1].id == "c" and faults == {kind: 1}
 
 
-def test_a_missing_file_and_one_without_questions(tmp_path: Path) -> None:
+def test_a_missing_file_one_without_questions_and_a_datasets_folder(tmp_path: Path) -> None:
+    """`load_dataset` reads a folder as it reads a hub name."""
     with pytest.raises(UserError, match="nowhere.json: no such file; set data.train"):
         open_source("nowhere.json", "train", tmp_path)
     with pytest.raises(UserError, match="data.train: 'no_such_set' is no file"):
         open_source("no_such_set", "train", tmp_path)
     with pytest.raises(UserError, match="empty.json: no usable question"):
         read(write(tmp_path / "empty.json", {"data": []}), tmp_path, skip_invalid=True)
-
-
-def test_a_datasets_folder_gives_the_same_examples(tmp_path: Path) -> None:
-    """`load_dataset` reads a folder as it reads a hub name."""
     examples, _ = read(write(tmp_path / "a.json", DOCUMENT), tmp_path)
     folder = tmp_path / "squad_like"
     folder.mkdir()
