@@ -56,9 +56,8 @@ def load_split(
 ) -> Split:
     """Encode `data.train` or `data.validation`, or map the cache of an earlier run.
 
-    The ranks of a machine share one cache: the first takes a lock and writes, the others wait. The
-    cache is written to a temporary folder and renamed. Raises UserError for invalid questions, and
-    if the cache cannot be written.
+    The ranks of a machine share one cache: the first takes a lock and writes, the others wait.
+    Raises UserError for invalid questions, and if the cache cannot be written.
     """
     cache_dir = Path(config.cache_dir)
     source = open_source(getattr(config, split), split, cache_dir)

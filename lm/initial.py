@@ -1,8 +1,7 @@
 """Weights of a sharded model: drawn by transformers' own rules, or read from safetensors.
 
 A parameter's values depend on (seed, name): each rank draws or reads one unsharded parameter at a
-time, on its device, and keeps its shard. So every layout starts from bitwise identical weights, and
-no rank holds the whole model.
+time and keeps its shard. So every layout starts from bitwise identical weights.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Layouts of a model on ranks: replicas, shards of a replica, and tensor-parallel layers.
 
-Of R x S x T ranks, S x T hold one replica: T neighbours split each layer's products (tensor
-parallel, Shoeybi 2019, arXiv:1909.08053) and read the same rows, S such groups shard the parameters
-(FSDP, Zhao 2023, arXiv:2304.11277). R replicas add up their gradients.
+T neighbours split each layer's products (tensor parallel, Shoeybi 2019, arXiv:1909.08053) and read
+the same rows, S such groups shard the parameters (FSDP, Zhao 2023, arXiv:2304.11277), R replicas of
+S x T ranks add up their gradients.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Loss over the vocabulary head, in chunks of tokens, so that not all logits exist at once.
 
-Logits of 16,384 tokens over 50,304 vocabulary tokens are 3.3 GB in fp32, kept for backward. Here a
-chunk's logits give its loss and gradients at once, and are freed. Each tensor-parallel rank holds a
-shard of the vocabulary, and only sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
+A chunk's logits give its loss and gradients at once, and are freed: for 16,384 tokens and 50,304 of
+the vocabulary they are 3.3 GB. Each tensor-parallel rank holds a shard of the vocabulary, and only
+sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Windows of each step, as a function of (seed, step), with any layout.
 
-Two levels: an epoch reads the shards in a new order, `group` of them at a time, and mixes the
-windows of a group. So a machine needs at most two groups of shards at once. Epochs continue without
-a gap. No permutation of windows is stored: `permute` computes the requested places.
+An epoch reads the shards in a new order, `group` of them at a time, and mixes the windows of a
+group. So a machine needs at most two groups of shards at once. Epochs continue without a gap. No
+permutation of windows is stored: `permute` computes the requested places.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Packed rows of examples: one or two segments, masked tokens, labels; and the order of training.
 
-All depends only on (seed, epoch, number of the example): a restart at a step needs no state, and
-any process can make any example.
+All depends only on (seed, epoch, number of the example), so any process can make any example.
 """
 
 from functools import lru_cache
@@ -43,11 +42,9 @@ class Examples:
     def make(self, epoch: int, number: int) -> dict[str, Any]:
         """Return one example of T tokens, M of them masked.
 
-        Returns:
-            input_ids, token_type_ids: int64 [T]; masked: int64 [M], positions of the masked tokens;
-                mlm_labels: int64 [M], their original ids; sop_label: 0 as in the text, 1 swapped,
-                NO_LABEL for one segment; start and end: the span's tokens, or NO_LABEL. If a span
-                is to be selected, nothing is masked and sop_label is NO_LABEL.
+        It has input_ids, token_type_ids, int64 [T]; masked, positions, and mlm_labels, their ids,
+        int64 [M]; sop_label, 0 as in the text, 1 swapped; start and end, the span's tokens. Labels
+        may be NO_LABEL. If a span is to be selected, nothing is masked.
         """
         hparams = self.hparams
         rng = np.random.default_rng([hparams.known_seed, epoch, number])
@@ -123,10 +120,8 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 class ExampleOrder(TrainOrder):
-    """The examples of every step, as a function of (seed, step).
-
-    An epoch reads the shards in a new order, `group` of them at a time, and mixes the examples of a
-    group. So a machine needs at most two groups at once.
+    """The examples of every step. An epoch reads the shards in a new order, `group` of them at a
+    time, and mixes the examples of a group. So a machine needs at most two groups at once.
     """
 
     def __init__(

@@ -69,9 +69,9 @@ def choose_tokens(
 ) -> np.ndarray:
     """Return the tokens to mask, ascending, int64 [M]: whole words, n-grams within one segment.
 
-    M is `fraction` (above 0, below 1) of all tokens, or a few fewer if the next word is too long,
-    but at least one word. An n-gram that would exceed M, or leave its segment, is shortened; one
-    that overlaps another is skipped. `words` are as `find_words` returns them, at least one.
+    M is `fraction` of all tokens, or a few fewer if the next word is too long, but at least one
+    word. An n-gram that would exceed M, or leave its segment, is shortened; one that overlaps
+    another is skipped. `words` are as `find_words` returns them, at least one.
     """
     begins, ends, owners = (column.tolist() for column in words)
     count = len(begins)

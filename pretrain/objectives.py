@@ -1,8 +1,7 @@
 """Objectives over packed rows: masked language model, sentence order, span selection.
 
-The sums over a batch, divided by its masked tokens, its pairs and its spans, are the losses of
-transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the same examples, padded. But
-logits are computed for masked tokens only, [M, V] and not [T, V]: a seventh of the work.
+The losses are those of transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the
+same examples, padded. But logits are computed for masked tokens only, [M, V] and not [T, V].
 """
 
 from typing import Any

@@ -25,13 +25,11 @@ _OFTEN = 2  # a hole needs a word with a piece that is not more frequent than th
 
 
 class Cloze(NamedTuple):
-    """A query and a passage, token ids int64 [Q] and [P], with first and last token of the answer.
-    Both are positions in the passage, -1 if the answer is not in it.
-    """
+    """A query, a passage and its answer."""
 
-    query: np.ndarray
-    passage: np.ndarray
-    first: int
+    query: np.ndarray  # token ids, int64 [Q]
+    passage: np.ndarray  # token ids, int64 [P]
+    first: int  # token of the answer in the passage; -1 if it is not there
     last: int
 
 
@@ -39,9 +37,7 @@ def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Cloze | None:
     """Return an exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
-
-    Query and passage have T tokens together, or fewer if the passage lacks a sentence. None if no
-    sentence that was drawn has enough words.
+    None if no sentence that was drawn has enough words.
     """
     hard = rng.random() ** 2
     ends = np.cumsum(sentences)  # [S]

@@ -12,9 +12,7 @@ from detalbert.squad.decoding import Candidates, best_spans
 def evaluate_row(
     forward: Forward, row: SquadRow, hparams: HParams, labelled: bool = True
 ) -> tuple[Candidates, Tensor]:
-    """Return the best spans of all n windows, and their losses, fp32 [n]; [0] if not `labelled`. A
-    question without answers has the losses of "no answer".
-    """
+    """Return the best spans of all n windows, and their losses, fp32 [n]; [0] if not `labelled`."""
     row = to_device(row, forward.device)
     start, end = forward(row)
     losses = row_losses(row, start, end) if labelled else start.new_empty(0)

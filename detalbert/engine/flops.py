@@ -48,8 +48,7 @@ ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against 
 
 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
-    """Return the floating-point operations of one forward and backward over windows of these
-    lengths.
+    """Return the FLOPs of one forward and backward over windows of these lengths.
 
     Counts matrix products over real tokens from the config, as ALBERT uses one layer's weights in
     all 12. A product costs 2 per weight and token; backward is two products for each of forward

@@ -8,8 +8,7 @@ from detalbert.engine.rows import SpanRow
 
 
 def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor:
-    """Return the mean of start and end cross-entropy per window, over its own tokens, fp32 [n] in
-    nats.
+    """Return the mean of start and end cross-entropy in nats per window, over its tokens, fp32 [n].
 
     Equal to transformers' span loss of each window alone, without padding; 0 if the positions are
     -100. Logits are [T], any float type. Does not block on the device.

@@ -30,12 +30,10 @@ class _Product(torch.autograd.Function):
 
 
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]. The GPU's
-    tensor cores accumulate in float32 anyway; torch 2.8 and newer can return that.
-    """
+    """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]."""
     if not dy.is_cuda:
         return dy.t().float() @ x.float()
-    if hasattr(torch.ops.aten.mm, "dtype"):
+    if hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
         return torch.mm(dy.t(), x, out_dtype=torch.float32)
     return (dy.t() @ x).float()
 

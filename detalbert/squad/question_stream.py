@@ -1,7 +1,4 @@
-"""Questions of a file, read and checked one at a time: SQuAD JSON, JSON lines or CSV.
-
-At most one article or row of a file is in memory.
-"""
+"""Questions of a file, read and checked one at a time: SQuAD JSON, JSON lines or CSV."""
 
 import csv
 import itertools
@@ -42,9 +39,11 @@ def file_questions(path: Path) -> Iterator[Question]:
     without an id gets its number, from 1.
     """
     rows = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}
+    where, read = str(path), rows.get(path.suffix.lower())
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from rows.get(path.suffix.lower(), _articles)(str(path), file)
+            articles = JsonText(where, file).elements("data")
+            yield from read(where, file) if read else article_questions(where, articles)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
@@ -138,10 +137,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _articles(where: str, file: TextIO) -> Iterator[Question]:
-    return article_questions(where, JsonText(where, file).elements("data"))
 
 
 def _wrong_shape(where: str, fault: str) -> UserError:

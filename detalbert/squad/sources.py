@@ -1,8 +1,4 @@
-"""SQuAD questions from a file, an official file, a data set of the hub or the generated world.
-
-A fault of a file (missing, not JSON, another shape) always raises UserError. So does a fault of one
-question, unless `data.skip_invalid: true`, which counts and skips such questions.
-"""
+"""SQuAD questions from a file, an official file, a data set of the hub or the generated world."""
 
 import hashlib
 import itertools
@@ -74,8 +70,8 @@ def read_examples(
 ) -> tuple[list[Example], dict[str, int]]:
     """Return at most `limit` questions of `source` in file order, and the faults that were skipped.
 
-    The faults are {kind of fault: number of questions}. Raises UserError for the first fault, with
-    the file and the question id, unless `skip_invalid`.
+    The faults are {kind of fault: number of questions}. Raises UserError for a fault of a file, and
+    for the first of a question, unless `skip_invalid`.
     """
     if source.name == "generated":
         questions = article_questions("generated", json.loads(_world(source.split))["data"])
