@@ -4,25 +4,20 @@ Needs only NumPy: reports and estimates count without torch.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 
-class Peak(NamedTuple):
-    """Peak TFLOP/s of a GPU's dense products, from its data sheet."""
-
-    half: float  # fp16 and bf16, on tensor cores where there are any
-    full: float  # fp32; TF32 is not used here
-
-
-# By the words in what CUDA calls the GPU; without "PCIe" it is on a board of its own (SXM).
+# TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores where there are any,
+# and in fp32 (TF32 is not used here). By the words in what CUDA calls the GPU; without "PCIe" it is
+# on a board of its own (SXM).
 PEAKS = {
-    "K80": Peak(4, 4), "P4": Peak(5, 5), "P100": Peak(19, 9.3), "T4": Peak(65, 8.1),
-    "V100": Peak(125, 15.7), "V100 PCIE": Peak(112, 14), "A100": Peak(312, 19.5),
-    "A10G": Peak(70, 35), "L4": Peak(121, 30.3), "L40S": Peak(362, 91.6),
-    "H100": Peak(989, 67), "H100 PCIE": Peak(756, 51), "H100 NVL": Peak(835, 60),
-    "H200": Peak(989, 67), "H200 NVL": Peak(835, 60),
+    "K80": (4, 4), "P4": (5, 5), "P100": (19, 9.3), "T4": (65, 8.1),
+    "V100": (125, 15.7), "V100 PCIE": (112, 14), "A100": (312, 19.5),
+    "A10G": (70, 35), "L4": (121, 30.3), "L40S": (362, 91.6),
+    "H100": (989, 67), "H100 PCIE": (756, 51), "H100 NVL": (835, 60),
+    "H200": (989, 67), "H200 NVL": (835, 60),
 }  # fmt: skip
 
 
@@ -41,7 +36,7 @@ def peak_flops(device: str, half: bool) -> float | None:
     for variant in ("PCIE", "NVL"):
         if variant in words:
             found = PEAKS.get(f"{names[0]} {variant}", found)
-    return 1e12 * (found.half if half else found.full)
+    return 1e12 * found[not half]
 
 
 ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter

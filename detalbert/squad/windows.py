@@ -151,7 +151,7 @@ def build_windows(
 
 
 class _Texts(NamedTuple):
-    """Tokens of D distinct contexts and E questions; the last four arrays as in `Windows`."""
+    """Tokens of D distinct contexts and E questions; the last four are the first of `Windows`."""
 
     context: np.ndarray  # int64 [E], number of each example's context
     context_ptr: np.ndarray  # int64 [D + 1], context d is context_ids[ptr[d]:ptr[d + 1]]
@@ -195,7 +195,7 @@ def _assemble(
     `room` [E] are tokens for context; `layout` is of `_pair_layout`, `example` and `skip` of
     `_cover`.
     """
-    prefix, middle, suffix, segments = layout
+    prefix, middle, *_ = layout
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
     start = end = np.zeros(len(begin), np.int32)
@@ -203,21 +203,8 @@ def _assemble(
         shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
         answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
         start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
-    return Windows(
-        context_ids=texts.context_ids,
-        context_offsets=texts.offsets,
-        question_ids=texts.question_ids,
-        question_ptr=texts.question_ptr,
-        example_index=example.astype(np.int32),
-        context_begin=begin,
-        context_length=count.astype(np.int32),
-        start_positions=start,
-        end_positions=end,
-        prefix_ids=prefix,
-        middle_ids=middle,
-        suffix_ids=suffix,
-        segments=segments,
-    )
+    numbers, counts = example.astype(np.int32), count.astype(np.int32)
+    return Windows(*texts[2:], numbers, begin, counts, start, end, *layout)
 
 
 def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
