@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 
-# TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores where there are any,
+# TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores if there are any,
 # and in fp32 (TF32 is not used here). By the words in what CUDA calls the GPU; without "PCIe" it is
 # on a board of its own (SXM).
-PEAKS = {
+PEAKS: dict[str, tuple[float, float]] = {
     "K80": (4, 4), "P4": (5, 5), "P100": (19, 9.3), "T4": (65, 8.1),
     "V100": (125, 15.7), "V100 PCIE": (112, 14), "A100": (312, 19.5),
     "A10G": (70, 35), "L4": (121, 30.3), "L40S": (362, 91.6),
@@ -24,9 +24,7 @@ PEAKS = {
 def peak_flops(device: str, half: bool) -> float | None:
     """Return the peak FLOP/s of `device`; None for a GPU that is not in the table, or a MIG slice.
 
-    Args:
-        device: as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
-        half: whether products are in fp16 or bf16, else fp32.
+    `device` is as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
     """
     words = device.upper().replace("-", " ").split()
     names = [word for word in words if word in PEAKS]

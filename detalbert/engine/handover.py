@@ -46,19 +46,15 @@ class Handover(pytorch.PyTorchCallback):
         self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {**self._rounding(), **self.began}
-        return {"threads": self.threads, "trial": self.trial, **kept}
+        return {"threads": self.threads, "trial": self.trial, **self._rounding(), **self.began}
 
     def _rounding(self) -> dict[str, Any]:
         return {**self.trained.rounding(), **self.machine}
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         self.first_step = first_batch_idx
-        (optimizer,) = self.context.optimizers
-        self.recipe = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
+        groups = self.context.optimizers[0].param_groups
+        self.recipe = [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Remove all but the weights from another trial's checkpoint before it is loaded."""
@@ -100,8 +96,7 @@ class Handover(pytorch.PyTorchCallback):
                 "workload, or hyperparameters.model"
             )
         for key in ("optimizers", "lr_schedulers"):
-            fresh = [part.state_dict() for part in getattr(self.context, key)]
-            checkpoint[f"{key}_state_dict"] = fresh
+            checkpoint[f"{key}_state_dict"] = [x.state_dict() for x in getattr(self.context, key)]
         if "scaler_state_dict" in checkpoint:
             checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()  # type: ignore[attr-defined]  # wrapped by now
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
@@ -147,9 +142,8 @@ class Handover(pytorch.PyTorchCallback):
         (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
         scheduler: Any = schedule._scheduler
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
-        for group, fresh, factor in zip(
-            optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True
-        ):
+        groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
+        for group, fresh, factor in groups:
             group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
 
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:

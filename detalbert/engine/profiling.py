@@ -76,10 +76,8 @@ class StepProfile(pytorch.PyTorchCallback):
             self.folder.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"hyperparameters.profile_steps: {path}: cannot write the trace ({error}); free "
-                "space there, or set it to 0"
-            ) from None
+            fault = f"{path}: cannot write the trace ({error}); free space there, or set it to 0"
+            raise UserError(f"hyperparameters.profile_steps: {fault}") from None
         order = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
         table = running.key_averages().table(sort_by=order, row_limit=ROWS)
         log.info("profile of %d steps:\n%s\ntrace: %s", self.steps, table, path)

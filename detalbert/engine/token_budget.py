@@ -1,5 +1,6 @@
 """`max_tokens_per_forward: auto`: the longest row that this GPU's memory can train on."""
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -61,8 +62,7 @@ def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
     row = dummy_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
-    try:
+    with contextlib.suppress(torch.OutOfMemoryError):
         forward.zero_loss_backward(row)
-    except torch.OutOfMemoryError:
-        return math.inf
-    return torch.cuda.max_memory_allocated(forward.device)
+        return torch.cuda.max_memory_allocated(forward.device)
+    return math.inf

@@ -172,14 +172,9 @@ def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) ->
     tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
     context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
     cut = np.minimum(np.diff(question_ptr), max_query_length)  # [E], tokens
-    return _Texts(
-        context,
-        context_ptr,
-        tokens.ids[: context_ptr[-1]],
-        tokens.offsets[: context_ptr[-1]],
-        tokens.ids[ranges(question_ptr[:-1], cut)],
-        np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]),
-    )
+    questions = tokens.ids[ranges(question_ptr[:-1], cut)]
+    ptr, end = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]), context_ptr[-1]
+    return _Texts(context, context_ptr, tokens.ids[:end], tokens.offsets[:end], questions, ptr)
 
 
 def _assemble(
