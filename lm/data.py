@@ -51,10 +51,8 @@ class LmText(NamedTuple):
 
 
 def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
-    """Load windows of `length` + 1 tokens; write token shards if there are none yet.
-
-    The ranks of a machine share them: the first takes a lock and writes, the others wait. Raises
-    UserError if text, tokenizer or shards are invalid or do not match.
+    """Load windows of `length` + 1 tokens; write token shards if there are none yet, once per
+    machine. Raises UserError if text, tokenizer or shards are invalid or do not match.
     """
     tokenizer = load_tokenizer(data)
     address = data.shards or str(write_documents(data, tokenizer))

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.attention import Layout as Bounds
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 
 NO_TARGET = -100  # as torch's cross_entropy
 PROVEN = "gpt2, gpt_neox, llama or qwen2"
@@ -92,20 +92,13 @@ def check_family(config: PretrainedConfig) -> None:
     Silently wrong otherwise: attention of the model's own or over a sliding window, positions that
     come from a mask (Bloom), a head with a bias (Phi) or its own scale (Cohere).
     """
-    try:
+    kind = f"hyperparameters.model: {config.model_type}"
+    fails = f"{kind} does not read packed rows"
+    with as_user_error(lambda error: UserError(f"{fails}: {first_line(error)}; use {PROVEN}")):
         off = _distance(tiny_config(config))
-    except UserError:
-        raise
-    except Exception as error:  # the code of any model of the library
-        raise UserError(
-            f"hyperparameters.model: {config.model_type} does not read packed rows: "
-            f"{first_line(error)}; use {PROVEN}"
-        ) from None
     if not off <= _TOLERANCE:
-        raise UserError(
-            f"hyperparameters.model: {config.model_type} reads packed rows wrongly (its logits are "
-            f"off by {off:.2g} of the largest); use {PROVEN}"
-        )
+        wrong = f"reads packed rows wrongly (its logits are off by {off:.2g} of the largest)"
+        raise UserError(f"{kind} {wrong}; use {PROVEN}")
 
 
 def tiny_config(config: PretrainedConfig) -> PretrainedConfig:

@@ -46,9 +46,7 @@ class Windows:
         `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
         has segments of 3 and 2, window 1 one of 5.
         """
-        shard, number = int(place[0]), int(place[1])
-        columns = self.shards.columns(shard)
-        begin = number * self.length
+        columns, begin = self.shards.columns(int(place[0])), int(place[1]) * self.length
         end = begin + self.length + 1
         tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
         cuts = np.zeros(0, np.int64)

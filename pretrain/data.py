@@ -27,10 +27,8 @@ class PretrainText(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
-        """Load `data:`; write token shards if there are none yet.
-
-        The ranks of a machine share them: the first takes a lock and writes, the others wait.
-        Raises UserError if text, tokenizer or shards are invalid or do not match.
+        """Load `data:`; write token shards if there are none yet, once per machine. Raises
+        UserError if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)

@@ -1,9 +1,8 @@
 """One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
 
-ALBERT's gradients are ready only when backward is over, so an all-reduce has nothing to overlap
-with, and DistributedDataParallel's buckets gain nothing. They cost another copy of the gradients,
-and a layout that changes after the first step, so that a sum over three or more ranks is rounded in
-another order after a restart. Here the layout is always that of the model.
+ALBERT's gradients are ready only when backward is over, so DistributedDataParallel's buckets gain
+nothing. They cost another copy of the gradients, and a layout that changes after the first step, so
+that a sum over three or more ranks is rounded in another order after a restart.
 """
 
 from collections.abc import Iterable

@@ -16,8 +16,8 @@ from detalbert.engine.rows import Row
 class TrainingMeter(pytorch.MetricReducer):
     """Mean loss, throughput and mean gradient norm of the steps since the last report.
 
-    Losses and norms stay on the device until then. Non-finite ones are excluded, and the steps
-    skipped for them are counted. `epoch` is the steps per epoch, with the fraction.
+    Losses and norms stay on the device until then. Non-finite ones are excluded, and counted.
+    `epoch` is the steps per epoch, with the fraction.
     """
 
     def __init__(self, epoch: float) -> None:

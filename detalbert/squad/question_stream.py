@@ -102,8 +102,8 @@ def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> E
 
 
 def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
-    text = answer.get("text") if isinstance(answer, dict) else None
-    start = answer.get("answer_start") if isinstance(answer, dict) else None
+    found = answer if isinstance(answer, dict) else {}
+    text, start = found.get("text"), found.get("answer_start")
     if not isinstance(text, str) or not text or type(start) is not int:
         raise _Fault("bad answer", f"question {name}: an answer needs a text and an answer_start")
     there = context[start : start + len(text)] if start >= 0 else ""
@@ -179,11 +179,8 @@ def row_question(where: str, row: Mapping[str, Any], number: int | None = None) 
 
 
 def _json_lines(where: str, file: TextIO) -> Iterator[Question]:
-    number = 0
-    for line_number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        number += 1
+    lines = ((at, line) for at, line in enumerate(file, 1) if line.strip())
+    for number, (line_number, line) in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from detalbert import hub
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import hub_error, looks_like_path
 from detalbert.squad import world
 from detalbert.squad.question_stream import (
@@ -103,13 +103,10 @@ def _world(split: str) -> str:
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    try:
-        return list(hub.load(datasets.load_dataset, name, "dataset", split=split))
-    except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
-        raise hub_error(error)(
-            f"data.{split}: {name!r} is no file, and as a data set it does not load: "
-            f"{first_line(error)}"
-        ) from None
+    what = f"data.{split}: {name!r} is no file, and as a data set it does not load"
+    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
+        rows = list(hub.load(datasets.load_dataset, name, "dataset", split=split))
+    return rows
 
 
 def _download(name: str, cache_dir: Path) -> Path:

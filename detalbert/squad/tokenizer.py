@@ -6,7 +6,7 @@ import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import hub_error
 
 # These releases drop overflow windows silently: they covered only 39 % of a long context.
@@ -35,12 +35,9 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     fault.
     """
     check_tokenizers_version()
-    try:
+    what = f"data.tokenizer: {name!r} does not load as a tokenizer"
+    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
         tokenizer = hub.load(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
-    except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
-        raise hub_error(error)(
-            f"data.tokenizer: {name!r} does not load as a tokenizer: {first_line(error)}"
-        ) from None
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
     for token in needed:
