@@ -106,9 +106,8 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
 def keep_shard(parameter: Tensor, whole: Tensor) -> None:
     """Copy this rank's shard of `whole` into `parameter`, a DTensor or a plain tensor.
 
-    Takes shards from the last dimension of the mesh to the first: tensor parallelism splits first,
-    and FSDP splits the result. Rows 0-7 on (shard 2, tensor 2) are 0 1 | 2 3 of tensor rank 0 and 4
-    5 | 6 7 of tensor rank 1.
+    Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
+    0 1 | 2 3 of tensor rank 0 and 4 5 | 6 7 of tensor rank 1.
     """
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)

@@ -79,10 +79,9 @@ class _HeadLoss(torch.autograd.Function):
 def _over_vocabulary(
     logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exps [c, V], their sum over the vocabulary, the loss and the likeliest id, each [c].
-
-    Exps are of `logits`, fp32 [c, V] (overwritten), minus the maximum of all tensor-parallel ranks;
-    `own` are the targets as columns, out of range if on another rank.
+    """Return exps [c, V] of `logits` (overwritten) minus the maximum of all tensor-parallel ranks,
+    their sum over the vocabulary, the loss and the likeliest id, each [c]. `own` are the targets as
+    columns, out of range if on another rank.
     """
     peak, place = logits.max(dim=1)
     best, highest = place + first, peak

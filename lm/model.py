@@ -67,10 +67,8 @@ def read_config(
 
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model of `config` in fp32, without storage: its tensors are on the meta device.
-
-    Packed rows have no padding, so the padding token's row is drawn and trained like any other.
-    Raises UserError if transformers has no causal model of this type.
+    """Return the model of `config` in fp32 on the meta device. Packed rows have no padding, so the
+    padding token's row is trained like any other. Raises UserError for a type without such a model.
     """
     with as_user_error(not_built), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
@@ -106,9 +104,9 @@ def build_model(
 ) -> PreTrainedModel:
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
-    `model(row)`, with a CausalRow on its device, returns the summed loss and the number of correct
-    predictions (loss.head_loss); all ranks of the mesh must call it equally often. Parameters keep
-    transformers' names; they and their gradients are fp32 DTensors.
+    `model(row)`, with a CausalRow on its device, returns what loss.head_loss does; all ranks of the
+    mesh must call it equally often. Parameters keep transformers' names; they and their gradients
+    are fp32 DTensors.
 
     Args:
         weights: a folder or hub name to read them from; default: drawn from `seed`.

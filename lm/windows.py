@@ -49,9 +49,8 @@ class Windows:
         columns, begin = self.shards.columns(int(place[0])), int(place[1]) * self.length
         end = begin + self.length + 1
         tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
-        cuts = np.zeros(0, np.int64)
+        cuts, ptr = np.zeros(0, np.int64), columns["document_ptr"]
         if not self.across_documents:
-            ptr = columns["document_ptr"]
             cuts = ptr[slice(*np.searchsorted(ptr, (begin + 1, end)))] - begin  # inside the window
         pieces = np.diff(cuts, prepend=0, append=self.length + 1)
         return torch.from_numpy(tokens), torch.from_numpy(pieces)

@@ -24,10 +24,8 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Any) -> Vocabulary:
-    """Return the vocabulary of a fast tokenizer that has mask, cls and sep tokens.
-
-    A token starts a word if its mark says so ('▁', 'Ġ'; with WordPiece: no '##'), or if it holds
-    neither letter nor digit, since punctuation is a word of its own.
+    """Return the vocabulary of a fast tokenizer. A token starts a word if its mark says so ('▁',
+    'Ġ'; with WordPiece: no '##'), or if it holds neither letter nor digit.
     """
     size = len(tokenizer)
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
@@ -44,10 +42,8 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
 def find_words(
     segments: Sequence[np.ndarray], vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first token, token after the last, and segment of each word, int64 [W] each.
-
-    Segments ▁un able ▁to and able ▁is give [0 2 3 4], [2 3 4 5] and [0 0 1 1]. Token ids are
-    counted end to end; a segment's first token always starts a word.
+    """Return first token, token after the last, and segment of each word, int64 [W] each: [0 2 3
+    4], [2 3 4 5] and [0 0 1 1] for ▁un able ▁to | able ▁is. A segment's first token starts a word.
     """
     begins, ends, owners, at = [], [], [], 0
     for number, ids in enumerate(segments):

@@ -1,7 +1,6 @@
 """Bytes that training takes per GPU, computed from a model's sizes without running it.
 
-Memory that autograd keeps for backward was counted with saved-tensor hooks; tests compare it with
-the hooks, states with the tensors of four processes, and totals with published micro-batches.
+What autograd keeps for backward was counted with saved-tensor hooks.
 """
 
 from typing import Any, NamedTuple
@@ -106,8 +105,7 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
     """Estimate the memory per GPU of an encoder that is replicated on every GPU, uncompiled.
 
     16 bytes per parameter, half-precision weights, and with several ranks another copy of the
-    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens that a vocabulary head
-    scores.
+    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens with a vocabulary head.
     """
     states = sizes.parameters * (16 + 2 * half + 4 * (slots > 1))
     outside = sizes.kept(half).outside * sizes.hidden

@@ -1,8 +1,8 @@
 """Linear layers in half precision whose weights are cast once per step.
 
-Under autocast a weight is cast at its first use in a forward, and the gradients of all its uses are
-summed in half precision: ALBERT's one layer is used 12 times. Here the optimizer's float32 weight
-is copied once per step, all uses read the copy, and each use accumulates its gradient in float32.
+Under autocast the gradients of all uses of a weight in a forward are summed in half precision:
+ALBERT's one layer is used 12 times. Here the optimizer's float32 weight is copied once per step,
+all uses read the copy, and each accumulates its gradient in float32.
 """
 
 from typing import Any

@@ -185,10 +185,8 @@ def _assemble(
     example: np.ndarray,
     skip: np.ndarray,
 ) -> Windows:
-    """Assemble the windows; all arrays computed here are [W].
-
-    `room` [E] are tokens for context; `layout` is of `_pair_layout`, `example` and `skip` of
-    `_cover`.
+    """Assemble the windows; all arrays computed here are [W]. `room` [E] are tokens for context;
+    `layout` is of `_pair_layout`, `example` and `skip` of `_cover`.
     """
     prefix, middle, *_ = layout
     begin = texts.context_ptr[texts.context[example]] + skip
@@ -245,10 +243,9 @@ def _cover(
 def _answer_tokens(
     examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return first answers, [E, 4]: first and last character (end exclusive), first and last token.
-
-    Tokens are numbers in context_ids; characters are -1 if there is no answer. One searchsorted
-    covers all contexts: character 17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
+    """Return first answers, [E, 4]: first and last character (end exclusive; -1 if there is none),
+    first and last token, as numbers in context_ids. One searchsorted covers all contexts: character
+    17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
@@ -262,10 +259,9 @@ def _answer_tokens(
 def _labels(
     answers: np.ndarray, offsets: np.ndarray, begin: np.ndarray, last: np.ndarray, shift: np.ndarray
 ) -> np.ndarray:
-    """Return start and end positions, int32 [2, W]; 0 unless the window has the whole answer.
-
-    The last token that starts no later than the answer, and the first that ends no earlier. A
-    window holds the tokens begin to last of context_ids, at positions token + shift.
+    """Return start and end positions, int32 [2, W]: the last token that starts no later than the
+    answer, the first that ends no earlier; 0 unless the window has the whole answer. It holds the
+    tokens begin to last of context_ids, at positions token + shift.
     """
     start_char, end_char, start_token, end_token = answers.T  # [W] each
     window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows to label, at most]
