@@ -56,7 +56,6 @@ def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config: Path) -> No
 
 
 def validated(trial: SquadTrial) -> list[tuple[list, list]]:
-    """What every row of the validation makes of itself, as from a slot of its own."""
     trial.model.eval()
     parts = []
     with torch.no_grad():

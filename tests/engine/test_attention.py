@@ -16,7 +16,6 @@ from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
 
 
 def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tensor:
-    """The library's own span loss of each window alone [n]."""
     parts = zip(row["input_ids"].split(lengths), row["token_type_ids"].split(lengths), strict=True)
     losses = []
     for n, (ids, segments) in enumerate(parts):
@@ -79,7 +78,6 @@ CAUSAL = {False: attention.packed_attention, True: attention.causal_attention}
 def test_attention_is_softmax_of_scaled_scores_within_each_window(
     causal: bool, kv_heads: int, padded: bool
 ) -> None:
-    """Causal: over what came before in the window. Several heads may share one of the keys."""
     lengths, module = [3, 1, 4], nn.Module()
     torch.manual_seed(0)
     given = [torch.randn(1, heads, 8, 8) for heads in (4, kv_heads, kv_heads)]

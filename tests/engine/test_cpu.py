@@ -36,7 +36,6 @@ def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
-    """Four elements share a number: their rates, and those of any two together."""
     torch.manual_seed(1)
     kept = (drop(torch.ones(400_000), rate) != 0).view(-1, 4).double()
     assert kept.mean(0).tolist() == pytest.approx([1 - rate] * 4, abs=0.005)

@@ -65,7 +65,6 @@ SPLIT = {"layout": {"shard": 2, "tensor": 2}}
 def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
     config: Any, processes: int, hparams: Any, tmp_path: Path, cache_dir: Path, python: str
 ) -> None:
-    """The last rank's seventh gradient is infinite; checkpoints are at steps 4 and 8."""
     config = {**config, "checkpoint_storage": {"save_trial_latest": 2}}
     path = config_file(tmp_path, config, cache_dir, max_steps=8, validation_period=8, **hparams)
 

@@ -32,7 +32,6 @@ def test_flops_are_what_torch_counts(name: str) -> None:
 
 
 def test_flops_of_a_row_of_pretraining() -> None:
-    """Two windows of 5 and 3 tokens, of which 2 are hidden: the head is run on these."""
     config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
     row = {"cu_seqlens": torch.tensor([0, 5, 8]), "masked": torch.tensor([1, 6])}
     head, lengths = 3 * 2 * 2 * (32 * 16 + 16 * 100), np.array([5, 3])

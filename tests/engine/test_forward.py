@@ -78,7 +78,6 @@ def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    """Dynamo traces the layers for real; only the code generator is left out."""
     torch._dynamo.reset()
     traced: list[Any] = []
     compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
@@ -123,7 +122,6 @@ def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `compile` is called with, in place of a compiler."""
     calls: list[Any] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **how: calls.append(how))
     return calls
@@ -177,7 +175,6 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
 def test_prediction_goes_on_without_a_compiler(
     message: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Also where the config asks for compiled layers: the model is trained, and has to answer."""
 
     def fail(self: Forward, row: Any) -> None:
         raise RuntimeError(message)

@@ -88,7 +88,6 @@ LAST = "the run goes on; its rounding may differ from an uncut one's"
 def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """It compares with the run's first start, not with the one before."""
     describe, out, has, counts = handover._describe_machine, tmp_path / "out", [], []
     for stop, new, more in (
         (3, {}, {}),
@@ -120,7 +119,6 @@ def test_a_restart_says_once_what_is_different(
 def test_what_auto_chose_is_set_again(
     config: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any row is packed, for training or for a validation."""
     values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6}
     path = config_file(tmp_path, config, cache_dir, **values)
     for budget, stop, name in ((256, 9, "uncut"), (256, 3, "cut"), (1024, 9, "cut")):
@@ -221,7 +219,6 @@ def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
 
 
 def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: Any) -> None:
-    """`det experiment continue ID --config hyperparameters.max_steps=24`, and so on."""
     with trial_of(tiny_config) as trial:
         loaded = trial.optimizer.state_dict()["param_groups"][0]
         expected = {"lr": 0.0, "weight_decay": loaded["weight_decay"], "betas": loaded["betas"]}

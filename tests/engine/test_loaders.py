@@ -64,7 +64,6 @@ def test_rows_share_one_buffer_may_be_written_to_and_pinned(monkeypatch: Any) ->
 
 
 def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
-    """Small batches through the pipe, large ones through shared memory, and one without rows."""
     made = [[{"ids": torch.arange(n), "n": n}, {"ids": torch.ones(1)}] for n in (10, 200_000)]
     assert [type(Parcel(rows).buffer) for rows in made] == [np.ndarray, torch.Tensor]
     batches = [*made, [], *made]

@@ -25,7 +25,6 @@ Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes
 
 
 def kept_bytes(forward: Callable[[], Any]) -> int:
-    """Of all tensors that a forward keeps for its backward, each storage once."""
     storages = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,7 +120,6 @@ SPLITS = [(Layout(1, 4, 1), "llama"), (Layout(1, 2, 2), "gpt_neox"), (Layout(2, 
 
 
 def states() -> list[int]:
-    """Bytes of this process's weights, gradients and moments after a step, of each split."""
     found = []
     for layout, family in SPLITS:
         model = build_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)

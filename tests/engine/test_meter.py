@@ -46,7 +46,6 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """In place of torch.cuda: a GPU's name, and how much its tensors took."""
     made = types.SimpleNamespace(name="NVIDIA H100 80GB HBM3", most=0)
     facts = {"get_device_name": lambda _: made.name, "max_memory_allocated": lambda _: made.most}
     facts["reset_peak_memory_stats"] = lambda _: setattr(made, "most", 0)
@@ -95,7 +94,6 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, capsys: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of each report its own steps' FLOPs; a validation, which is in none, counts nothing."""
     path = config_file(tmp_path, config, cache_dir)
     counted: list[float] = []
     reports: list[tuple[dict[str, Any], float]] = []

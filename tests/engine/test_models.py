@@ -30,7 +30,6 @@ def tokenizer() -> Any:
 def bert(
     folder: Path, tokenizer: Any, cls: type = transformers.BertForMaskedLM, **keys: Any
 ) -> Any:
-    """A small BERT with this head, saved in `folder`, without a tokenizer."""
     torch.manual_seed(5)
     model = cls(transformers.BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
     model.save_pretrained(folder)

@@ -34,7 +34,6 @@ def exact() -> Iterator[None]:
 
 
 def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
-    """Those of a model after STEPS steps, of which only the first WARM_UP may wait."""
     folder.mkdir(exist_ok=True)
     with trial_of(config_file(folder, WORKLOADS[workload], cache)) as trial:
         assert trial.context.device.type == "cuda"

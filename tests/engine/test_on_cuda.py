@@ -113,7 +113,6 @@ def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = Non
 
 @contextlib.contextmanager
 def gpu(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """As on a machine with one such GPU, whose memory nobody reads."""
     make, tensor = torch.Tensor._make_subclass, torch.tensor
 
     def make_subclass(cls: type, data: Any, grad: bool = False, **how: Any) -> Any:

@@ -16,7 +16,6 @@ def toy_parameters():
 
 
 def take_steps(optimizer, parameters, steps, first=0):
-    """Steps on made-up gradients that differ from step to step; the parameters after each."""
     trajectory = []
     for step in range(first, first + steps):
         for number, parameter in enumerate(parameters):
@@ -46,7 +45,6 @@ REFERENCES = {
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("name", REFERENCES)
 def test_steps_are_the_librarys_bit_for_bit(name, weight_decay):
-    """Also for weights of zero, whose step LAMB does not scale, and some larger than its cut."""
     trajectories = []
     for make in (lambda groups: optim.build_optimizer(name, groups, 1e-2), REFERENCES[name]):
         parameters = toy_parameters()

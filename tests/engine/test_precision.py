@@ -22,7 +22,6 @@ def pair():
 
 
 def run(linear: nn.Module, x: torch.Tensor, uses: int, autocast: bool):
-    """Mean of `uses` applications to different inputs; gradients of input, weight and bias."""
     x = x.clone().requires_grad_()
     with torch.autocast("cpu", HALF, enabled=autocast):
         out = sum(linear(x * (0.3 + use)).float() for use in range(uses))

@@ -20,7 +20,6 @@ CPU = torch.device("cpu")
 def test_a_profile_is_written_and_changes_no_bit(
     tiny_config: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    """Three steps with a report, a checkpoint and a validation among them, and a loader worker."""
     common = settings(num_workers=1, max_steps=6, validation_period=5)
     common += ["--set", "data.max_validation_examples=4"]
     assert run(tiny_config, tmp_path / "without", *common) == 0

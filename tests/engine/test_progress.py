@@ -28,7 +28,6 @@ def report(shown: Progress, steps: int, **metrics: float) -> None:
 
 
 def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
-    """A run that goes on from step 40; its first report does not count, for it began slowly."""
     shown = Progress(100, done=40, chief=True, shown=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()

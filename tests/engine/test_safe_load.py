@@ -28,8 +28,6 @@ SHIPPED = "embedded/albert-tiny"
 
 
 class Code:
-    """What a planted pickle does when it is loaded."""
-
     def __reduce__(self) -> Any:
         return print, ("it ran",)
 
@@ -55,7 +53,6 @@ def test_a_trial_state_that_is_more_than_numbers_is_refused(
 
 
 def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
-    """And what Determined would read for a missing file is never reached."""
     fill(tmp_path, {"models_state_dict": [{}], "more": Code()})
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(print\); not loaded"):
         check_pickles(tmp_path)
@@ -77,7 +74,6 @@ def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsy
 
 
 def with_keys(folder: Path, **keys: Any) -> Path:
-    """A copy of the embedded model whose config.json has these keys, too."""
     shutil.copytree(SHIPPED, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | keys))

@@ -130,7 +130,6 @@ def test_a_profile_ends_with_the_run_at_the_latest(
 
 
 def test_a_trial_reads_its_config_from_determined() -> None:
-    """Its seed, too, where the hyperparameters name none."""
     for named, seed in ((None, 77), (5, 5)):
         context = SimpleNamespace(get_hparams=lambda named=named: {"model": "m", "seed": named})
         context.get_data_config, context.get_trial_seed = lambda: {"train": "x"}, lambda: 77

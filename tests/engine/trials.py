@@ -20,7 +20,6 @@ from workloads import choose
 
 
 def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams: Any) -> Path:
-    """A config with this feature cache and other hyperparameters, as a file."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
     return path
@@ -49,7 +48,6 @@ def first_batch(trial: SquadTrial) -> list[Any]:
 
 
 def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
-    """Train on the first batch; returns the gradients that the optimizer sees."""
     seen: dict[str, torch.Tensor] = {}
     optimizer_step = trial.optimizer.step
 

@@ -86,7 +86,6 @@ FOLDERS = {"gpt2": {}, "gpt_neox": {}, "llama": {"tie_word_embeddings": True}}
 
 
 def save(family: str, folder: Path) -> dict[str, Tensor]:
-    """A model folder of several files, as the library writes it, and its parameters."""
     model = AutoModelForCausalLM.from_config(tiny(family, **FOLDERS[family]))
     model.save_pretrained(folder, max_shard_size="60KB")
     assert (folder / "model.safetensors.index.json").is_file()

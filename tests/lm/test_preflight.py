@@ -27,7 +27,6 @@ GPUS = [f"GPU-{number}" for number in range(4)]
 
 
 def check(slots: int = 1, gpus: int = 0, data: Any = (), storage: Any = None, **keys: Any) -> None:
-    """The check of TINY_LM with other keys, on a machine with these GPUs."""
     config = {**copy.deepcopy(TINY_LM), "checkpoint_storage": storage}
     config["data"].update(data)
     config["resources"] = {"slots_per_trial": slots}
@@ -101,7 +100,6 @@ CONFIG = AutoConfig.for_model(**KEYS)
 
 
 def whole() -> int:
-    """Parameters of TINY_LM's model, by the library's own model."""
     return sum(p.numel() for p in AutoModelForCausalLM.from_config(CONFIG).parameters())
 
 

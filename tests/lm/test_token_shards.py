@@ -72,7 +72,6 @@ def test_some_documents_are_held_out(made: Path, tmp_path: Path) -> None:
 def test_compressed_and_by_more_processes_the_bytes_are_the_same(
     suffix: str, processes: int, made: Path, tmp_path: Path, monkeypatch: Any, fork: None
 ) -> None:
-    """In chunks of another size, too. Each file is read by one process at a time."""
     monkeypatch.setattr(chunks, "_LEAST", 3_000)
     monkeypatch.setattr(chunks, "_BATCH", 1_000)
     folder = write_texts(tmp_path, suffix, processes)

@@ -46,7 +46,6 @@ def test_whole_words_within_the_rate(
 
 
 def test_ngram_lengths_follow_one_over_n_and_80_10_10() -> None:
-    """Long text of one-piece words and a low rate, so that n-grams hardly ever touch."""
     words = find_words([np.full(4000, 5)], VOCABULARY)
     runs: Counter = Counter()
     rng = np.random.default_rng(0)
@@ -111,12 +110,10 @@ def test_an_exercise_is_of_one_sentence_of_the_window(parts: list[np.ndarray], s
 
 
 def is_part_of(some: np.ndarray, tokens: np.ndarray) -> bool:
-    """Whether `tokens` has each of these at least as often."""
     return Counter(some.tolist()) <= Counter(tokens.tolist())
 
 
 def test_holes_are_whole_words_and_one_in_ten_is_not_there() -> None:
-    """Words of two pieces, each word twice, in two sentences of ten words."""
     rng = np.random.default_rng(0)
     absent, sizes, asked = 0, [], []
     for _ in range(4000):

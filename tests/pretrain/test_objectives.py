@@ -115,7 +115,6 @@ HEADS = 4
 
 
 def attention(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """First layer's, [heads, T, T]."""
     with torch.no_grad():
         return model.albert(ids[None], output_attentions=True).attentions[0][0]
 

@@ -70,7 +70,6 @@ def test_a_run_writes_its_files_and_fine_tunes(
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    """The config as it ships, on some of its text."""
     services = [path for path in api_text.find_services() if path.parent.parent.name < "ap"]
     monkeypatch.setattr(api_text, "find_services", lambda: services)
     words = settings(max_steps=3, validation_period=3, checkpoint_period=3)
@@ -82,7 +81,6 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
 
 
 def test_a_stopped_run_continues_exactly(config: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Dropout, a loader worker, several micro-batches a step."""
     values = {"num_workers": 1, "max_tokens_per_forward": 256, "span_fraction": 0.4}
     change(config, global_batch_size=16, **values)
     assert run(config, tmp_path / "uncut") == 0
@@ -148,6 +146,5 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
 
 
 def test_the_entry_point_fine_tunes_without_pretrain(script: Script) -> None:
-    """Only a config with text imports the package."""
     code = "import sys, train; sys.exit('pretrain' in sys.modules)"
     assert subprocess.run(script(code), cwd=ROOT).returncode == 0

@@ -40,7 +40,6 @@ def plain_pools(examples: Any, windows: Any, logits: Any, k: int, longest: int) 
 @given(decoding_cases(), st.integers(-2, 2), st.randoms(use_true_random=False))
 @max_examples(150)
 def test_answers_are_those_of_the_plain_loops(case: Any, threshold: float, random: Any) -> None:
-    """And depend neither on batches nor on their order."""
     (examples, windows), logits, k, longest = case
     whole = [decode(windows, logits, range(len(windows)), k, longest)]
     order = list(range(len(windows)))

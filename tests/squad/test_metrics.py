@@ -65,7 +65,6 @@ def test_what_counts() -> None:
 
 
 def plain_best(examples: Any, predictions: Any, odds: Any, name: str) -> tuple[float, float]:
-    """Tries one question after another in the order of their odds, as the definition has it."""
     right = best = sum(not e.answers for e in examples)
     by_id, threshold = {e.id: e for e in examples}, 0.0
     for id_ in sorted(odds, key=lambda key: odds[key]):
@@ -81,7 +80,6 @@ def plain_best(examples: Any, predictions: Any, odds: Any, name: str) -> tuple[f
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
 @max_examples(150)
 def test_best_thresholds(rows: list[tuple], random: Any) -> None:
-    """Odds are whole numbers, so many are equal: the odds file's order decides among those."""
     examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]
     predictions = {str(i): row[2] for i, row in enumerate(rows)}
     odds = [(str(i), float(row[0])) for i, row in enumerate(rows)]

@@ -83,7 +83,6 @@ before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_si
 @max_examples(200)
 @given(before, st.lists(values, max_size=5), st.integers(1, 30), st.sampled_from([None, 1]))
 def test_any_json_is_walked(before: Any, data: Any, piece: int, indent: Any) -> None:
-    """As the library parses it, however it is cut into pieces: nothing is read in part."""
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
     size, json_stream._PIECE = json_stream._PIECE, piece
     try:

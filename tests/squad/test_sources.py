@@ -75,7 +75,6 @@ def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> Non
 
 
 def test_a_missing_file_one_without_questions_and_a_datasets_folder(tmp_path: Path) -> None:
-    """`load_dataset` reads a folder as it reads a hub name."""
     with pytest.raises(UserError, match="nowhere.json: no such file; set data.train"):
         open_source("nowhere.json", "train", tmp_path)
     with pytest.raises(UserError, match="data.train: 'no_such_set' is no file"):
@@ -90,7 +89,6 @@ def test_a_missing_file_one_without_questions_and_a_datasets_folder(tmp_path: Pa
 
 
 def test_an_official_file_is_downloaded_once(tmp_path: Path, monkeypatch: Any) -> None:
-    """From a server on loopback in the official site's place; a wrong one is not kept."""
     body = json.dumps(DOCUMENT).encode()
     served = {"/dev-v2.0.json": body}
     digest = hashlib.sha256(body).hexdigest()
