@@ -97,7 +97,6 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool) -> None:
-    """Over many masks; and a token of a causal window never sees what comes after it."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 12, 8)
     layout = attention.Layout(make_row([5, 7])["cu_seqlens"], 12, 7, padded=padded)

@@ -85,14 +85,11 @@ def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
         assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
-@pytest.mark.parametrize(
-    "config, period, said",
-    [
-        (TINY, 40, "no finite gradient in 10 steps in a row; lower"),
-        (TINY, 5, "validation at step 5: "),
-        (TINY_LM, 5, "validation at step 5: "),
-    ],
-)
+AT_5 = "validation at step 5: "
+ENDS = [(TINY, 40, "no finite gradient in 10 steps in a row; lower"), (TINY, 5, AT_5)]
+
+
+@pytest.mark.parametrize("config, period, said", [*ENDS, (TINY_LM, 5, AT_5)])
 def test_a_rate_that_is_far_too_high_ends_the_run(
     config: dict[str, Any], period: int, said: str, tmp_path: Path, cache_dir: Path, capsys: Any
 ) -> None:

@@ -1,9 +1,4 @@
-"""Steps on a real GPU: none waits for the device, and two runs have the same bits.
-
-    CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu
-
-`make test` hides GPUs; test_on_cuda.py holds what shows without one.
-"""
+"""Steps on a real GPU: CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu"""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -27,10 +27,8 @@ def take_steps(optimizer, parameters, steps, first=0):
 
 
 def split_groups(parameters, weight_decay):
-    return [
-        {"params": parameters[:1], "weight_decay": weight_decay},
-        {"params": parameters[1:], "weight_decay": 0.0, "lr": 2e-3},
-    ]
+    other = {"params": parameters[1:], "weight_decay": 0.0, "lr": 2e-3}
+    return [{"params": parameters[:1], "weight_decay": weight_decay}, other]
 
 
 REFERENCES = {

@@ -23,16 +23,9 @@ def test_every_window_once_an_epoch(
     for epoch in range(epochs):
         part = stream[epoch * len(lengths) : (epoch + 1) * len(lengths)]
         assert np.array_equal(np.sort(part), np.arange(len(lengths)))
-
-
-@given(sizes, st.sampled_from([1, 2, 4]), st.integers(0, 20))
-@max_examples(60)
-def test_slots_share_the_batch_of_one(lengths: np.ndarray, slots: int, step: int) -> None:
-    alone = TrainOrder(lengths, 8, 1, seed=3)
-    shared = TrainOrder(lengths, 8, slots, seed=3)
-    parts = [shared.share(step, slot) for slot in range(slots)]
-    assert all(len(part) == 8 // slots for part in parts)
-    assert sorted(np.concatenate(parts)) == sorted(alone.share(step, 0))
+    shares = [order.share(seed, slot) for slot in range(slots)]
+    assert all(len(share) == per_slot for share in shares)
+    assert sorted(np.concatenate(shares)) == sorted(order.global_batch(seed))
 
 
 def test_the_order_is_numpys_of_seed_and_epoch() -> None:

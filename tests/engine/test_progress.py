@@ -64,9 +64,6 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
     one, other = capsys.readouterr().err.splitlines()
     assert "  examples/s 12.3  mfu 0.46  GiB 31.3  left" in one
     assert "  examples/s 12.3  GiB 31.3  left" in other
-
-
-def test_times_are_short(clock: Any, capsys: Any) -> None:
     times = {0: "0s", 59.4: "59s", 60: "1m00s", 133: "2m13s", 3599.6: "1h00m", 7380: "2h03m"}
     for seconds, text in times.items():
         shown = Progress(13, done=0, chief=True, shown=[])

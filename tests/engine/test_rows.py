@@ -31,14 +31,11 @@ def test_micro_batches_are_few_and_even(lengths: list, spare: int) -> None:
     assert (len(parts) - 1) * spare <= lengths.sum() or len(parts) == 1
 
 
-def test_micro_batches_at_the_limit() -> None:
+def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert micro_batches(np.array([], dtype=np.int64), 500) == []
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
-
-
-def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     monkeypatch.setattr(rows, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
     assert len(micro_batches(np.array([60] * 5), 100)) == 5
@@ -46,7 +43,7 @@ def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.Monk
     assert tried == [3, 4, 5, 2]
 
 
-def test_rows_of_like_lengths_are_full() -> None:
+def test_rows_of_like_lengths_are_full_and_of_one_chunk(monkeypatch: Any) -> None:
     """Shortest first, equal ones in file order; a row ends before the window that is too much."""
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
     found = rows_of_like_lengths(lengths, 1, 6, 4)
@@ -54,10 +51,7 @@ def test_rows_of_like_lengths_are_full() -> None:
     mixed = np.tile([5, 4], 40)  # a sort that keeps no order shows
     (row,) = rows_of_like_lengths(mixed, 0, 80, 1000)
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
-
-
-def test_a_row_of_a_validation_is_of_one_chunk_of_questions(monkeypatch: Any) -> None:
-    """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
+    # Five questions, two windows each, two questions a chunk: no row reaches over two chunks.
     monkeypatch.setattr(rows, "CHUNK", 2)
     lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])
     questions = np.repeat(np.arange(5), 2)

@@ -21,7 +21,7 @@ from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 from lm import model as lm_model
 from lm.inference.load import open_source
-from pretrain.hparams import parse_pretrain_hparams
+from pretrain.hparams import PretrainHParams
 from pretrain.trial import build_model as pretrain_model
 
 SHIPPED = "embedded/albert-tiny"
@@ -107,9 +107,7 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     ),
     "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
-    "pretraining": lambda name, own: pretrain_model(
-        parse_pretrain_hparams({"model": name, **KEYS}), own
-    ),
+    "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
     "language model": lambda name, own: lm_model.read_config(name, None, own, 64),
     "continuing": lambda name, own: open_source(Path(name)),
     "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),

@@ -38,7 +38,6 @@ def test_a_gpus_budget_is_what_is_free_less_the_moments(
 
     Of min(700, 500) MB are left 500 - 50 - 40, of these 92 % are 377.2: 18,360 tokens.
     """
-
     facts = {
         "mem_get_info": lambda device: (600 * 10**6, 10**9),
         "memory_reserved": lambda device: 100 * 10**6,

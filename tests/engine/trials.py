@@ -27,7 +27,7 @@ def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams
 
 @contextlib.contextmanager
 def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
-    """The trial of a config, of any workload, with these hyperparameters changed; on the CPU."""
+    """The trial of a config with these hyperparameters changed; on the CPU."""
     config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     workload = choose(config)

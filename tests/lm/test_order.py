@@ -1,5 +1,4 @@
-"""Windows are the tokens of a shard, cut end to end; every one comes once an epoch, in the same
-steps at any number of ranks and after any jump; nothing is held that grows with the corpus."""
+"""Windows are cut end to end; every one comes once an epoch, at any number of ranks."""
 
 import tracemalloc
 from typing import Any

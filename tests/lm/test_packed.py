@@ -56,14 +56,12 @@ def test_a_planted_leak_is_found(family: str, monkeypatch: pytest.MonkeyPatch) -
         check_family(config_of(family))
 
 
-@pytest.mark.parametrize(
-    ("family", "said"),
-    [  # phi has a bias in its head, cohere a scale after it
-        *((name, "reads packed rows wrongly") for name in ("bloom", "phi", "cohere", "bert")),
-        ("mistral", "uses sliding_window"),
-        ("gptj", "does not read packed rows"),
-    ],
-)
+# phi has a bias in its head, cohere a scale after it
+REFUSED = [(name, "reads packed rows wrongly") for name in ("bloom", "phi", "cohere", "bert")]
+REFUSED += [("mistral", "uses sliding_window"), ("gptj", "does not read packed rows")]
+
+
+@pytest.mark.parametrize("family, said", REFUSED)
 def test_families_that_do_not_are_refused(family: str, said: str) -> None:
     before = torch.random.get_rng_state()
     with pytest.raises(UserError, match=f"model: .*{said}.*(Llama|llama) or"):
@@ -98,8 +96,7 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.numbers = max(self.numbers, out.numel())
+        self.numbers = max(self.numbers, getattr(out, "numel", int)())
         return out
 
 

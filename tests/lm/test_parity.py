@@ -1,5 +1,4 @@
-"""The same at every layout: training and validation, against the library; checkpoints of another
-layout; fp16's loss scaling."""
+"""The same at every layout: training, validation, checkpoints of another; fp16's loss scaling."""
 
 from pathlib import Path
 from types import SimpleNamespace

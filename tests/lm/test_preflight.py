@@ -1,5 +1,4 @@
-"""What a machine of a cluster is asked before any work: each mistake ends there, in one line.
-What is left open of a layout is chosen."""
+"""What a machine of a cluster is asked before any work: each mistake ends there, in one line."""
 
 import copy
 import math
@@ -86,10 +85,7 @@ def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[st
 def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: Any, asked: dict[str, Any]) -> None:
     names = []
     monkeypatch.setattr(shared, "offline", lambda: False)
-
-    def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
-        names.append((name, revision))
-
+    found = lambda _, name, revision, timeout: names.append((name, revision))  # noqa: E731
     monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", found)
     check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
     assert names == [("some/text", "v1"), ("other/text", None)]
@@ -163,9 +159,8 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
 LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size=128)
 
 
-@pytest.mark.parametrize(
-    ("keys", "slots", "machine", "expected"),
-    [
+def test_what_is_left_open_is_chosen() -> None:
+    for keys, slots, machine, expected in (
         ({}, 1, 1, (1, 1, 1)),
         ({}, 8, 8, (1, 8, 1)),
         ({}, 64, 8, (8, 8, 1)),
@@ -177,12 +172,9 @@ LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size
         ({"replicate": 1}, 64, 8, (1, 64, 1)),
         ({"replicate": 2, "tensor": 2}, 64, 8, (2, 16, 2)),
         ({"shard": 16}, 64, 8, (4, 16, 1)),
-    ],
-)
-def test_what_is_left_open_is_chosen(
-    keys: dict[str, int], slots: int, machine: int, expected: tuple[int, int, int]
-) -> None:
-    assert choose_layout(parse_layout(keys or "auto"), LLAMA, slots, machine) == Layout(*expected)
+    ):
+        found = choose_layout(parse_layout(keys or "auto"), LLAMA, slots, machine)
+        assert found == Layout(*expected)
 
 
 @given(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))

@@ -81,7 +81,6 @@ PLANTED = {
     "system": (calls("os", "system", "S'touch pwned'\n"), "more than tensors: os.system"),
     "eval": (calls("builtins", "eval", 'S\'open("pwned", "w")\'\n'), "builtins.eval"),
     "a class": (calls(*GETATTR, "ctorch\nSize\n", "S'__reduce__'\n"), "builtins.getattr"),
-    "a string": (calls(*GETATTR, "S'a'\n", "S'join'\n"), "getattr"),
     "no member": (calls(*GETATTR, _ENUM, "S'__class__'\n"), "'__class__'"),
     "beyond a member": (calls(*GETATTR, _ENUM, "S'mro'\n"), "'mro'; give another checkpoint"),
     "Python 2's getattr": (calls("__builtin__", "getattr", _ENUM, "S'mro'\n"), "__builtin__"),
