@@ -25,10 +25,8 @@ _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache i
 
 
 def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment. Raises UserError for the first fault.
-
-    Without GPUs, all slots are assumed to be on this machine. Ready-made shards are not checked
-    here, but opened right afterwards.
+    """Check that this machine can run the experiment. Raises UserError for the first fault. Without
+    GPUs, all slots are assumed to be on it. Ready-made shards are opened right afterwards.
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)

@@ -26,9 +26,7 @@ def drop(x: Tensor, rate: float) -> Tensor:
     """Return `x`, on a CPU, with random elements zeroed and the others scaled to keep the mean.
 
     Four elements share one random number of 64 bits, which takes a quarter of the time. The rate is
-    rounded to 1/65,536: 0.1 zeroes the elements whose number is among the lowest 6,554, and
-    multiplies the others by 65,536 / 58,982. Masks depend on torch's seed, but differ from those of
-    torch's own dropout.
+    rounded to 1/65,536. Masks depend on torch's seed, but differ from those of its own dropout.
     """
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):

@@ -16,9 +16,7 @@ from detalbert.engine.precision import StepLinear, resolve_precision, convert_la
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 
-# Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
-# on rows of some thousand tokens.
-ROW_MULTIPLE = 64
+ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
 Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]

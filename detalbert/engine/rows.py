@@ -68,9 +68,8 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     """Split one rank's windows into micro-batches of at most `max_tokens` real tokens each.
 
     Tries the fewest bins that the total allows, filled evenly, then one more until all fit.
-    `lengths` are tokens per window, any integer type [n]; n may be 0. Returns positions in
-    `lengths` per micro-batch, ascending, int64, every position once. Raises UserError if a window
-    is longer than `max_tokens`.
+    `lengths` are tokens per window, any integer type [n]; n may be 0. Returns positions in it per
+    micro-batch, ascending, int64. Raises UserError if a window is longer than `max_tokens`.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if not len(lengths):
@@ -109,9 +108,8 @@ def validation_rows(
 ) -> list[np.ndarray]:
     """Return window numbers (int64) per validation row of at most `max_tokens` tokens, each once.
 
-    A row holds windows of similar lengths and of questions of one chunk: CHUNK questions in file
-    order. So prediction, which holds one chunk at a time, packs rows with bitwise identical
-    results. `example_index` is each window's question, ascending [W].
+    A row holds windows of similar lengths and of one chunk of CHUNK questions. So prediction, which
+    holds one at a time, packs the same rows. `example_index` is each window's question, ascending.
     """
     questions = int(example_index[-1]) + 1 if len(example_index) else 0
     edges = np.searchsorted(example_index, np.arange(0, questions + CHUNK, CHUNK))
