@@ -85,9 +85,7 @@ def load_split(
     return Split(source, Windows(**columns), meta["counts"], meta["faults"], config)
 
 
-def _write(
-    folder: Path, examples: list[Example], windows: Windows, faults: dict[str, int]
-) -> None:
+def _write(folder: Path, examples: list[Example], windows: Windows, faults: dict[str, int]) -> None:
     counts = {
         "questions": len(examples),
         "unanswerable": sum(not example.answers for example in examples),

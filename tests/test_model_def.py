@@ -12,7 +12,6 @@ import torch_optimizer
 from data import load_tokenizer
 from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
-from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import DataConfig, HParams
 from detalbert.squad.answers import merge_answers

@@ -147,7 +147,7 @@ def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
 
     Arguments, result and errors are those of `packed_attention`.
     """
-    return packed_attention(*tensors, causal=True, **kwargs)
+    return packed_attention(*tensors, **{**kwargs, "causal": True})
 
 
 def _attend(
@@ -180,10 +180,8 @@ def _without_kernel(
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
         # come after all tokens, so that a causal mask hides them from every one.
         mask = None if causal else layout.is_key
-        grids = map(layout.pad, qkv)
-        out = F.scaled_dot_product_attention(
-            *grids, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling
-        )
+        q, k, v = map(layout.pad, qkv)
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scaling)
         return layout.unpad(out)
     parts = (x.split(layout.lengths, dim=2) for x in qkv)
     attend = partial(F.scaled_dot_product_attention, is_causal=causal)

@@ -98,9 +98,7 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP, 1 << 28)
 
 
-def set_threads(
-    wanted: int | Literal["auto"], distributed: Any = None, fresh: bool = True
-) -> int:
+def set_threads(wanted: int | Literal["auto"], distributed: Any = None, fresh: bool = True) -> int:
     """Set and return the number of threads that torch computes with, the same on every rank.
 
     It affects rounding, as torch splits a sum among threads, so every restart restores it (see

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-
 # TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores if there are any,
 # and in fp32 (TF32 is not used here). By the words in what CUDA calls the GPU; without "PCIe" it is
 # on a board of its own (SXM).

@@ -12,7 +12,7 @@ from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
-from detalbert.engine.precision import StepLinear, resolve_precision, convert_layers
+from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.evaluation import evaluate_row
+from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
 from detalbert.squad.answers import merge_answers, n_best_list

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention
 from detalbert.engine.losses import row_losses
-from detalbert.engine.rows import SquadRow, to_device
+from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
 

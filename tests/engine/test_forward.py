@@ -9,7 +9,7 @@ import torch._dynamo
 from torch import nn
 
 from detalbert.engine import attention
-from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, dummy_row, pad_row
+from detalbert.engine.forward import ROW_MULTIPLE, Forward, dummy_row, encoder_layers, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import compile_with, make_model, make_row

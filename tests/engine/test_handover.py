@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from detalbert.engine import cpu, handover, token_budget
-from detalbert.engine.optim import lr_factor
 from detalbert.engine.cpu import set_threads
+from detalbert.engine.optim import lr_factor
 from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of

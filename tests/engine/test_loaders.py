@@ -165,10 +165,10 @@ def test_the_buffer_is_aligned_and_the_pipes_up_to_half_a_mebibyte() -> None:
 
 def test_what_torchs_loader_is_given() -> None:
     names = "num_workers", "prefetch_factor", "collate_fn", "pin_memory"
-    for given, wanted in (
+    for options, wanted in (
         ((), (0, None, list, False)),
         ((2,), (2, 4, Parcel, False)),
         ((0, True), (0, None, Parcel, True)),
     ):
-        loader = RowLoader([], range(3), *given)
+        loader = RowLoader([], range(3), *options)
         assert tuple(getattr(loader, name) for name in names) == wanted

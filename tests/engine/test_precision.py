@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from detalbert.engine.precision import StepLinear, resolve_precision, convert_layers
+from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.errors import UserError
 
 HALF = torch.bfloat16

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detalbert.engine import rows
-from detalbert.engine.rows import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
 from detalbert.engine.order import spread
+from detalbert.engine.rows import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
 from detalbert.errors import UserError
 from tests.engine.rows import make_windows
 

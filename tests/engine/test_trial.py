@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import model_def
 from detalbert.engine import trial as trial_module
-from detalbert.engine.losses import row_losses
 from detalbert.engine.forward import Forward
+from detalbert.engine.losses import row_losses
 from detalbert.engine.trial import read_context
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
