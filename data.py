@@ -37,7 +37,8 @@ class Split:
     @cached_property
     def examples(self) -> list[Example]:
         """The questions in the order of `windows.example_index`; read again from the source."""
-        return _examples(self.source, self.config)[0]
+        limit = getattr(self.config, f"max_{self.source.split}_examples")
+        return read_examples(self.source, self.config.skip_invalid, limit)[0]
 
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
@@ -55,13 +56,16 @@ def load_split(
 ) -> Split:
     """Encode `data.train` or `data.validation`, or map the cache of an earlier run.
 
-    The ranks of a machine share one cache: the first takes a lock and writes, the others wait. The
-    cache is written to a temporary folder and renamed. Raises UserError for invalid questions, and
-    if the cache cannot be written.
+    The ranks of a machine share one cache: the first takes a lock and writes, the others wait.
+    Raises UserError for invalid questions, and if the cache cannot be written.
     """
     cache_dir = Path(config.cache_dir)
     source = open_source(getattr(config, split), split, cache_dir)
-    folder = cache_dir / f"windows-{split}-{_cache_key(source, config, tokenizer, hparams)}"
+    limit = getattr(config, f"max_{split}_examples")
+    sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
+    key = [FORMAT, source.fingerprint, tokenizer_sum(tokenizer), *sizes, config.skip_invalid, limit]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    folder = cache_dir / f"windows-{split}-{digest[:24]}"
     if find_fault(folder / "meta.json"):
         try:
             with alone(folder):
@@ -69,7 +73,8 @@ def load_split(
                     if folder.exists():
                         what = "%s: %s is not as it was written; the windows are built anew"
                         log.warning(what, folder, fault)
-                    _featurise(folder, source, config, tokenizer, hparams)
+                    examples, faults = read_examples(source, config.skip_invalid, limit)
+                    _write(folder, examples, build_windows(examples, tokenizer, *sizes), faults)
         except OSError as error:
             raise UserError(
                 f"{cache_dir}: cannot write the feature cache: {first_line(error)}; "
@@ -80,21 +85,7 @@ def load_split(
     return Split(source, Windows(**columns), meta["counts"], meta["faults"], config)
 
 
-def _featurise(
-    folder: Path,
-    source: Source,
-    config: DataConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    hparams: HParams,
-) -> None:
-    examples, faults = _examples(source, config)
-    windows = build_windows(
-        examples,
-        tokenizer,
-        hparams.max_seq_length,
-        hparams.doc_stride,
-        hparams.max_query_length,
-    )
+def _write(folder: Path, examples: list[Example], windows: Windows, faults: dict[str, int]) -> None:
     counts = {
         "questions": len(examples),
         "unanswerable": sum(not example.answers for example in examples),
@@ -107,27 +98,6 @@ def _featurise(
             np.save(aside / f"{name}.npy", column)
         meta = {"columns": list(columns), "counts": counts, "faults": faults}
         write_facts(aside / "meta.json", meta)
-
-
-def _examples(source: Source, config: DataConfig) -> tuple[list[Example], dict[str, int]]:
-    limit = getattr(config, f"max_{source.split}_examples")
-    return read_examples(source, config.skip_invalid, limit)
-
-
-def _cache_key(
-    source: Source, config: DataConfig, tokenizer: PreTrainedTokenizerBase, hparams: HParams
-) -> str:
-    parts = [
-        FORMAT,
-        source.fingerprint,
-        tokenizer_sum(tokenizer),
-        hparams.max_seq_length,
-        hparams.doc_stride,
-        hparams.max_query_length,
-        config.skip_invalid,
-        getattr(config, f"max_{source.split}_examples"),
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
 def split_line(split: Split) -> str:

@@ -4,6 +4,7 @@
 candidates, not logits, to a reducer that scores the whole split on rank 0.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
-from detalbert.engine.evaluation import evaluate_row, row_losses
-from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
-from detalbert.engine.models import build_model
+from detalbert.engine.evaluation import evaluate_row
+from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, validation_loader
+from detalbert.engine.losses import row_losses
+from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SquadRow
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -39,7 +41,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
-        model = build_model(hparams, self.data.tokenizer)
+        model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         self.answers = context.wrap_reducer(
             AnswerReducer(hparams, self.data.validation, self.rank), for_training=False
@@ -53,11 +55,13 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        return LateLoader(lambda: train_loader(windows, order, **self.loading()))
+        rows = partial(PackedRows, windows)
+        return LateLoader(lambda: train_loader(rows, order, **self.loading()))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        dealt = self.data.validation.windows, self.slots, self.rank
-        return LateLoader(lambda: validation_loader(*dealt, self.max_tokens))
+        windows = self.data.validation.windows
+        dealt = windows.example_index, self.slots, self.rank
+        return LateLoader(lambda: validation_loader(PackedRows(windows, self.max_tokens), *dealt))
 
     def begin_step(self, batch: list[SquadRow]) -> None:
         self.answers.latest = None  # the weights move on from what was validated

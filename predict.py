@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model

@@ -19,9 +19,8 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from lm.data import load_tokenizer
-from lm.hparams import LmHParams
+from lm.hparams import LmHParams, parse_documents_config
 from lm.layout import choose_layout, parse_layout
-from lm.settings import parse_documents_config
 from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.

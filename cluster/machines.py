@@ -34,7 +34,7 @@ class Gpu(NamedTuple):
     @property
     def teraflops(self) -> float:
         """Dense half-precision peak, TFLOP/s."""
-        return PEAKS[self.name].half
+        return PEAKS[self.name][0]
 
     @property
     def has_bf16(self) -> bool:

@@ -6,20 +6,17 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import torch
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
 from cluster.schema import mapping
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
-from detalbert.engine.sizes import encoder_sizes
+from detalbert.engine.models import encoder_sizes
 from detalbert.errors import UserError
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
-from lm.model import read_config
-from lm.preflight import Pieces
-from lm.sizes import causal_sizes
+from lm.model import causal_sizes, read_config
 from pretrain.hparams import SIZE_KEYS, SIZES, PretrainHParams
 
 _ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000}
@@ -61,11 +58,7 @@ def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
     config = config_class.from_dict(json.loads(text))
     if kind is LmHParams:
         return causal_sizes(config)
-    if kind is not PretrainHParams:
-        return encoder_sizes(config)
-    with torch.device("meta"):
-        model = AlbertForPreTraining(config)
-    return Sizes.of(config, sum(p.numel() for p in model.parameters()))
+    return encoder_sizes(config, AlbertForPreTraining if kind is PretrainHParams else None)
 
 
 def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
@@ -94,7 +87,7 @@ def _language(data: dict[str, Any], hparams: LmHParams, root: Path) -> Pretraine
     if not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
     try:
-        return read_config(None, keys, cast(Any, Pieces(pieces)), hparams.max_seq_length)
+        return read_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
     except UserError:
         raise
     except (ValueError, TypeError, KeyError):

@@ -19,8 +19,7 @@ from cluster.windows import WINDOWS
 from detalbert.engine.memory import Memory, replicated
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
-from lm.layout import Layout, choose_layout, parse_layout
-from lm.sizes import split_memory
+from lm.layout import Layout, choose_layout, parse_layout, split_memory
 from pretrain.hparams import PretrainHParams
 
 

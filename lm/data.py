@@ -16,7 +16,7 @@ from detalbert.corpus.writer import shards_folder, text_bytes, write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
-from lm.settings import DocumentsConfig, parse_documents_config
+from lm.hparams import DocumentsConfig, parse_documents_config
 from lm.windows import Windows
 
 
@@ -51,10 +51,8 @@ class LmText(NamedTuple):
 
 
 def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
-    """Load windows of `length` + 1 tokens; write token shards if there are none yet.
-
-    The ranks of a machine share them: the first takes a lock and writes, the others wait. Raises
-    UserError if text, tokenizer or shards are invalid or do not match.
+    """Load windows of `length` + 1 tokens; write token shards if there are none yet, once per
+    machine. Raises UserError if text, tokenizer or shards are invalid or do not match.
     """
     tokenizer = load_tokenizer(data)
     address = data.shards or str(write_documents(data, tokenizer))
@@ -80,13 +78,7 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
         held_out = 0.0 if _has_validation(data) else data.validation_fraction
         folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
         return named_tokenizer(str(folder))
-    tokenizer = named_tokenizer(data.tokenizer)
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"data.tokenizer: {data.tokenizer!r} has no end-of-text token (eos_token); give one of "
-            "a causal language model"
-        )
-    return tokenizer
+    return named_tokenizer(data.tokenizer, "eos_token", kind="a causal language model")
 
 
 def write_documents(

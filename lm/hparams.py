@@ -1,13 +1,23 @@
-"""`hyperparameters:` of a causal language model's experiment."""
+"""Keys of `hyperparameters:` and `data:` of a causal language model's experiment."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, limited, parse_section
-from lm.settings import parse_documents_config
+from detalbert.settings.text import CorpusConfig
+
+
+@dataclass(frozen=True)
+class DocumentsConfig(CorpusConfig):
+    """Documents to train on; a tokenizer that is trained on them is byte-level."""
+
+    source = "documents"
+
+    documents: str | None = None  # see corpus/sources.py for what it may name
+    validation_documents: str | None = None  # held-out; default: a fraction of the documents
 
 
 @dataclass(frozen=True)
@@ -35,11 +45,7 @@ class LmHParams(StepHParams):
     allreduce_dtype: str = limited("fp32", choices=("fp32",))
 
     def check(self) -> None:
-        if (self.model is None) == (self.model_config is None):
-            raise UserError(
-                "hyperparameters.model: set exactly one of 'model' (a folder or hub name) and "
-                "'model_config' (a model from random weights)"
-            )
+        self.check_one_model()
         if self.compile:
             raise UserError("hyperparameters.compile: not for a sharded model; leave it out")
         if self.max_tokens_per_forward == "auto":
@@ -50,9 +56,7 @@ class LmHParams(StepHParams):
         super().check()
 
 
-def parse_lm_hparams(values: Mapping[str, Any]) -> LmHParams:
-    """Parse `hyperparameters:` of a language model. Raises UserError as `parse_section` does."""
-    return parse_section(LmHParams, "hyperparameters", values)
-
-
+# Both raise UserError as `parse_section` does.
+parse_documents_config = partial(parse_section, DocumentsConfig, "data")
+parse_lm_hparams = partial(parse_section, LmHParams, "hyperparameters")
 PARSERS = Parsers(parse_documents_config, parse_lm_hparams)

@@ -1,27 +1,28 @@
 """Weights of a sharded model: drawn by transformers' own rules, or read from safetensors.
 
 A parameter's values depend on (seed, name): each rank draws or reads one unsharded parameter at a
-time, on its device, and keeps its shard. So every layout starts from bitwise identical weights, and
-no rank holds the whole model.
+time and keeps its shard. So every layout starts from bitwise identical weights.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from detalbert import hub
+from detalbert.engine.models import model_error
 from detalbert.engine.safe_load import INDEX, read_index
-from detalbert.errors import UserError, first_line
-from detalbert.hub import find_local, hub_error
+from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
@@ -105,9 +106,8 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
 def keep_shard(parameter: Tensor, whole: Tensor) -> None:
     """Copy this rank's shard of `whole` into `parameter`, a DTensor or a plain tensor.
 
-    Takes shards from the last dimension of the mesh to the first: tensor parallelism splits first,
-    and FSDP splits the result. Rows 0-7 on (shard 2, tensor 2) are 0 1 | 2 3 of tensor rank 0 and 4
-    5 | 6 7 of tensor rank 1.
+    Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
+    0 1 | 2 3 of tensor rank 0 and 4 5 | 6 7 of tensor rank 1.
     """
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
@@ -124,14 +124,12 @@ def keep_shard(parameter: Tensor, whole: Tensor) -> None:
 
 
 def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
-    """Read all parameters from the safetensors of a folder or hub name, one at a time.
-
-    Raises UserError (Unavailable if the hub failed) if weights are missing, not safetensors, or do
-    not fit.
+    """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
+    UserError (Unavailable if the hub failed) if weights are missing or do not fit.
     """
     folder = _folder(name)
     check_model_folder(folder)
-    files = dict(_files(folder, name))
+    files = _files(folder, name)
     prefix = f"{model.base_model_prefix}."
     for key, parameter in model.named_parameters(remove_duplicate=False):
         names = key, key.removeprefix(prefix), _FILED_AS.get(key)
@@ -148,37 +146,30 @@ def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
 
 def _folder(name: str) -> Path:
     folder = Path(find_local(name))
-    if folder.is_dir():
-        return folder
-    try:
+    if not folder.is_dir():
         files = ["*.json", "*.safetensors"]
-        return Path(hub.load(snapshot_download, name, allow_patterns=files))
-    except (OSError, ValueError) as error:
-        text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}"
-        raise hub_error(error)(text) from None
+        with as_user_error(partial(model_error, name)):
+            folder = Path(hub.load(snapshot_download, name, allow_patterns=files))
+    return folder
 
 
-def _files(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield each tensor in `folder`, and its file."""
-    try:
-        if (folder / INDEX).is_file():
-            yield from ((key, folder / file) for key, file in read_index(folder / INDEX).items())
-        else:
-            with safe_open(folder / _SINGLE, "pt") as weights:
-                yield from ((key, folder / _SINGLE) for key in weights.keys())  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"hyperparameters.model: {name!r} has no safetensors that can be read: "
-            f"{first_line(error)}"
-        ) from None
+def _files(folder: Path, name: str) -> dict[str, Path]:
+    """Return the file of each tensor in `folder`."""
+    if (folder / INDEX).is_file():
+        return {key: folder / file for key, file in read_index(folder / INDEX).items()}
+    with as_user_error(partial(_unreadable, name)), safe_open(folder / _SINGLE, "pt") as weights:
+        keys = list(weights.keys())
+    return dict.fromkeys(keys, folder / _SINGLE)
+
+
+def _unreadable(name: str, error: BaseException) -> UserError:
+    reason = f"{name!r} has no safetensors that can be read: {first_line(error)}"
+    return UserError(f"hyperparameters.model: {reason}")
 
 
 def _load_one(parameter: Tensor, file: Path, key: str, name: str) -> None:
-    try:
-        with safe_open(file, "pt") as weights:
-            whole = weights.get_tensor(key)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"hyperparameters.model: {file}: {first_line(error)}") from None
+    with as_user_error(partial(_unreadable, str(file))), safe_open(file, "pt") as weights:
+        whole = weights.get_tensor(key)
     if whole.shape != parameter.shape:
         raise UserError(
             f"hyperparameters.model: {key!r} of {name!r} is {list(whole.shape)}, and its config "

@@ -1,8 +1,8 @@
 """Layouts of a model on ranks: replicas, shards of a replica, and tensor-parallel layers.
 
-Of R x S x T ranks, S x T hold one replica: T neighbours split each layer's products (tensor
-parallel, Shoeybi 2019, arXiv:1909.08053) and read the same rows, S such groups shard the parameters
-(FSDP, Zhao 2023, arXiv:2304.11277). R replicas add up their gradients.
+T neighbours split each layer's products (tensor parallel, Shoeybi 2019, arXiv:1909.08053) and read
+the same rows, S such groups shard the parameters (FSDP, Zhao 2023, arXiv:2304.11277), R replicas of
+S x T ranks add up their gradients.
 """
 
 import functools
@@ -16,8 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from transformers import PretrainedConfig
 
+from detalbert.engine.memory import Memory, Sizes, split
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
+from lm.hparams import LmHParams
 
 SECTION = "hyperparameters.layout"
 MESH = ("replicate", "shard", "tensor")
@@ -69,8 +71,8 @@ def choose_layout(
 ) -> Layout:
     """Return the layout of `keys`; by default shards inside a machine, replicas across machines.
 
-    Without tensor parallelism by default. 64 ranks on machines of 8: 8 replicas of 8 shards. Raises
-    UserError if the layout does not fit the ranks, the machines or the model.
+    64 ranks on machines of 8 are 8 replicas of 8 shards. Raises UserError if the layout does not
+    fit the ranks, the machines or the model.
     """
     tensor = 1 if keys.tensor == "auto" else keys.tensor
     units = slots // tensor or 1
@@ -111,6 +113,13 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
         heads = getattr(config, name, None)
         if heads is not None and heads % tensor:
             raise UserError(f"{key}: {tensor} does not divide the model's {name} {heads}")
+
+
+def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
+    """Estimate the memory per GPU with `layout`; see memory.split."""
+    checkpointing = hparams.activation_checkpointing == "full"
+    half = hparams.precision != "fp32"
+    return split(sizes, layout.shard, layout.tensor, half, checkpointing, grid)
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

@@ -1,8 +1,8 @@
 """Loss over the vocabulary head, in chunks of tokens, so that not all logits exist at once.
 
-Logits of 16,384 tokens over 50,304 vocabulary tokens are 3.3 GB in fp32, kept for backward. Here a
-chunk's logits give its loss and gradients at once, and are freed. Each tensor-parallel rank holds a
-shard of the vocabulary, and only sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
+A chunk's logits give its loss and gradients at once, and are freed: for 16,384 tokens and 50,304 of
+the vocabulary they are 3.3 GB. Each tensor-parallel rank holds a shard of the vocabulary, and only
+sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
 """
 
 from typing import Any
@@ -27,15 +27,14 @@ def head_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return cross-entropy summed over the targets, and how many are predicted correctly.
 
+    Both are scalars, fp32 and int64, the same on all of `group`; the first has gradients.
+
     Args:
         hidden: [T, h], fp32 or half; softmax and sums are fp32.
         weight: [V, h], or with `group` this rank's rows of it, the first being token `first`.
         targets: int64 [T], ids in the whole vocabulary or NO_TARGET.
         group: ranks that hold the other rows; they pass the same hidden and targets.
         chunk: tokens whose logits exist at a time.
-
-    Returns:
-        fp32 and int64 scalars, the same on all of `group`; the first has gradients.
     """
     return _HeadLoss.apply(hidden, weight, targets, first, group, chunk, torch.is_grad_enabled())
 
@@ -80,10 +79,9 @@ class _HeadLoss(torch.autograd.Function):
 def _over_vocabulary(
     logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exps [c, V], their sum over the vocabulary, the loss and the likeliest id, each [c].
-
-    Exps are of `logits`, fp32 [c, V] (overwritten), minus the maximum of all tensor-parallel ranks;
-    `own` are the targets as columns, out of range if on another rank.
+    """Return exps [c, V] of `logits` (overwritten) minus the maximum of all tensor-parallel ranks,
+    their sum over the vocabulary, the loss and the likeliest id, each [c]. `own` are the targets as
+    columns, out of range if on another rank.
     """
     peak, place = logits.max(dim=1)
     best, highest = place + first, peak

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,11 +19,10 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from detalbert import hub
-from detalbert.engine import safe_load
 from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.models import config_from_keys, model_error
-from detalbert.errors import UserError, first_line
+from detalbert.engine.memory import Sizes
+from detalbert.engine.models import config_from_keys, named_config, not_built
+from detalbert.errors import UserError, as_user_error
 from lm import initial
 from lm.layout import STYLES
 from lm.loss import head_loss
@@ -41,14 +40,11 @@ def read_config(
 ) -> PretrainedConfig:
     """Return the config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
 
-    A model from `model_config` has no dropout unless its keys set it. Raises UserError if the model
-    does not have a key, and if sizes do not fit.
+    The latter has no dropout unless its keys set it. Raises UserError for a key that the model does
+    not have, and if sizes do not fit.
     """
     if model is not None:
-        try:
-            config = hub.load(safe_load.read_config, model)
-        except (OSError, ValueError, KeyError) as error:
-            raise model_error(model, error) from None
+        config = named_config(model)
     elif not model_config or "model_type" not in model_config:
         raise UserError(
             "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
@@ -71,22 +67,31 @@ def read_config(
 
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model of `config` in fp32, without storage: its tensors are on the meta device.
-
-    Packed rows have no padding, so the padding token's row is drawn and trained like any other.
-    Raises UserError if transformers has no causal model of this type.
+    """Return the model of `config` in fp32 on the meta device. Packed rows have no padding, so the
+    padding token's row is trained like any other. Raises UserError for a type without such a model.
     """
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
-            )
-    except (ValueError, TypeError) as error:
-        reason = first_line(error)
-        raise UserError(f"hyperparameters.model: cannot be built: {reason}") from None
+    with as_user_error(not_built), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
+        )
     if isinstance(embedding := model.get_input_embeddings(), nn.Embedding):
         embedding.padding_idx = None
     return model
+
+
+def causal_sizes(config: PretrainedConfig) -> Sizes:
+    """Return the sizes that determine the memory of `config`'s model. Raises as `empty_model`."""
+    model = empty_model(config)
+    modules = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    # Tensor parallel splits linear layers: no embedding, no norm, and no head that is one.
+    unsplit = {p for p in model.parameters() if p.ndim < 2}
+    unsplit |= set(model.get_input_embeddings().parameters())
+    layer = max((_count(m.parameters()) for m in modules), default=0)
+    return Sizes.of(config, _count(model.parameters()), layer, _count(unsplit))
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def build_model(
@@ -99,18 +104,16 @@ def build_model(
 ) -> PreTrainedModel:
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
-    `model(row)`, with a CausalRow on its device, returns the summed loss and the number of correct
-    predictions (loss.head_loss); all ranks of the mesh must call it equally often. Parameters keep
-    transformers' names; they and their gradients are fp32 DTensors.
+    `model(row)`, with a CausalRow on its device, returns what loss.head_loss does; all ranks of the
+    mesh must call it equally often. Parameters keep transformers' names; they and their gradients
+    are fp32 DTensors.
 
     Args:
         weights: a folder or hub name to read them from; default: drawn from `seed`.
         half: type of products and of gathered parameters; gradients are reduced in fp32.
         activation_checkpointing: keep only a layer's inputs, and rerun it in backward.
 
-    Raises:
-        UserError: if the model does not load; layout.choose_layout checks whether it can be
-            sharded.
+    Raises UserError if the model does not load; layout.choose_layout checks if it can be sharded.
     """
     model = empty_model(config)
     rules = initial.record_rules(model)
@@ -144,19 +147,16 @@ def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -
 
 
 def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
-    """Return the model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, and the
-    head.
-
-    Each rank has a shard of the head's vocabulary, and outputs are never gathered: the loss works
-    on shards. A head tied to the embedding is, like it, unsharded on every tensor-parallel rank.
+    """Return the model's own plan, {"model.layers.*.self_attn.q_proj": ColwiseParallel()}, with the
+    head: each rank has a shard of its vocabulary, on which the loss works. A head tied to the
+    embedding is, like it, unsharded on every tensor-parallel rank.
     """
     prefix, head = model.base_model_prefix, model.get_output_embeddings()
     own = model.config.base_model_tp_plan or {}
     plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
     if head.weight is not model.get_input_embeddings().weight:
-        plan[next(name for name, module in model.named_modules() if module is head)] = (
-            ColwiseParallel()
-        )
+        place = next(name for name, module in model.named_modules() if module is head)
+        plan[place] = ColwiseParallel()
     return plan
 
 

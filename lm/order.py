@@ -1,18 +1,19 @@
 """Windows of each step, as a function of (seed, step), with any layout.
 
-Two levels: an epoch reads the shards in a new order, `group` of them at a time, and mixes the
-windows of a group. So a machine needs at most two groups of shards at once. Epochs continue without
-a gap. No permutation of windows is stored: `permute` computes the requested places.
+An epoch reads the shards in a new order, `group` of them at a time, and mixes the windows of a
+group. So a machine needs at most two groups of shards at once. Epochs continue without a gap. No
+permutation of windows is stored: `permute` computes the requested places.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _ROUNDS = 8
 _FEW = 1 << 12
+Share = tuple[int, Any]  # a step (-1: validation), and (shard, window) of each of its windows
 
 
 class _Group(NamedTuple):
@@ -32,14 +33,23 @@ class WindowOrder:
         global_batch_size: windows per step over all ranks.
         seed: of the permutations.
         group: number of shards whose windows are mixed.
+        ranks: number of data ranks.
     """
 
     def __init__(
-        self, windows: Sequence[int], global_batch_size: int, seed: int, group: int = 8
+        self,
+        windows: Sequence[int],
+        global_batch_size: int,
+        seed: int,
+        group: int = 8,
+        ranks: int = 1,
     ) -> None:
         self.windows = np.asarray(windows, np.int64)  # [shards]
-        self.total = int(self.windows.sum())  # windows of an epoch
         self.global_batch_size, self.seed, self.group = global_batch_size, seed, group
+        self.ranks = ranks
+
+    def __len__(self) -> int:
+        return int(self.windows.sum())
 
     def step(self, step: int) -> np.ndarray:
         """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
@@ -52,11 +62,11 @@ class WindowOrder:
             at = stop
         return np.concatenate(parts)
 
-    def share(self, step: int, rank: int, ranks: int) -> np.ndarray:
-        """Return every `ranks`-th window of `step`, from `rank` on, int64 [n, 2]. Data ranks'
-        shares differ by at most one window.
+    def share(self, step: int, rank: int) -> Share:
+        """Return `step`, and every `ranks`-th of its windows, from `rank` on, int64 [n, 2]. Data
+        ranks' shares differ by at most one window.
         """
-        return self.step(step)[rank::ranks]
+        return step, self.step(step)[rank :: self.ranks]
 
     def soon(self, step: int) -> list[int]:
         """Return the shards of the groups that `step` and the steps after it need."""
@@ -67,10 +77,10 @@ class WindowOrder:
 
     def _find(self, position: int) -> tuple[_Group, int]:
         """Return the group of a position in all epochs end to end, and its first position."""
-        epoch, at = divmod(position, self.total)
+        epoch, at = divmod(position, len(self))
         shards, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
         number = int(np.searchsorted(ends, at, side="right"))
-        begin = epoch * self.total + (int(ends[number - 1]) if number else 0)
+        begin = epoch * len(self) + (int(ends[number - 1]) if number else 0)
         mine = shards[number * self.group : (number + 1) * self.group]
         sizes = tuple(self.windows[mine].tolist())
         return _Group(epoch, number, tuple(mine.tolist()), sizes), begin
@@ -78,10 +88,8 @@ class WindowOrder:
 
 @lru_cache(maxsize=4)
 def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shards in the order of `epoch`, int64 [shards], and each group's end, int64
-    [groups].
-
-    A group's end is the number of the epoch's windows up to and including it.
+    """Return the shards in the order of `epoch`, int64 [shards], and the number of its windows up
+    to the end of each group, int64 [groups].
     """
     sizes = np.frombuffer(windows, np.int64)
     shards = np.random.default_rng([seed, epoch, 0]).permutation(len(sizes))
@@ -104,9 +112,8 @@ def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
     """Return the values at `places` of a permutation of 0..size - 1 drawn from `rng`, uint64 [n].
 
     A Feistel network (Luby and Rackoff 1988, doi:10.1137/0217022) permutes the numbers of as many
-    bits as `size` needs; one outside the range is permuted again until inside (Black and Rogaway
-    2002, "Ciphers with Arbitrary Finite Domains"). For small sizes its permutations are not
-    uniform, so those are drawn directly.
+    bits as `size` needs; one outside the range is permuted again (Black and Rogaway 2002, "Ciphers
+    with Arbitrary Finite Domains"). Small sizes are drawn, as its permutations are not uniform.
     """
     if size <= _FEW:
         return rng.permutation(size).astype(np.uint64)[places]

@@ -10,19 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.attention import Layout as Bounds
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 
 NO_TARGET = -100  # as torch's cross_entropy
 PROVEN = "gpt2, gpt_neox, llama or qwen2"
-_TINY = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "head_dim": 8,
-    "intermediate_size": 64,
-    "vocab_size": 64,
-    "max_position_embeddings": 32,
-}
+_TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "head_dim": 8}
+_TINY |= {"intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 32}
 _TOLERANCE = 1e-4  # of the largest logit; rounding gives 1e-6, a leak more than 0.1
 
 
@@ -41,14 +34,11 @@ def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
 
     Tokens 5 6 | 7 8 9 with lengths 2 and 3 give inputs 5 6 7 8 and targets 6 none 8 9: a window's
     last token is only a target, and what follows a document's end is not a target. A window is
-    tokens [L + 1], integers, and lengths [segments] of its document segments, which add up to L +
-    1.
+    tokens [L + 1], integers, and lengths [segments] of its segments, which add up to L + 1.
     """
     inputs, targets, lengths = [], [], []
     for tokens, pieces in windows:
         tokens, pieces = tokens.long(), pieces.long()
-        if int(pieces.sum()) != len(tokens) or int(pieces.min()) < 1:
-            raise ValueError(f"pieces of {pieces.tolist()} tokens in a window of {len(tokens)}")
         target = tokens[1:].clone()
         target[pieces.cumsum(0)[:-1] - 1] = NO_TARGET
         pieces = pieces.clone()
@@ -102,29 +92,22 @@ def check_family(config: PretrainedConfig) -> None:
     Silently wrong otherwise: attention of the model's own or over a sliding window, positions that
     come from a mask (Bloom), a head with a bias (Phi) or its own scale (Cohere).
     """
-    try:
+    kind = f"hyperparameters.model: {config.model_type}"
+    fails = f"{kind} does not read packed rows"
+    with as_user_error(lambda error: UserError(f"{fails}: {first_line(error)}; use {PROVEN}")):
         off = _distance(tiny_config(config))
-    except UserError:
-        raise
-    except Exception as error:  # the code of any model of the library
-        raise UserError(
-            f"hyperparameters.model: {config.model_type} does not read packed rows: "
-            f"{first_line(error)}; use {PROVEN}"
-        ) from None
     if not off <= _TOLERANCE:
-        raise UserError(
-            f"hyperparameters.model: {config.model_type} reads packed rows wrongly (its logits are "
-            f"off by {off:.2g} of the largest); use {PROVEN}"
-        )
+        wrong = f"reads packed rows wrongly (its logits are off by {off:.2g} of the largest)"
+        raise UserError(f"{kind} {wrong}; use {PROVEN}")
 
 
 def tiny_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return a config of the same family and switches, with two narrow layers."""
     keys: dict[str, Any] = copy.deepcopy(config.to_dict())
-    small = dict(_TINY)
-    heads, shared = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+    small, shared = dict(_TINY), getattr(config, "num_key_value_heads", None)
     if shared is not None:
-        small["num_key_value_heads"] = 4 if shared == heads else 2 if shared > 1 else 1
+        whole = shared == config.num_attention_heads
+        small["num_key_value_heads"] = 4 if whole else 2 if shared > 1 else 1
     for name, size in small.items():
         name = config.attribute_map.get(name, name)
         if keys.get(name) is not None:

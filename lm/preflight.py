@@ -11,27 +11,22 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from detalbert.corpus import packed, sources, storage
-from detalbert.errors import UserError
-from detalbert.hub import find_local
+from detalbert.engine.models import check_weights
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
 from lm.data import load_tokenizer
-from lm.hparams import LmHParams
-from lm.layout import choose_layout, parse_layout
-from lm.model import read_config
+from lm.hparams import DocumentsConfig, LmHParams, parse_documents_config
+from lm.layout import choose_layout, parse_layout, split_memory
+from lm.model import causal_sizes, read_config
 from lm.packed import check_family
-from lm.settings import DocumentsConfig, parse_documents_config
-from lm.sizes import causal_sizes, split_memory
 
 _SUFFIXES = (*sources.SUFFIXES, *packed.CODECS)
 _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache is overrated
 
 
 def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment. Raises UserError for the first fault.
-
-    Without GPUs, all slots are assumed to be on this machine. Ready-made shards are not checked
-    here, but opened right afterwards.
+    """Check that this machine can run the experiment. Raises UserError for the first fault. Without
+    GPUs, all slots are assumed to be on it. Ready-made shards are opened right afterwards.
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)
@@ -56,7 +51,7 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
 
 def find_text(name: str, key: str) -> int:
     """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
-    UserError if nothing is there. A hub's data set is looked up, not downloaded.
+    UserError if nothing is there. A hub's data set is looked up only.
     """
     if name in ("generated", "botocore"):
         return 0
@@ -70,30 +65,14 @@ def find_text(name: str, key: str) -> int:
     return sum(p.stat().st_size for p in found if p.suffix in sources.SUFFIXES and p.is_file())
 
 
-class Pieces:
-    """Stub of a tokenizer that is not trained yet, with what a model's config depends on."""
-
-    pad_token_id = bos_token_id = eos_token_id = None
-
-    def __init__(self, pieces: int) -> None:
-        self.pieces = pieces
-
-    def __len__(self) -> int:
-        return self.pieces
-
-
 def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
     """Return the config of the model to train. Raises UserError as `load_tokenizer` and
     `read_config` do, and for a folder without weights.
     """
-    folder = Path(find_local(hparams.model or ""))
-    if hparams.model and folder.is_dir() and not list(folder.glob("*.safetensors")):
-        raise UserError(
-            f"hyperparameters.model: {hparams.model!r} has no safetensors in this container; "
-            ".detignore may have kept them out of the upload"
-        )
-    pieces = data.vocab_size
-    tokenizer: Any = load_tokenizer(data) if pieces is None else Pieces(pieces)
+    if hparams.model is not None:
+        check_weights(hparams.model, "*.safetensors")
+    pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
+    tokenizer: Any = load_tokenizer(data) if pieces is None else range(pieces)
     return read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
 
 

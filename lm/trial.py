@@ -6,6 +6,7 @@ were distributed to data ranks and rows.
 
 import math
 import time
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from determined import pytorch
 
 from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.gradients import local_part
+from detalbert.engine.loaders import train_loader
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -21,10 +23,10 @@ from lm.data import LmText
 from lm.gradients import accumulate, clip, evaluate
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
-from lm.loaders import train_loader, validation_loader
 from lm.model import build_model, read_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
+from lm.windows import WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
 SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
@@ -77,11 +79,9 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         train, hparams = self.data.train, self.hparams
-        group = self.data.shuffle_shards
-        order = WindowOrder(train.counts, hparams.global_batch_size, hparams.known_seed, group)
-        loading = {**self.loading(), "rank": self.data_rank, "ranks": self.layout.data_ranks}
-        del loading["slot"]
-        return train_loader(train, order, **loading)
+        sizes = hparams.known_seed, self.data.shuffle_shards, self.layout.data_ranks
+        order = WindowOrder(train.counts, hparams.global_batch_size, *sizes)
+        return train_loader(partial(WindowRows, train, order=order), order, **self.loading())
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks

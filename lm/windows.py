@@ -1,18 +1,22 @@
-"""Windows from token shards: `length` + 1 tokens, and where documents end in them.
+"""Windows from token shards: `length` + 1 tokens, and where documents end in them; their loaders.
 
 Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens i
 * length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
-every token but the first of a shard is a target once. A remainder at a shard's end that is shorter
-than a window is left out.
+every token but the first of a shard is a target once. A shorter remainder is left out.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from detalbert.corpus.reader import Shards
+from detalbert.engine.loaders import RowLoader
 from detalbert.errors import UserError
+from lm.order import Share, WindowOrder
+from lm.packed import CausalRow, pack
 
 
 class Windows:
@@ -25,10 +29,13 @@ class Windows:
     def __init__(self, shards: Shards, length: int, across_documents: bool = False) -> None:
         self.shards, self.length, self.across_documents = shards, length, across_documents
         tokens = np.array([shard["tokens"] for shard in shards.shards], np.int64)
-        # int64 [shards]: windows of each.
-        self.counts = np.maximum(tokens - 1, 0) // length
+        self.counts = np.maximum(tokens - 1, 0) // length  # int64 [shards]: windows of each
         if not len(self):
-            raise UserError(_too_small(shards, length))
+            key, cure = "documents", "give more text, or lower hyperparameters.max_seq_length"
+            if shards.split == "validation":
+                key, cure = f"validation_{key}", f"{cure}, or raise data.validation_fraction"
+            few = f"{shards.counts['tokens']:,} tokens fill no window of {length:,} + 1"
+            raise UserError(f"data.{key}: {few}; {cure}")
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -39,16 +46,11 @@ class Windows:
         `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
         has segments of 3 and 2, window 1 one of 5.
         """
-        shard, number = int(place[0]), int(place[1])
-        if not 0 <= number < self.counts[shard]:
-            raise IndexError(f"window {number} of {self.counts[shard]} in shard {shard}")
-        columns = self.shards.columns(shard)
-        begin = number * self.length
+        columns, begin = self.shards.columns(int(place[0])), int(place[1]) * self.length
         end = begin + self.length + 1
         tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
-        cuts = np.zeros(0, np.int64)
+        cuts, ptr = np.zeros(0, np.int64), columns["document_ptr"]
         if not self.across_documents:
-            ptr = columns["document_ptr"]
             cuts = ptr[slice(*np.searchsorted(ptr, (begin + 1, end)))] - begin  # inside the window
         pieces = np.diff(cuts, prepend=0, append=self.length + 1)
         return torch.from_numpy(tokens), torch.from_numpy(pieces)
@@ -69,9 +71,34 @@ class Windows:
         return self.shards.counts["text_bytes"] / self.shards.counts["tokens"]
 
 
-def _too_small(shards: Shards, length: int) -> str:
-    tokens, key = shards.counts["tokens"], "documents"
-    cure = "give more text, or lower hyperparameters.max_seq_length"
-    if shards.split == "validation":
-        key, cure = "validation_documents", f"{cure}, or raise data.validation_fraction"
-    return f"data.{key}: {tokens:,} tokens fill no window of {length:,} + 1; {cure}"
+class WindowRows(Dataset):
+    """Data set of row lists, indexed by shares; prefetches remote shards in training."""
+
+    def __init__(self, windows: Windows, max_tokens: int, order: WindowOrder | None = None) -> None:
+        self.windows, self.per_row, self.order = windows, max_tokens // windows.length, order
+        self.asked: list[int] = []  # shards
+
+    def __getitem__(self, share: Share) -> list[CausalRow]:
+        step, places = share
+        shards = self.windows.shards
+        if self.order and shards.remote and self.asked != (soon := self.order.soon(step)):
+            self.asked = soon
+            shards.prefetch(soon)
+        groups = (places[i : i + self.per_row] for i in range(0, len(places), self.per_row))
+        return [pack([self.windows[place] for place in group]) for group in groups]
+
+
+def validation_loader(
+    windows: Windows, limit: int | None, rank: int, ranks: int, max_tokens: int
+) -> RowLoader:
+    """Return a loader of every `ranks`-th of the first `limit` windows, from `rank` on, row by row.
+
+    Every rank gets the same number of batches, some of them empty, because the ranks of a sharded
+    model must run equally often.
+    """
+    count = min(len(windows), limit or len(windows))
+    rows = WindowRows(windows, max_tokens)
+    mine = itertools.islice(windows.in_order(rank, ranks), len(range(rank, count, ranks)))
+    places = list(mine)
+    starts = range(0, len(range(0, count, ranks)), rows.per_row)
+    return RowLoader(rows, [(-1, places[i : i + rows.per_row]) for i in starts])

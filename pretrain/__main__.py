@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--processes", type=int, default=None, help="default: one per core")
+    parser.add_argument("--processes", type=int, help="default: one per core")
     args = parser.parse_args(argv)
     try:
         config = experiment.load(args.config, args.set)

@@ -27,16 +27,12 @@ class PretrainText(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
-        """Load `data:`; write token shards if there are none yet.
-
-        The ranks of a machine share them: the first takes a lock and writes, the others wait.
-        Raises UserError if text, tokenizer or shards are invalid or do not match.
+        """Load `data:`; write token shards if there are none yet, once per machine. Raises
+        UserError if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        address = data.shards
-        if address is None:
-            address = str(write_corpus(data, tokenizer, hparams.max_seq_length))
+        address = data.shards or str(write_corpus(data, tokenizer, hparams.max_seq_length))
         vocabulary = read_vocabulary(tokenizer)
         splits = []
         for split in ("train", "validation"):
@@ -48,7 +44,7 @@ class PretrainText(NamedTuple):
 
     def summary(self) -> DataSummary:
         lines = {
-            "train": f"{self.train.corpus.describe()}",
+            "train": self.train.corpus.describe(),
             "validation": f"{self.validation.corpus.describe()}, {self.held_out:,} examples used",
         }
         return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
@@ -71,14 +67,8 @@ def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedToke
     if data.tokenizer is None:
         positions = hparams.model_keys()["max_position_embeddings"]
         return named_tokenizer(str(own_tokenizer(data, positions)))
-    tokenizer = named_tokenizer(data.tokenizer)
-    for name in ("mask_token", "cls_token", "sep_token"):
-        if getattr(tokenizer, name) is None:
-            raise UserError(
-                f"data.tokenizer: {data.tokenizer!r} has no {name}; give one of the ALBERT or "
-                "BERT kind"
-            )
-    return tokenizer
+    needed = "mask_token", "cls_token", "sep_token"
+    return named_tokenizer(data.tokenizer, *needed, kind="an ALBERT or BERT")
 
 
 def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: PretrainHParams) -> None:
@@ -93,12 +83,11 @@ def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: Pretrain
             f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "
             f"{corpus.address} hold windows of {index['max_seq_length']}; make them the same"
         )
-    if len(corpus):
-        return
-    if corpus.split == "train":
-        raise UserError(f"{key}: no text in {corpus.data.text or corpus.address}; give another")
-    name = Path(corpus.data.text or corpus.address).name
-    raise UserError(
-        f"data.validation: no document of {name} is held out; set data.validation to other text, "
-        "or raise data.validation_fraction"
-    )
+    place = corpus.data.text or corpus.address
+    if not len(corpus) and corpus.split == "train":
+        raise UserError(f"{key}: no text in {place}; give another")
+    if not len(corpus):
+        raise UserError(
+            f"data.validation: no document of {Path(place).name} is held out; set data.validation "
+            "to other text, or raise data.validation_fraction"
+        )

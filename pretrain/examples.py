@@ -1,7 +1,6 @@
 """Packed rows of examples: one or two segments, masked tokens, labels; and the order of training.
 
-All depends only on (seed, epoch, number of the example): a restart at a step needs no state, and
-any process can make any example.
+All depends only on (seed, epoch, number of the example), so any process can make any example.
 """
 
 from functools import lru_cache
@@ -9,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from detalbert.corpus.reader import Corpus
-from detalbert.engine.batches import CHUNK, micro_batches, rows_of_like_lengths
-from detalbert.engine.loaders import RowLoader
-from detalbert.engine.order import Steps, TrainOrder, deal
+from detalbert.engine.loaders import PackedRows
+from detalbert.engine.order import TrainOrder, deal
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
@@ -45,11 +42,9 @@ class Examples:
     def make(self, epoch: int, number: int) -> dict[str, Any]:
         """Return one example of T tokens, M of them masked.
 
-        Returns:
-            input_ids, token_type_ids: int64 [T]; masked: int64 [M], positions of the masked tokens;
-                mlm_labels: int64 [M], their original ids; sop_label: 0 as in the text, 1 swapped,
-                NO_LABEL for one segment; start and end: the span's tokens, or NO_LABEL. If a span
-                is to be selected, nothing is masked and sop_label is NO_LABEL.
+        It has input_ids, token_type_ids, int64 [T]; masked, positions, and mlm_labels, their ids,
+        int64 [M]; sop_label, 0 as in the text, 1 swapped; start and end, the span's tokens. Labels
+        may be NO_LABEL. If a span is to be selected, nothing is masked.
         """
         hparams = self.hparams
         rng = np.random.default_rng([hparams.known_seed, epoch, number])
@@ -70,8 +65,7 @@ class Examples:
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Return the example with masked tokens and, if it has two segments, their order."""
-        hparams = self.hparams
-        segments, label = [tokens], NO_LABEL
+        hparams, segments, label = self.hparams, [tokens], NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
             cut = sentences[: rng.integers(1, len(sentences))].sum()
             segments, label = [tokens[:cut], tokens[cut:]], int(rng.random() < 0.5)
@@ -101,13 +95,13 @@ class Examples:
         no_labels = dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
         return {"input_ids": ids, "token_type_ids": types, **nothing, **no_labels, **targets}
 
-    def row(self, tickets: np.ndarray) -> PretrainRow:
-        """Pack examples (epoch, number), int64 [n, 2], end to end; `windows` holds the numbers."""
+    def pack(self, tickets: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of a `PretrainRow` of the examples (epoch, number), int64 [n, 2]."""
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
         bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
         masked = [one["masked"] + at for one, at in zip(made, bounds, strict=False)]
-        columns = {
+        return {
             "input_ids": _join([one["input_ids"] for one in made]),
             "token_type_ids": _join([one["token_type_ids"] for one in made]),
             "position_ids": _join([np.arange(length) for length in lengths]),
@@ -119,9 +113,6 @@ class Examples:
             "end_positions": np.array([one["end"] for one in made], np.int64),
             "windows": np.ascontiguousarray(tickets[:, 1]),
         }
-        row: Any = {name: torch.from_numpy(column) for name, column in columns.items()}
-        row["max_length"] = max(lengths, default=0)
-        return row
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:
@@ -129,10 +120,8 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 class ExampleOrder(TrainOrder):
-    """The examples of every step, as a function of (seed, step).
-
-    An epoch reads the shards in a new order, `group` of them at a time, and mixes the examples of a
-    group. So a machine needs at most two groups at once.
+    """The examples of every step. An epoch reads the shards in a new order, `group` of them at a
+    time, and mixes the examples of a group. So a machine needs at most two groups at once.
     """
 
     def __init__(
@@ -158,6 +147,13 @@ class ExampleOrder(TrainOrder):
         epochs = (step * self.global_batch_size + mine) // len(self.lengths)
         return np.stack([epochs, batch[mine]], axis=1)
 
+    def soon(self, epoch: int, number: int) -> list[int]:
+        """Return the shards of the group of example `number` of `epoch`, and of the next group."""
+        groups = [*self.groups(epoch), *self.groups(epoch + 1)]
+        shard = int(np.searchsorted(self.bounds, number, side="right")) - 1
+        at = next(i for i, group in enumerate(groups) if shard in group)
+        return groups[at] + groups[at + 1]
+
 
 @lru_cache(maxsize=2)
 def _permutation(
@@ -171,57 +167,23 @@ def _permutation(
     return np.concatenate(parts)
 
 
-class _Rows(Dataset):
-    """Data set of row lists, indexed by shares; prefetches remote shards in training."""
+class ExampleRows(PackedRows):
+    """Data set of row lists, indexed by shares of `order`, or by the numbers of held-out examples.
+
+    In training it prefetches remote shards.
+    """
 
     def __init__(
         self, examples: Examples, max_tokens: int, order: ExampleOrder | None = None
     ) -> None:
-        self.examples, self.max_tokens, self.order = examples, max_tokens, order
-        self.ahead = (-1, -1)  # epoch and group that were asked for last
+        super().__init__(examples, max_tokens)
+        self.corpus, self.order = examples.corpus, order
+        self.asked: list[int] = []  # shards
 
     def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
-        if self.order and self.examples.corpus.remote:
-            self._look_ahead(self.order, *share[-1].tolist())
-        cuts = micro_batches(self.examples.lengths[share[:, 1]], self.max_tokens)
-        return [self.examples.row(share[chosen]) for chosen in cuts]
-
-    def _look_ahead(self, order: ExampleOrder, epoch: int, number: int) -> None:
-        groups = order.groups(epoch)
-        shard = int(self.examples.corpus.shard_of(np.array(number)))
-        at = next(i for i, group in enumerate(groups) if shard in group)
-        if (epoch, at) != self.ahead:
-            self.ahead = epoch, at
-            following = [*groups, *order.groups(epoch + 1)][at : at + 2]
-            self.examples.corpus.prefetch([shard for group in following for shard in group])
-
-
-def train_loader(
-    examples: Examples,
-    order: ExampleOrder,
-    slot: int,
-    first_step: int,
-    max_tokens: int,
-    num_workers: int,
-    pin_memory: bool,
-) -> RowLoader:
-    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on."""
-    rows = _Rows(examples, max_tokens, order)
-    return RowLoader(rows, Steps(order, slot, first_step), num_workers, pin_memory)
-
-
-def validation_loader(
-    examples: Examples, count: int, slots: int, slot: int, max_tokens: int, num_workers: int
-) -> RowLoader:
-    """Return the loader of the first `count` examples; row i goes to rank i mod slots.
-
-    Rows do not depend on the number of ranks. A rank without rows gets one empty batch, because
-    Determined refuses an empty loader.
-    """
-    rows: list[np.ndarray] = []  # of example numbers
-    for begin in range(0, count, CHUNK):
-        end = min(begin + CHUNK, count)
-        rows += rows_of_like_lengths(examples.lengths, begin, end, max_tokens)
-    mine = rows[slot::slots] or [np.empty(0, np.int64)]
-    shares = [np.stack([np.full(len(row), _VALIDATION), row], axis=1) for row in mine]  # [n, 2]
-    return RowLoader(_Rows(examples, max_tokens), shares, num_workers)
+        if self.order is None:
+            share = np.stack([np.full(len(share), _VALIDATION), share], axis=1)
+        elif self.corpus.remote and self.asked != (soon := self.order.soon(*share[-1].tolist())):
+            self.asked = soon
+            self.corpus.prefetch(soon)
+        return super().__getitem__(share)

@@ -1,10 +1,10 @@
 """Keys of `hyperparameters:` of a pretraining experiment.
 
-Defaults are the published recipe for ALBERT-base and large: 125,000 steps of 4,096 windows of 512
-tokens with LAMB at 0.00176, 3,125 steps of warm-up.
+Defaults are the published recipe for ALBERT-base and large.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from detalbert.errors import UserError
@@ -12,9 +12,8 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, limited, parse_section
 from detalbert.settings.text import parse_text_config
 
-SIZE_KEYS = (
-    "hidden_size num_hidden_layers num_attention_heads embedding_size intermediate_size".split()
-)
+SIZE_KEYS = "hidden_size num_hidden_layers num_attention_heads embedding_size".split()
+SIZE_KEYS += ["intermediate_size"]
 # Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
 SIZES = {
     "tiny": (128, 4, 4, 64, 512),
@@ -55,14 +54,6 @@ class PretrainHParams(StepHParams):
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return {**keys, **dropout, **(self.model_config or {})}
 
-    def check_positions(self, positions: int) -> None:
-        """Raise UserError unless a window fits a model of `positions` positions."""
-        if positions < self.max_seq_length:
-            raise UserError(
-                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
-                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
-            )
-
     def check(self) -> None:
         if (self.model is None) == (self.size is None and self.model_config is None):
             raise UserError(
@@ -82,9 +73,6 @@ class PretrainHParams(StepHParams):
         super().check()
 
 
-def parse_pretrain_hparams(values: Any) -> PretrainHParams:
-    """Parse `hyperparameters:` of a pretraining. Raises UserError as `parse_section` does."""
-    return parse_section(PretrainHParams, "hyperparameters", values)
-
-
+# Raises UserError as `parse_section` does.
+parse_pretrain_hparams = partial(parse_section, PretrainHParams, "hyperparameters")
 PARSERS = Parsers(parse_text_config, parse_pretrain_hparams)

@@ -1,8 +1,7 @@
 """N-gram masking of whole words, as in Lan et al. 2020 (arXiv:1909.11942, section 3.1).
 
-Up to `max_ngram` whole words in a row are masked together, n of them with a probability
-proportional to 1 / n, until 15 % of the text's tokens are masked. [MASK] replaces 80 % of these, a
-random token 10 %; the others are unchanged.
+Up to `max_ngram` words in a row are masked together, n of them with a probability proportional to
+1 / n. [MASK] replaces 80 % of the masked tokens, a random token 10 %; the others are unchanged.
 """
 
 from collections.abc import Sequence
@@ -25,10 +24,8 @@ class Vocabulary(NamedTuple):
 
 
 def read_vocabulary(tokenizer: Any) -> Vocabulary:
-    """Return the vocabulary of a fast tokenizer that has mask, cls and sep tokens.
-
-    A token starts a word if its mark says so ('▁', 'Ġ'; with WordPiece: no '##'), or if it holds
-    neither letter nor digit, since punctuation is a word of its own.
+    """Return the vocabulary of a fast tokenizer. A token starts a word if its mark says so ('▁',
+    'Ġ'; with WordPiece: no '##'), or if it holds neither letter nor digit.
     """
     size = len(tokenizer)
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
@@ -45,10 +42,8 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
 def find_words(
     segments: Sequence[np.ndarray], vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first token, token after the last, and segment of each word, int64 [W] each.
-
-    Segments ▁un able ▁to and able ▁is give [0 2 3 4], [2 3 4 5] and [0 0 1 1]. Token ids are
-    counted end to end; a segment's first token always starts a word.
+    """Return first token, token after the last, and segment of each word, int64 [W] each: [0 2 3
+    4], [2 3 4 5] and [0 0 1 1] for ▁un able ▁to | able ▁is. A segment's first token starts a word.
     """
     begins, ends, owners, at = [], [], [], 0
     for number, ids in enumerate(segments):
@@ -70,9 +65,9 @@ def choose_tokens(
 ) -> np.ndarray:
     """Return the tokens to mask, ascending, int64 [M]: whole words, n-grams within one segment.
 
-    M is `fraction` (above 0, below 1) of all tokens, or a few fewer if the next word is too long,
-    but at least one word. An n-gram that would exceed M, or leave its segment, is shortened; one
-    that overlaps another is skipped. `words` are as `find_words` returns them, at least one.
+    M is `fraction` of all tokens, or a few fewer if the next word is too long, but at least one
+    word. An n-gram that would exceed M, or leave its segment, is shortened; one that overlaps
+    another is skipped. `words` are as `find_words` returns them, at least one.
     """
     begins, ends, owners = (column.tolist() for column in words)
     count = len(begins)
@@ -94,7 +89,7 @@ def choose_tokens(
             break
     if not chosen:
         word = int(np.argmin(words[1] - words[0]))
-        chosen.append(np.arange(begins[word], ends[word]))
+        return np.arange(begins[word], ends[word])
     return np.sort(np.concatenate(chosen))
 
 

@@ -1,9 +1,8 @@
 """Initialization of a small ALBERT by which it learns to match words within minutes.
 
-From random weights, attention must learn two things at once: which tokens are near, and which are
-alike. Here it starts with both. Positions are sinusoids (Vaswani et al. 2017, arXiv:1706.03762,
-3.5) in channels of their own, keys equal queries, and half of the heads compare tokens, half
-positions. Training changes all of it as usual.
+Attention must learn which tokens are near, and which are alike. Here it starts with both. Positions
+are sinusoids (Vaswani et al. 2017, arXiv:1706.03762, 3.5) in channels of their own, keys equal
+queries, and half of the heads compare tokens, half positions. Training changes all of it.
 """
 
 import math
@@ -20,8 +19,8 @@ _WAVES = 6, 600  # the shortest and the longest wave, in tokens
 def start_matching(albert: Any) -> None:
     """Set the weights of an `AlbertModel` in place. Its embedding size is its hidden size.
 
-    The last quarter of the channels holds positions, the others the token: with 128 channels, 32
-    and 96 of them. The first half of the heads compares tokens, the second half positions.
+    The last quarter of the channels holds positions, the others the token. The first half of the
+    heads compares tokens, the second half positions.
     """
     words = albert.embeddings.word_embeddings.weight  # [V, h]
     places = albert.embeddings.position_embeddings.weight  # [positions, h]

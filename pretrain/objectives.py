@@ -1,8 +1,7 @@
 """Objectives over packed rows: masked language model, sentence order, span selection.
 
-The sums over a batch, divided by its masked tokens, its pairs and its spans, are the losses of
-transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the same examples, padded. But
-logits are computed for masked tokens only, [M, V] and not [T, V]: a seventh of the work.
+The losses are those of transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the
+same examples, padded. But logits are computed for masked tokens only, [M, V] and not [T, V].
 """
 
 from typing import Any
@@ -13,11 +12,11 @@ from torch import Tensor, nn
 from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import model_inputs
-from detalbert.engine.evaluation import row_losses, window_grid
+from detalbert.engine.losses import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL, PretrainRow
 
-_HIDDEN_EVERY = 7  # every 7th token of a made-up row is hidden, about 15 %
+_MASKED_EVERY = 7  # every 7th token of a dummy row is masked, about 15 %
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
@@ -30,15 +29,13 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
 
 
 def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
-    """Return logits of the masked tokens [M, V] and of sentence order [n, 2].
-
-    If the model has a span head, also start and end logits [T, 2]. Called by `forward.Forward`. In
-    a row without labels (`made_up_row`) about 15 % are masked.
+    """Return logits of the masked tokens [M, V] and of sentence order [n, 2], and, if the model has
+    a span head, of start and end [T, 2]. In a row without labels about 15 % are masked.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")
     if masked is None:
-        masked = torch.arange(0, tokens, _HIDDEN_EVERY, device=hidden.device)
+        masked = torch.arange(0, tokens, _MASKED_EVERY, device=hidden.device)
     labels: Any = row.get("sop_labels")
     windows = len(row["cu_seqlens"]) - 1 if labels is None else len(labels)
     first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]

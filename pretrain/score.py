@@ -29,7 +29,7 @@ import torch
 import train
 import workloads
 from detalbert.atomic import whole_file, write_json, writing
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
 from detalbert.environment import environment
 from detalbert.errors import UserError
 from detalbert.log import start_logging

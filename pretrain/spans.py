@@ -4,9 +4,8 @@ Masked words and sentence order alone do not teach a small model to find in one 
 asks for. So some windows become reading exercises (after Glass et al. 2020, arXiv:1909.04120, and
 Ram et al. 2021, arXiv:2101.00438): a stretch of one sentence, without one to three of its words,
 asks for these words in the window. In a harder exercise the query lacks more words and its halves
-are swapped more often, so it resembles a question more than the passage. Or the passage lacks the
-sentence, and [CLS] is the answer. Most exercises are easy: a small model trained on nothing else
-found answers after 300 steps with these, and none with only the hardest.
+are swapped more often. Or the passage lacks the sentence, and [CLS] is the answer. Most exercises
+are easy: with only the hardest a small model found no answers.
 """
 
 from typing import NamedTuple
@@ -26,13 +25,11 @@ _OFTEN = 2  # a hole needs a word with a piece that is not more frequent than th
 
 
 class Cloze(NamedTuple):
-    """A query and a passage, token ids int64 [Q] and [P], with first and last token of the answer.
-    Both are positions in the passage, -1 if the answer is not in it.
-    """
+    """A query, a passage and its answer."""
 
-    query: np.ndarray
-    passage: np.ndarray
-    first: int
+    query: np.ndarray  # token ids, int64 [Q]
+    passage: np.ndarray  # token ids, int64 [P]
+    first: int  # token of the answer in the passage; -1 if it is not there
     last: int
 
 
@@ -40,9 +37,7 @@ def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Cloze | None:
     """Return an exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
-
-    Query and passage have T tokens together, or fewer if the passage lacks a sentence. None if no
-    sentence that was drawn has enough words.
+    None if no sentence that was drawn has enough words.
     """
     hard = rng.random() ** 2
     ends = np.cumsum(sentences)  # [S]

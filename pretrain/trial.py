@@ -5,6 +5,7 @@ global batch, plus the mean over all its pairs and the mean over all its spans, 
 they were distributed to ranks and micro-batches.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
-from detalbert.engine.loaders import LateLoader
-from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
+from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
+from detalbert.engine.models import config_from_keys, load_weights, random_model
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from detalbert.errors import UserError
 from pretrain.data import PretrainText
-from pretrain.examples import NO_LABEL, ExampleOrder, PretrainRow, train_loader, validation_loader
+from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import (
@@ -59,11 +60,14 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         group = examples.corpus.data.shuffle_shards
         batch = hparams.global_batch_size
         order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
-        return LateLoader(lambda: train_loader(examples, order, **self.loading()))
+        rows = partial(ExampleRows, examples, order=order)
+        return LateLoader(lambda: train_loader(rows, order, **self.loading()))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        dealt = self.data.validation, self.data.held_out, self.slots, self.rank
-        return LateLoader(lambda: validation_loader(*dealt, self.max_tokens, self.workers()))
+        split, dealt = self.data.validation, (np.arange(self.data.held_out), self.slots, self.rank)
+        return LateLoader(
+            lambda: validation_loader(ExampleRows(split, self.max_tokens), *dealt, self.workers())
+        )
 
     def validated(self) -> tuple[None, dict[str, float]]:
         return None, self.scores.metrics
@@ -168,7 +172,7 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        model = _pretrained(kind, hparams.model)
+        model, _ = load_weights(kind, hparams.model)
         if len(tokenizer) > model.config.vocab_size:
             raise UserError(
                 f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
@@ -187,10 +191,3 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)
     return model
-
-
-def _pretrained(kind: type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
-    try:
-        return load_weights(kind, name)[0]
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:  # no ALBERT
-        raise model_error(name, error) from None

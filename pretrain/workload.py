@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AlbertConfig, AlbertForPreTraining
 
-from detalbert.engine.memory import Sizes
+from detalbert.engine.models import encoder_sizes
 from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
 from detalbert.training.workload import Workload
@@ -24,10 +23,7 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     preflight.check_gpus(gpu_uuids)
     sizes = None
     if hparams.model is None:
-        model_config = AlbertConfig(**hparams.model_keys())
-        with torch.device("meta"):
-            model = AlbertForPreTraining(model_config)
-        sizes = Sizes.of(model_config, sum(p.numel() for p in model.parameters()))
+        sizes = encoder_sizes(AlbertConfig(**hparams.model_keys()), AlbertForPreTraining)
     room = Path(data.cache_dir), preflight.GIB
     preflight.check_room(config, hparams, sizes, gpu_uuids, *room, hparams.masked_fraction)
 

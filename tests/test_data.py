@@ -89,9 +89,7 @@ def test_anything_that_can_change_a_byte_is_in_the_key(
         assert len(list(tmp_path.glob("cache/windows-train-*/meta.json"))) == number
 
 
-def test_of_many_processes_one_featurises(
-    load: Load, monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+def test_of_many_processes_one_featurises(load: Load, monkeypatch: Any, fork: None) -> None:
     context = multiprocessing.get_context("fork")
     barrier, built, build = context.Barrier(3), context.SimpleQueue(), data.build_windows
     monkeypatch.setattr(data, "build_windows", lambda *a: built.put(1) or build(*a))
@@ -104,7 +102,7 @@ def test_of_many_processes_one_featurises(
     assert built.get() == 1 and built.empty()
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, load: Load) -> None:
+def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path: Path, load: Load) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
     try:
@@ -116,9 +114,6 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, load: Load) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the feature cache"):
         load(cache_dir=str(tmp_path / "file" / "cache"))
-
-
-def test_a_tokenizer_that_is_none() -> None:
     with pytest.raises(UserError, match="data.tokenizer: missing"):
         data.load_tokenizer(DataConfig("g", "g"), HParams(model_config={}))
     with pytest.raises(UserError, match="data.tokenizer: .* does not load as a tokenizer"):

@@ -1,5 +1,6 @@
-"""The trial: segments reach the model, one batch is one step, what steps, precision, models."""
+"""The trial: what steps, dropout and order, answers of all slots, models."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,10 +9,9 @@ import pytest
 import torch
 import torch_optimizer
 
-from data import SquadData, load_tokenizer
-from detalbert.engine.models import build_model, starts_from_scratch
+from data import load_tokenizer
+from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
-from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import DataConfig, HParams
 from detalbert.squad.answers import merge_answers
@@ -19,26 +19,6 @@ from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
 from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
 from tests.engine.trials import first_batch, trial_of
-
-
-def test_segments_reach_albert(tiny_config: Path) -> None:
-    """transformers 5 gives no token_type_ids unless asked: both texts would be in segment 0."""
-    with trial_of(tiny_config) as trial:
-        seen = []
-        embedding = trial.model.albert.embeddings.token_type_embeddings
-        embedding.register_forward_hook(lambda module, given, out: seen.append(given[0]))
-        batch = first_batch(trial)
-        trial.train_batch(batch, 0, 0)
-        assert len(seen) == len(batch) > 1
-        windows = trial.data.train.windows
-        for row, segments in zip(batch, seen, strict=True):
-            assert segments.shape == row["input_ids"][None].shape
-            for window, first, last in zip(
-                row["windows"], row["cu_seqlens"], row["cu_seqlens"][1:], strict=False
-            ):
-                context = int(windows.context_length[window]) + 1  # and its [SEP]
-                expected = np.repeat([0, 1], [int(last - first) - context, context])
-                assert segments[0, first:last].tolist() == expected.tolist()
 
 
 def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
@@ -55,7 +35,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
         assert rates[5] == pytest.approx(peak / 2) and rates[55] == pytest.approx(peak / 2)
 
 
-def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
+def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config: Path) -> None:
     def gradients(step: int, rank: int, seed: int = 1) -> torch.Tensor:
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
@@ -67,10 +47,7 @@ def test_dropout_depends_on_seed_step_and_rank(tiny_config: Path) -> None:
     one, *others = gradients(3, 0), gradients(4, 0), gradients(3, 1), gradients(3, 0, seed=2)
     assert torch.equal(one, gradients(3, 0))
     assert not any(torch.equal(one, other) for other in others)
-
-
-def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config: Path) -> None:
-    with trial_of(tiny_config, seed=3) as trial:
+    with trial_of(tiny_config, seed=3) as trial:  # windows are dealt in the order of the seed
         trial.slots, trial.rank = 2, 1
         order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
         numbers = [row["windows"].tolist() for row in first_batch(trial)]
@@ -78,7 +55,6 @@ def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config: Path) -> None:
 
 
 def validated(trial: SquadTrial) -> list[tuple[list, list]]:
-    """What every row of the validation makes of itself, as from a slot of its own."""
     trial.model.eval()
     parts = []
     with torch.no_grad():
@@ -121,22 +97,11 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         assert other.cross_slot_reduce(parts) == {} and other.latest is None
 
 
-SHIPPED = "embedded/albert-tiny"
-
-
 def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
-    hparams = HParams(model=SHIPPED, max_seq_length=192)
-    few = {"max_train_examples": 4, "max_validation_examples": 4}
-    tokenizer = SquadData.load({"train": "generated", "validation": "generated", **few}, hparams)[0]
+    hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
+    tokenizer = load_tokenizer(DataConfig("generated", "generated"), hparams)
     assert not starts_from_scratch(hparams, tokenizer)
-    one, other = (build_model(HParams(model=SHIPPED, seed=s), tokenizer) for s in (1, 2))
+    seeds = (dataclasses.replace(hparams, seed=seed) for seed in (1, 2))
+    one, other = (build_span_model(each, tokenizer) for each in seeds)
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b) != (name == "qa_outputs.weight"), name
-
-
-def test_a_model_of_another_kind_is_refused() -> None:
-    tokenizer = load_tokenizer(DataConfig("g", "g", tokenizer=SHIPPED), HParams(model="x"))
-    mpnet = {"model_type": "mpnet", "hidden_size": 32, "num_attention_heads": 2}
-    mpnet |= {"num_hidden_layers": 1, "intermediate_size": 32}
-    with pytest.raises(UserError, match="cannot run packed rows"):
-        build_model(HParams(model_config=mpnet, max_seq_length=128, seed=0), tokenizer)

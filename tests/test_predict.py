@@ -11,7 +11,7 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 
 import predict
-from detalbert.engine.batches import CHUNK
+from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference import answering
 from detalbert.inference.model import Trained, choose_threshold, load_model

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from detalbert.engine.dropout import drop
+from detalbert.engine.cpu import drop
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
@@ -26,6 +26,7 @@ with contextlib.suppress(ImportError):
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
 PACKED_CAUSAL = "packed_causal"
+_ENCODERS = "an encoder such as ALBERT, BERT or RoBERTa"
 # torch 2.10 calls its kernel's causal option is_causal, newer ones a window of all to the left.
 _KERNEL_OPTIONS = inspect.signature(varlen_attn).parameters if varlen_attn else {}
 _BY_WINDOW = "window_size" in _KERNEL_OPTIONS
@@ -44,16 +45,15 @@ def has_kernel(device: torch.device) -> bool:
 class Layout:
     """Window bounds of one packed row, computed once per row and read by every layer.
 
-    There are three implementations of attention, all exact. A GPU's flash kernel reads cu_seqlens
-    itself. Without that kernel (Volta, fp32, dropout of attention weights) the windows are copied
-    to a grid [n, max_length], unless there is only one. On a CPU they are attended one after
-    another: no padding, and measured 1.3 to 1.5 times the speed of the grid.
+    Attention has three implementations, all exact. A GPU's flash kernel reads cu_seqlens itself.
+    Without it (Volta, fp32, dropout of attention weights) windows are copied to a grid [n,
+    max_length], unless there is only one. On a CPU they run one by one, at 1.3 to 1.5 times the
+    speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
         tokens: T.
-        max_length: tokens of the longest window, from the host: reading it from the device would
-            block.
+        max_length: tokens of the longest window, from the host; the device would block.
         padded: use the grid if there is no kernel; default: by device and number of windows.
     """
 
@@ -103,6 +103,9 @@ class Layout:
         return flat.index_select(0, self.cell).view(1, -1, heads, size)
 
 
+Heads = tuple[Tensor, Tensor, Tensor]  # query, key and value, [1, heads, T, d] each
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -112,69 +115,46 @@ def packed_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     packed_layout: Layout | None = None,
+    causal: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend within each window: the "packed" entry of transformers' AttentionInterface.
 
-    Query, key and value are [1, heads, T, d], any float type. Returns [1, T, heads, d] and no
-    attention weights. Raises ValueError without a layout or with a mask, which would attend across
-    windows, and UserError if the model's attention is more than softmax(q k) v.
+    Query is [1, heads, T, d], any float type. Key and value may have fewer heads, [1, kv_heads, T,
+    d]; each then serves heads / kv_heads neighbouring heads of the query (Ainslie 2023,
+    arXiv:2305.13245). Returns [1, T, heads, d] and no attention weights. Raises ValueError without
+    a layout or with a mask, which would attend across windows, and UserError if the model's
+    attention is more than softmax(q k) v.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
             "packed attention needs the row's layout and takes no mask: call the model through "
             "attention.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
         )
-    more = _more_than_softmax(kwargs)
-    if more or getattr(module, "is_causal", False):
+    names = ("sliding_window", "position_bias", "softcap")
+    more = next((name for name in names if kwargs.get(name) is not None), None)
+    if more or (getattr(module, "is_causal", False) and not causal):
+        use = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2"
         raise UserError(
-            f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, "
-            "which packed rows do not support; use an encoder such as ALBERT, BERT or RoBERTa"
+            f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, which "
+            f"packed rows do not support; use {use if causal else _ENCODERS}"
         )
-    return _attend(query, key, value, packed_layout, dropout, scaling), None
+    return _attend((query, key, value), packed_layout, dropout, scaling, causal), None
 
 
-def causal_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    packed_layout: Layout | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
+def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """Attend to itself and earlier tokens of the window: the "packed_causal" entry.
 
-    As `packed_attention`, but key and value may have fewer heads, [1, kv_heads, T, d]; each then
-    serves heads / kv_heads neighbouring heads of the query (Ainslie 2023, arXiv:2305.13245).
+    Arguments, result and errors are those of `packed_attention`.
     """
-    if packed_layout is None or attention_mask is not None:
-        raise ValueError("packed causal attention needs the row's layout and takes no mask")
-    if more := _more_than_softmax(kwargs):
-        raise UserError(
-            f"hyperparameters.model: {type(module).__name__} uses {more}, which packed rows do not "
-            "support; use a model such as GPT-2, GPT-NeoX, Llama or Qwen2"
-        )
-    return _attend(query, key, value, packed_layout, dropout, scaling, causal=True), None
-
-
-def _more_than_softmax(kwargs: dict[str, Any]) -> str | None:
-    names = ("sliding_window", "position_bias", "softcap")
-    return next((name for name in names if kwargs.get(name) is not None), None)
+    return packed_attention(*tensors, **{**kwargs, "causal": True})
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    dropout: float,
-    scaling: float | None,
-    causal: bool = False,
+    qkv: Heads, layout: Layout, dropout: float, scaling: float | None, causal: bool
 ) -> Tensor:
-    """Map [1, heads, T, d] to [1, T, heads, d], by the flash kernel if it supports the inputs."""
+    """Return [1, T, heads, d], by the flash kernel if it supports the inputs."""
+    query, key, value = qkv
     fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
     by_kernel = layout.kernel and fits
     shared = query.shape[1] != key.shape[1]
@@ -183,7 +163,7 @@ def _attend(
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         shared = False
     if not by_kernel:
-        return _without_kernel(query, key, value, layout, dropout, scaling, causal)
+        return _without_kernel((query, key, value), layout, dropout, scaling, causal)
     bounds = layout.cu_seqlens, layout.cu_seqlens
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
     options = {**(_CAUSAL_KERNEL if causal else {}), **({"enable_gqa": True} if shared else {})}
@@ -193,27 +173,19 @@ def _attend(
 
 @torch.compiler.disable
 def _without_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
+    qkv: Heads, layout: Layout, dropout: float, scaling: float | None, causal: bool
 ) -> Tensor:
-    """Map [1, heads, T, d] to [1, T, heads, d] by the grid, or window by window."""
+    """Return [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
-        grids = layout.pad(query), layout.pad(key), layout.pad(value)
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
         # come after all tokens, so that a causal mask hides them from every one.
         mask = None if causal else layout.is_key
-        out = F.scaled_dot_product_attention(
-            *grids, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling
-        )
+        q, k, v = map(layout.pad, qkv)
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scaling)
         return layout.unpad(out)
-    parts = (x.split(layout.lengths, dim=2) for x in (query, key, value))
+    parts = (x.split(layout.lengths, dim=2) for x in qkv)
     attend = partial(F.scaled_dot_product_attention, is_causal=causal)
-    if dropout and query.device.type == "cpu":
+    if dropout and qkv[0].device.type == "cpu":
         attend = partial(_with_dropout, dropout=dropout, causal=causal)
     elif dropout:
         attend = partial(attend, dropout_p=dropout)
@@ -248,53 +220,46 @@ AttentionMaskInterface.register(PACKED, _no_mask)
 AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 
 
-def model_inputs(model: nn.Module, row: Row) -> dict[str, Any]:
+def model_inputs(model: Any, row: Row) -> dict[str, Any]:
     """Return the arguments with which `model` processes `row` as separate windows.
 
-    Args:
-        model: transformers encoder with `attn_implementation=PACKED`, or a wrapper (DDP) of one.
-        row: tensors on the model's device; this call does not block on it.
-
-    Returns:
-        input_ids, position_ids [1, T], packed_layout; token_type_ids [1, T] if the model has them.
-
-    Raises UserError if the model would ignore the layout and attend across windows.
+    They are input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model
+    has them. `model` is an encoder of transformers with `attn_implementation=PACKED`, `row` on its
+    device, which this call does not block on. Raises as `check_model`.
     """
-    bare = getattr(model, "module", model)
-    check_model(bare)
+    check_model(model)
     inputs = {
         "input_ids": row["input_ids"][None],
-        "position_ids": (row["position_ids"] + first_position(bare))[None],
+        "position_ids": (row["position_ids"] + first_position(model))[None],
         "packed_layout": Layout(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
     }
-    if getattr(bare.config, "type_vocab_size", 0) > 1:
+    if getattr(model.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = row["token_type_ids"][None]
     return inputs
 
 
-def check_model(bare: Any) -> None:
+def check_model(model: Any) -> None:
     """Raise UserError if the model would ignore the layout and attend across windows."""
     # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
-    attention = bare.config._attn_implementation
-    if attention != PACKED or not getattr(bare, "_supports_attention_backend", False):
+    attention = model.config._attn_implementation
+    if attention != PACKED or not getattr(model, "_supports_attention_backend", False):
         raise UserError(
-            f"hyperparameters.model: {type(bare).__name__} cannot run packed rows (its attention "
-            f"is {attention!r}); use an encoder such as ALBERT, BERT or RoBERTa"
+            f"hyperparameters.model: {type(model).__name__} cannot run packed rows (its attention "
+            f"is {attention!r}); use {_ENCODERS}"
         )
 
 
-def first_position(bare: nn.Module) -> int:
+def first_position(model: Any) -> int:
     """Return 0, or padding_idx + 1 if the position table has a padding row (fairseq's models)."""
-    embeddings = getattr(bare.base_model, "embeddings", None)
+    embeddings = getattr(model.base_model, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 
-def answer_logits(model: nn.Module, row: Row) -> tuple[Tensor, Tensor]:
-    """Return start and end logits [T] of a packed row, from any question-answering encoder.
+def answer_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
+    """Return start and end logits [tokens] of a packed row; default: all of its tokens.
 
-    Arguments and errors are those of `model_inputs`. Calls `model` itself, so that a DDP wrapper
-    runs its forward.
+    `model` is any question-answering encoder. Arguments and errors are those of `model_inputs`.
     """
     output = model(**model_inputs(model, row))
-    return output.start_logits[0], output.end_logits[0]
+    return output.start_logits[0, :tokens], output.end_logits[0, :tokens]

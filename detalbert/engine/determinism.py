@@ -21,9 +21,8 @@ def choose_exact_kernels() -> None:
 
     On a CPU torch's sqrt, exp, tanh, erf and log of large tensors run in MKL's vector math on many
     threads. Its first call in a process selects the code path by processor, with a race: about 1
-    process in 100 took another path for half of one tensor, in the first rectified step of RAdam
-    (step 6), with a difference of 1 ulp. A first call small enough for a single thread selects the
-    path for all. Processes forked later inherit it.
+    process in 100 took another path for half of one tensor, a difference of 1 ulp. A first call
+    small enough for a single thread selects the path for all, and for processes forked later.
 
     CUDA by default sums the gradients of attention and embeddings in any order. `warn_only` is not
     enough: flash attention would only warn, and on an H100 two runs of one config then differed by

@@ -31,12 +31,8 @@ class FiniteSteps:
     def update(self, norm: Tensor, step: int) -> Tensor | None:
         """Return whether to keep a step, a bool on the device, or None if known to be kept.
 
-        Args:
-            norm: of the step's gradient over all ranks, float32 scalar on the device.
-            step: number of the step, from 1.
-
-        Raises:
-            Diverged: after LIMIT steps in a row without a finite norm.
+        `norm` is of the step's gradient over all ranks, float32 on the device; `step` counts from
+        1. Raises Diverged after LIMIT steps in a row without a finite norm.
         """
         finite = norm.isfinite()
         self.streak.add_(1).mul_(~finite)

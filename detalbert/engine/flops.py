@@ -4,34 +4,26 @@ Needs only NumPy: reports and estimates count without torch.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-
-class Peak(NamedTuple):
-    """Peak TFLOP/s of a GPU's dense products, from its data sheet."""
-
-    half: float  # fp16 and bf16, on tensor cores where there are any
-    full: float  # fp32; TF32 is not used here
-
-
-# By the words in what CUDA calls the GPU; without "PCIe" it is on a board of its own (SXM).
-PEAKS = {
-    "K80": Peak(4, 4), "P4": Peak(5, 5), "P100": Peak(19, 9.3), "T4": Peak(65, 8.1),
-    "V100": Peak(125, 15.7), "V100 PCIE": Peak(112, 14), "A100": Peak(312, 19.5),
-    "A10G": Peak(70, 35), "L4": Peak(121, 30.3), "L40S": Peak(362, 91.6),
-    "H100": Peak(989, 67), "H100 PCIE": Peak(756, 51), "H100 NVL": Peak(835, 60),
-    "H200": Peak(989, 67), "H200 NVL": Peak(835, 60),
+# TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores if there are any,
+# and in fp32 (TF32 is not used here). By the words in what CUDA calls the GPU; without "PCIe" it is
+# on a board of its own (SXM).
+PEAKS: dict[str, tuple[float, float]] = {
+    "K80": (4, 4), "P4": (5, 5), "P100": (19, 9.3), "T4": (65, 8.1),
+    "V100": (125, 15.7), "V100 PCIE": (112, 14), "A100": (312, 19.5),
+    "A10G": (70, 35), "L4": (121, 30.3), "L40S": (362, 91.6),
+    "H100": (989, 67), "H100 PCIE": (756, 51), "H100 NVL": (835, 60),
+    "H200": (989, 67), "H200 NVL": (835, 60),
 }  # fmt: skip
 
 
 def peak_flops(device: str, half: bool) -> float | None:
     """Return the peak FLOP/s of `device`; None for a GPU that is not in the table, or a MIG slice.
 
-    Args:
-        device: as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
-        half: whether products are in fp16 or bf16, else fp32.
+    `device` is as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
     """
     words = device.upper().replace("-", " ").split()
     names = [word for word in words if word in PEAKS]
@@ -41,20 +33,19 @@ def peak_flops(device: str, half: bool) -> float | None:
     for variant in ("PCIE", "NVL"):
         if variant in words:
             found = PEAKS.get(f"{names[0]} {variant}", found)
-    return 1e12 * (found.half if half else found.full)
+    return 1e12 * found[not half]
 
 
 ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter
 
 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
-    """Return the floating-point operations of one forward and backward over windows of these
-    lengths.
+    """Return the FLOPs of one forward and backward over windows of these lengths.
 
-    Counts matrix products over real tokens from the config, not from the parameters: ALBERT uses
-    one layer's weights in all 12 layers. A product costs 2 per weight and token; backward is two
-    products for each one of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
-    Recomputation, softmax, norms and look-ups are excluded.
+    Counts matrix products over real tokens from the config, as ALBERT uses one layer's weights in
+    all 12. A product costs 2 per weight and token; backward is two products for each of forward
+    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Recomputation, softmax, norms and
+    look-ups are excluded.
 
     albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens per window, per token: layers 3 * 12 *
     2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 = 0.10e9,
@@ -94,9 +85,8 @@ def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
     """Return the FLOPs of one forward and backward of a causal model; None for an unknown family.
 
     Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
-    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, which kernels for
-    packed rows compute. Published figures mostly count L^2 (PaLM, appendix B): for 1.3 B parameters
-    (h 2048, 24 layers) at 2,048 tokens that is 7 % more.
+    A token attends to itself and to those before it: L * (L + 1) / 2 pairs. Published figures
+    mostly count L^2 (PaLM, appendix B): 7 % more for 1.3 B parameters at 2,048 tokens.
 
     llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one segment of 1,024, per token: layers 3
     * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6, attention

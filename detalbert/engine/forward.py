@@ -11,40 +11,30 @@ from torch import Tensor, nn
 from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
-from detalbert.engine.dropout import CpuDropout
-from detalbert.engine.gelu import CpuGelu
-from detalbert.engine.heap import keep_freed_memory
-from detalbert.engine.precision import StepLinear, resolve_precision, take_over_layers
+from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
+from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
 
-# Compiled code takes rows of any multiple of this: few kinds of row, and less than 1 % of padding
-# on rows of some thousand tokens.
-ROW_MULTIPLE = 64
+ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
 Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
-
-
-def read_answers(model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
-    """Return start and end logits [T] of a row."""
-    start, end = answer_logits(model, row)
-    return start[:tokens], end[:tokens]
 
 
 class Forward:
     """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
 
     In half precision the layers' weights are copied once per step (`precision`), everything else is
-    autocast. Layers are compiled once for rows of all lengths, on a dummy row (`compile_layers`),
-    never on the data: so the code depends only on config and machine, which an exact restart needs.
+    autocast. Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code
+    depends only on config and machine, which an exact restart needs.
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
         precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: on CUDA GPUs from Volta on.
         read: calls the model and its heads; default: start and end logits [T]. Must accept
-            `made_up_row`.
+            `dummy_row`.
     """
 
     def __init__(
@@ -53,23 +43,22 @@ class Forward:
         precision: str,
         device: torch.device,
         compiled: bool | None = None,
-        read: Read = read_answers,
+        read: Read = answer_logits,
     ) -> None:
         self.model, self.device, self.read = model, device, read
         self.dtype = resolve_precision(precision, device)
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
-        self.linears: list[StepLinear] = take_over_layers(layers, self.dtype) if half else []
+        self.linears: list[StepLinear] = convert_layers(layers, self.dtype) if half else []
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
         on_a_cpu = device.type == "cpu" and not compiled
         use_fused_gelu(model, CpuGelu if on_a_cpu else partial(nn.GELU, approximate="tanh"))
         if on_a_cpu:
-            CpuDropout.take_over(model)
+            CpuDropout.convert(model)
             keep_freed_memory()
-        self.layers = layers if compiled else []
-        self.multiple = ROW_MULTIPLE if compiled else 1
+        self.layers, self.multiple = (layers, ROW_MULTIPLE) if compiled else ([], 1)
         for layer in self.layers:
             layer.compile(dynamic=True)
 
@@ -84,23 +73,22 @@ class Forward:
         with torch.autocast(self.device.type, self.dtype, enabled=half):
             return self.read(self.model, pad_row(row, self.multiple), len(row["input_ids"]))
 
-    def backward_of_nothing(self, row: Row) -> None:
+    def zero_loss_backward(self, row: Row) -> None:
         """Run forward and backward with the loss times zero, to compile or to measure memory."""
         cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
         """Compile for training and validation on a row of `tokens` tokens in windows of `longest`.
 
-        Runs forward and backward, then forward alone; only the latter without `training`. Gradients
-        are zero afterwards. If compilation fails (an image without a C compiler, say), logs a
-        warning and runs uncompiled; raises UserError instead if the config sets `compile: true` and
-        `training` is true.
+        Runs forward and backward, then forward alone; only the latter without `training`. If
+        compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
+        config sets `compile: true` and `training` is true.
         """
         if not self.layers:
             return
         mode = self.model.training
         try:
-            self._run_made_up(made_up_row(tokens, longest, self.device), training)
+            self._run_dummy(dummy_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
             reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
             if self.required and training:
@@ -118,20 +106,18 @@ class Forward:
             layer._compiled_call_impl = None  # private: nn.Module has no way back
         self.layers, self.multiple = [], multiple
 
-    def _run_made_up(self, row: Row, training: bool) -> None:
+    def _run_dummy(self, row: Row, training: bool) -> None:
         self.refresh()
         if training:
             self.model.train()
-            self.backward_of_nothing(row)
+            self.zero_loss_backward(row)
         self.model.eval()
         with torch.no_grad():
             self(row)
 
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the encoder's distinct repeated blocks: the contents of its outermost module lists.
-    One group of one layer for ALBERT, which uses it 12 times; 12 layers for BERT.
-    """
+    """Return the encoder's distinct blocks, those in its outermost module lists: 1 for ALBERT."""
     lists: list[nn.Module] = []
     for child in model.children():
         lists += list(child) if isinstance(child, nn.ModuleList) else encoder_layers(child)
@@ -149,8 +135,7 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     """Return `row` with a window of zeros added, its tokens then a multiple of `multiple`."""
     tokens = len(row["input_ids"])
-    missing = -tokens % multiple
-    if not missing:
+    if not (missing := -tokens % multiple):
         return row
     names = ("input_ids", "token_type_ids", "position_ids")
     padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
@@ -160,7 +145,7 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     return padded
 
 
-def made_up_row(tokens: int, longest: int, device: torch.device) -> Row:
+def dummy_row(tokens: int, longest: int, device: torch.device) -> Row:
     """Return a dummy row of `tokens` zeros in windows of `longest` and a shorter last one."""
     bounds = [*range(0, tokens, longest), tokens]
     position = torch.arange(tokens, device=device)

@@ -1,9 +1,8 @@
 """One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
 
-ALBERT's gradients are ready only when backward is over, so an all-reduce has nothing to overlap
-with, and DistributedDataParallel's buckets gain nothing. They cost another copy of the gradients,
-and a layout that changes after the first step, so that a sum over three or more ranks is rounded in
-another order after a restart. Here the layout is always that of the model.
+ALBERT's gradients are ready only when backward is over, so DistributedDataParallel's buckets gain
+nothing. They cost another copy of the gradients, and a layout that changes after the first step, so
+that a sum over three or more ranks is rounded in another order after a restart.
 """
 
 from collections.abc import Iterable
@@ -33,9 +32,7 @@ class FlatGradients:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], slots: int, wire: str = "fp32") -> None:
-        self.parameters = list(parameters)
-        self.slots = slots
-        self.wire = WIRES[wire]
+        self.parameters, self.slots, self.wire = list(parameters), slots, WIRES[wire]
         padded = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
         device = self.parameters[0].device
         self.flat = torch.zeros(sum(padded), dtype=torch.float32, device=device)

@@ -7,10 +7,9 @@ from typing import Any
 import determined
 import torch
 from determined import pytorch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
@@ -23,9 +22,8 @@ class Handover(pytorch.PyTorchCallback):
 
     Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
     WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
-    as for a restart: optimizer and schedule would be at their end, the learning rate at 0. From
-    such a checkpoint only the weights are loaded, as its documentation says
-    (https://docs.determined.ai/latest/reference/training/experiment-config-reference.html).
+    as for a restart: the schedule would be at its end. Only the weights are loaded, as its
+    documentation says.
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
@@ -48,28 +46,23 @@ class Handover(pytorch.PyTorchCallback):
         self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {**self._rounding(), **self.began}
-        return {"threads": self.threads, "trial": self.trial, **kept}
+        return {"threads": self.threads, "trial": self.trial, **self._rounding(), **self.began}
 
     def _rounding(self) -> dict[str, Any]:
         return {**self.trained.rounding(), **self.machine}
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         self.first_step = first_batch_idx
-        (optimizer,) = self.context.optimizers
-        self.recipe = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
+        groups = self.context.optimizers[0].param_groups
+        self.recipe = [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Remove all but the weights from another trial's checkpoint before it is loaded."""
-        if not self.goes_on(checkpoint.get("callbacks", {}).get("handover") or {}):
+        if not self.is_own_checkpoint(checkpoint.get("callbacks", {}).get("handover") or {}):
             self._keep_weights(checkpoint)
 
-    def goes_on(self, kept: dict[str, Any]) -> bool:
-        """Return whether a checkpoint is this trial's own, given `kept`, this callback's state in
-        it.
+    def is_own_checkpoint(self, kept: dict[str, Any]) -> bool:
+        """Return whether a checkpoint is this trial's own, by `kept`, this callback's state in it.
 
         If so, restore its thread count (CPU only) and the other settings that affect rounding.
         """
@@ -94,17 +87,16 @@ class Handover(pytorch.PyTorchCallback):
             self.trained.forward.run_uncompiled(began["row_multiple"])
 
     def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
-        (model,) = self.context.models
-        (weights,) = checkpoint["models_state_dict"]
-        shapes = {name: value.shape for name, value in weights.items()}
-        for name, value in model.state_dict().items():
-            if shapes.pop(name, None) != value.shape:
-                raise _misfit(name)
-        for name in shapes:
-            raise _misfit(name)
+        (model,), (weights,) = self.context.models, checkpoint["models_state_dict"]
+        own, loaded = ({k: v.shape for k, v in w.items()} for w in (model.state_dict(), weights))
+        if wrong := [name for name in own | loaded if own.get(name) != loaded.get(name)]:
+            raise UserError(
+                f"searcher: {wrong[0]} of the checkpoint that source_trial_id or "
+                "source_checkpoint_uuid names is not of this model; give one of the same model and "
+                "workload, or hyperparameters.model"
+            )
         for key in ("optimizers", "lr_schedulers"):
-            fresh = [part.state_dict() for part in getattr(self.context, key)]
-            checkpoint[f"{key}_state_dict"] = fresh
+            checkpoint[f"{key}_state_dict"] = [x.state_dict() for x in getattr(self.context, key)]
         if "scaler_state_dict" in checkpoint:
             checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()  # type: ignore[attr-defined]  # wrapped by now
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
@@ -116,6 +108,18 @@ class Handover(pytorch.PyTorchCallback):
         elif self.hparams.threads != began_with:
             self.notes += f"; the run began with {began_with}, so it is rounded otherwise now"
             self.odd = True
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a parameter is sharded; called on rank 0 before Determined's own loop
+        saves. That loop would silently save rank 0's shard only, and restore it on every rank.
+        """
+        (model,) = self.context.models
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
+                raise UserError(
+                    f"checkpoint: {name} is split over processes and would be saved in part; run "
+                    "this trial with train.py, which saves every part"
+                )
 
     def on_training_start(self) -> None:
         self._follow_config()
@@ -134,17 +138,12 @@ class Handover(pytorch.PyTorchCallback):
             self._say("restart", text, logging.WARNING)
 
     def _follow_config(self) -> None:
-        """Set rate, decay and betas to the current config's, which may differ from the
-        checkpoint's.
-
-        `det experiment continue` can change them; without a change, results are bitwise identical.
-        """
+        """Set rate, decay and betas to the config's, which `det experiment continue` can change."""
         (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
         scheduler: Any = schedule._scheduler
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
-        for group, fresh, factor in zip(
-            optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True
-        ):
+        groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
+        for group, fresh, factor in groups:
             group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
 
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
@@ -163,29 +162,3 @@ def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, Any]:
         "device": ", ".join(sorted(set(context.distributed.allgather(name)))),
         "slots": context.distributed.size,
     }
-
-
-class Unsharded(pytorch.PyTorchCallback):
-    """Raises UserError before Determined's own loop saves a sharded model.
-
-    That loop would silently save rank 0's shard only, and restore it on every rank.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a parameter is sharded; called on rank 0 before a save."""
-        for name, parameter in self.model.named_parameters():
-            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
-                raise UserError(
-                    f"checkpoint: {name} is split over processes and would be saved in part; run "
-                    "this trial with train.py, which saves every part"
-                )
-
-
-def _misfit(name: str) -> UserError:
-    return UserError(
-        f"searcher: {name} of the checkpoint that source_trial_id or source_checkpoint_uuid names "
-        "is not of this model; give one of the same model and workload, or hyperparameters.model"
-    )

@@ -1,8 +1,7 @@
 """Loaders of packed rows; a batch is sent from its worker process as one buffer.
 
 A tensor that a worker sends costs a shared-memory file, a connection and a handshake, about 1 ms; a
-fine-tuning step of 4 rows has 36 tensors. One buffer costs that once, and a small one goes through
-the pipe. On two cores 20 kB took 0.2 ms in place of 15, and 800 kB took 2 ms.
+fine-tuning step has 36. One buffer costs that once, and a small one goes through the pipe.
 """
 
 import atexit
@@ -18,12 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.batches import pack_rows, validation_rows
-from detalbert.engine.order import Steps, TrainOrder
-from detalbert.engine.rows import Row, SquadRow
+from detalbert.engine.order import Order, Steps
+from detalbert.engine.rows import Packable, Row, pack_rows, validation_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
-from detalbert.squad.windows import Windows
 
 _PIPE = 1 << 19  # bytes; larger buffers are faster through shared memory
 _ALIGNED = 64  # bytes; every tensor begins at a multiple
@@ -89,9 +86,8 @@ class RowLoader(DataLoader):
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
-            # They end with the run. torch's own loop leaves at its parent's death, too, but then
-            # waits for ever until somebody reads what is left in its queue. Elsewhere than on Linux
-            # forks are unsafe.
+            # They end with the run: torch's own loop, when its parent dies, blocks until somebody
+            # drains its queue. Elsewhere than on Linux forks are unsafe.
             multiprocessing_context=CHILDREN if num_workers and sys.platform == "linux" else None,
         )
 
@@ -159,39 +155,42 @@ def _worker_errors() -> Iterator[None]:
         ) from None
 
 
-class _Packed(Dataset):
-    """Data set indexed by arrays of window numbers, with lists of packed rows as items."""
+class PackedRows(Dataset):
+    """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: Windows, max_tokens: int) -> None:
-        self.windows = windows
-        self.max_tokens = max_tokens
+    def __init__(self, windows: Packable, max_tokens: int) -> None:
+        self.windows, self.max_tokens = windows, max_tokens
 
-    def __getitem__(self, share: np.ndarray) -> list[SquadRow]:
+    def __getitem__(self, share: np.ndarray) -> list[Any]:
         return pack_rows(self.windows, share, self.max_tokens)
 
 
 def train_loader(
-    windows: Windows,
-    order: TrainOrder,
+    rows: Callable[[int], Dataset],
+    order: Order,
     slot: int,
     first_step: int,
     max_tokens: int,
     num_workers: int,
     pin_memory: bool,
 ) -> RowLoader:
-    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on."""
-    packed = _Packed(windows, max_tokens)
-    return RowLoader(packed, Steps(order, slot, first_step), num_workers, pin_memory)
+    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on.
+
+    `rows(max_tokens)` is the data set that has the batch of each share of `order`.
+    """
+    return RowLoader(rows(max_tokens), Steps(order, slot, first_step), num_workers, pin_memory)
 
 
-def validation_loader(windows: Windows, slots: int, slot: int, max_tokens: int) -> RowLoader:
+def validation_loader(
+    rows: PackedRows, example_index: np.ndarray, slots: int, slot: int, num_workers: int = 0
+) -> RowLoader:
     """Return the loader of the validation rows of rank `slot`: row i goes to rank i mod slots.
 
     Rows do not depend on the number of ranks, so neither do the logits. A rank without rows gets
-    one empty batch, because Determined refuses an empty loader.
+    one empty batch, because Determined refuses an empty loader. `example_index`: `validation_rows`.
     """
-    mine = validation_rows(windows, max_tokens)[slot::slots] or [np.empty(0, np.int64)]
-    return RowLoader(_Packed(windows, max_tokens), mine)
+    shares = validation_rows(rows.windows.lengths, example_index, rows.max_tokens)
+    return RowLoader(rows, shares[slot::slots] or [np.empty(0, np.int64)], num_workers)
 
 
 def default_workers(processes: int) -> int:

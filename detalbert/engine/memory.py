@@ -1,7 +1,6 @@
 """Bytes that training takes per GPU, computed from a model's sizes without running it.
 
-Memory that autograd keeps for backward was counted with saved-tensor hooks; tests compare it with
-the hooks, states with the tensors of four processes, and totals with published micro-batches.
+What autograd keeps for backward was counted with saved-tensor hooks.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +33,6 @@ KEPT |= {
     "albert": (_Kept(16, 8, 4, 2, 2), _Kept(16, 16, 8, 4, 4)),
     "distilbert": (_BERT[0]._replace(dropout=2), _BERT[1]._replace(dropout=4)),
 }
-
-
 _UNKNOWN = _Kept(0, 0, 0, 0), _Kept(0, 0, 0, 0)
 
 
@@ -54,6 +51,9 @@ class Sizes(NamedTuple):
     dropout: bool = False  # of hidden states
     padded: bool = False  # attention drops weights out, which no flash kernel does
 
+    def kept(self, half: bool) -> _Kept:
+        return KEPT.get(self.family, _UNKNOWN)[not half]
+
     @classmethod
     def of(cls, config: Any, parameters: int, layer: int = 0, unsplit: int = 0) -> "Sizes":
         """Return the sizes for a transformers config."""
@@ -66,10 +66,6 @@ class Sizes(NamedTuple):
         padded = any(getattr(config, name, 0) or 0 for name in names)
         shape = h, inner, layers, config.num_attention_heads, config.vocab_size
         return cls(config.model_type, *shape, parameters, layer, unsplit, any(drops), padded)
-
-
-def _kept(sizes: Sizes, half: bool) -> _Kept:
-    return KEPT.get(sizes.family, _UNKNOWN)[not half]
 
 
 class Memory(NamedTuple):
@@ -92,13 +88,12 @@ class Memory(NamedTuple):
 
 
 def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -> float:
-    """Return the bytes per token that autograd keeps for a layer; nearly 0 for families not in
-    KEPT.
+    """Return the bytes per token that autograd keeps for a layer; nearly 0 if not in KEPT.
 
     Besides h and f: mean and deviation of two norms, and the softmax's sum per head. `grid`: on a
     GPU without a flash kernel q, k, v and the output are in the padded grid too.
     """
-    kept = _kept(sizes, half)
+    kept = sizes.kept(half)
     h, f, heads = sizes.hidden, sizes.inner, sizes.heads
     split: float = kept.heads * h + kept.inner * f + 4 * heads
     if grid or sizes.padded:
@@ -110,11 +105,10 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
     """Estimate the memory per GPU of an encoder that is replicated on every GPU, uncompiled.
 
     16 bytes per parameter, half-precision weights, and with several ranks another copy of the
-    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens that a vocabulary head
-    scores.
+    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens with a vocabulary head.
     """
     states = sizes.parameters * (16 + 2 * half + 4 * (slots > 1))
-    outside = _kept(sizes, half).outside * sizes.hidden
+    outside = sizes.kept(half).outside * sizes.hidden
     # Logits, their log-softmax in fp32, and its gradient.
     head = masked * sizes.vocabulary * ((2 if half else 4) + 8)
     return Memory(states, 0, 0, sizes.layers * layer_bytes(sizes, half, grid=grid) + outside + head)
@@ -128,8 +122,7 @@ def split(
 
     Activations of all layers exist then; embeddings and head are gathered, the head's gradient
     exists twice in fp32, and so do, for one layer and the next, weights, gradients, and these in
-    fp32 to be summed. 13.1 B parameters (NeoX, h 5120, 40 layers) on 64 GPUs: 16 * 13.1e9 / 64 =
-    3.3 GB; 0.315e9 * 10 + 0.515e9 * 2 + 0.258e9 * 8 = 6.2 GB gathered.
+    fp32 to be summed: 3.3 GB and 6.2 GB gathered for 13.1 B parameters (NeoX) on 64 GPUs.
     """
     width = 2 if half else 4
     states = 16 * ((sizes.parameters - sizes.unsplit) / tensor + sizes.unsplit) / shard
@@ -138,7 +131,7 @@ def split(
     gathered = sizes.layer / tensor * (3 * width + 4) + outside * width + head / tensor * 8
     logits = HEAD_CHUNK * sizes.vocabulary / tensor * (width + 4)
     layer = layer_bytes(sizes, half, tensor, grid)
-    per_token: float = _kept(sizes, half).outside * sizes.hidden
+    per_token: float = sizes.kept(half).outside * sizes.hidden
     if checkpointing:  # every layer's input, and one layer run again
         per_token += sizes.layers * width * sizes.hidden + layer
     else:

@@ -1,11 +1,13 @@
-"""Models from a hub name, folder or config: an encoder with a span head."""
+"""Models from a hub name, folder or config, and their sizes without weights."""
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
@@ -16,6 +18,7 @@ from transformers import (
 
 from detalbert import hub
 from detalbert.engine.attention import PACKED, check_model, first_position
+from detalbert.engine.memory import Sizes
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, as_user_error, first_line, unknown_key
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
@@ -26,7 +29,7 @@ from detalbert.settings.hparams import HParams
 TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt vocab.json".split()
 
 
-def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """Build the encoder with a span head in fp32, its random weights drawn from `seed`.
 
     A model with another vocabulary than the tokenizer's keeps its sizes but starts from random
@@ -34,34 +37,23 @@ def build_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     the model is not found, has no weights, too few positions, or is not an encoder.
     """
     torch.manual_seed(hparams.known_seed)
-    model = _build(hparams, tokenizer)
-    check_model(model)
-    positions = model.config.max_position_embeddings - first_position(model)
-    if positions < hparams.max_seq_length:
-        raise UserError(
-            f"hyperparameters.max_seq_length: {hparams.max_seq_length} tokens, and the model has "
-            f"{positions} positions; lower it (and doc_stride with it)"
-        )
-    return model
-
-
-def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    if hparams.model_config is not None:
-        config = config_from_keys(hparams.model_config, tokenizer)
-        return random_model(AutoModelForQuestionAnswering, config)
-    assert hparams.model is not None  # `check` saw to one of the two
-    with as_user_error(partial(model_error, hparams.model)):
-        if starts_from_scratch(hparams, tokenizer):
-            config = hub.load(read_config, hparams.model)
+    if starts_from_scratch(hparams, tokenizer):
+        if hparams.model is None:
+            config = config_from_keys(hparams.model_config or {}, tokenizer)
+        else:
+            config = named_config(hparams.model)
             config.update(_vocabulary(tokenizer))
-            return random_model(AutoModelForQuestionAnswering, config)
-        model, missing = load_weights(AutoModelForQuestionAnswering, hparams.model)
-    missing = {name for name in missing if not name.startswith("qa_outputs")}
-    if missing:
-        raise UserError(
-            f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} and "
-            f"{len(missing) - 1} more; give a model folder whose weights fit its config.json"
-        )
+        model = random_model(AutoModelForQuestionAnswering, config)
+    else:
+        model, missing = load_weights(AutoModelForQuestionAnswering, str(hparams.model))
+        missing = {name for name in missing if not name.startswith("qa_outputs")}
+        if missing:
+            raise UserError(
+                f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
+                f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
+            )
+    check_model(model)
+    hparams.check_positions(model.config.max_position_embeddings - first_position(model))
     return model
 
 
@@ -69,30 +61,39 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
     Returns the model and the names of parameters without weights. `model_class` has transformers'
-    `from_pretrained` and `from_config`. Raises UserError if the model holds or names code, and
-    whatever transformers raises.
+    `from_pretrained` and `from_config`. Raises UserError if the model holds or names code, or does
+    not load.
     """
-    config = hub.load(read_config, name)
+    config = named_config(name)
     if not is_checkpoint(name):
-        check_model_folder(Path(find_local(name)))
-        model, info = hub.load(
-            model_class.from_pretrained,
-            name,
-            config=config,
-            attn_implementation=PACKED,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with as_user_error(partial(model_error, name)):
+            check_model_folder(Path(find_local(name)))
+            model, info = hub.load(
+                model_class.from_pretrained,
+                name,
+                config=config,
+                attn_implementation=PACKED,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
         return model, set(info["missing_keys"])
     model = random_model(model_class, config)
-    weights = read_weights(Path(name) / STATE_DICT)
     wanted = model.state_dict()
-    weights = {key: value for key, value in weights.items() if key in wanted}
-    model.load_state_dict(weights, strict=False)
+    with as_user_error(partial(model_error, name)):
+        weights = read_weights(Path(name) / STATE_DICT)
+        weights = {key: value for key, value in weights.items() if key in wanted}
+        model.load_state_dict(weights, strict=False)
     # A tied parameter has two names, and its weights may be there under either.
     found = {wanted[key].data_ptr() for key in weights}
     return model, {key for key in wanted if wanted[key].data_ptr() not in found}
+
+
+def named_config(name: str) -> PretrainedConfig:
+    """Return the config of a folder or hub name. Raises UserError if it does not load."""
+    with as_user_error(partial(model_error, name)):
+        config = hub.load(read_config, name)
+    return config
 
 
 def model_error(name: str, error: BaseException) -> UserError:
@@ -107,12 +108,11 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
         return True
     folder = Path(find_local(hparams.model))
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return False  # take the user's word; the library would make up a tokenizer of 5 pieces
-    try:
+        return False  # take the user's word; the library would make up a tokenizer of 5 tokens
+    with contextlib.suppress(Exception):  # of the tokenizers library a bare one
         own = hub.load(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
-    except Exception:  # of the tokenizers library a bare one
-        return False
-    return own.get_vocab() != tokenizer.get_vocab()
+        return own.get_vocab() != tokenizer.get_vocab()
+    return False
 
 
 def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
@@ -146,7 +146,7 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
 
 def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    special = {name: getattr(tokenizer, name) for name in names}
+    special = {name: getattr(tokenizer, name, None) for name in names}
     return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}
 
 
@@ -160,3 +160,40 @@ def random_model(model_class: Any, config: PretrainedConfig) -> Any:
 def not_built(error: BaseException) -> UserError:
     """Return the error for a config from which transformers cannot build a model."""
     return UserError(f"hyperparameters.model: cannot be built: {first_line(error)}")
+
+
+def span_model_sizes(hparams: HParams) -> Sizes | None:
+    """Return the sizes of the model to fine-tune; None if its config builds no model.
+    `build_span_model` reports such configs. Raises UserError if model or weights are missing.
+    """
+    if hparams.model is None:
+        keys = {"model_type": "albert", **(hparams.model_config or {})}
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return encoder_sizes(AutoConfig.for_model(keys.pop("model_type"), **keys))
+        return None
+    check_weights(hparams.model, "*.safetensors", "pytorch_model*.bin")
+    return encoder_sizes(named_config(hparams.model))
+
+
+def check_weights(name: str, *files: str) -> None:
+    """Raise UserError if `name` is a folder with none of these files, and not a checkpoint."""
+    path = Path(find_local(name))
+    if path.is_dir() and not is_checkpoint(name) and not any(any(path.glob(f)) for f in files):
+        raise UserError(
+            f"hyperparameters.model: {name!r} has no weights in this container; .detignore may "
+            "have kept them out of the upload"
+        )
+
+
+def encoder_sizes(config: PretrainedConfig, model_class: Any = None) -> Sizes | None:
+    """Return the sizes of `config`'s model of `model_class`; default: the one with a span head, or
+    None if transformers has none.
+    """
+    if model_class is None:
+        if type(config) not in MODEL_FOR_QUESTION_ANSWERING_MAPPING:
+            return None
+        # Before the meta device: under it transformers cannot import the module with torch 2.6.
+        model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
+    with torch.device("meta"):
+        model = model_class(config)
+    return Sizes.of(config, sum(parameter.numel() for parameter in model.parameters()))

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from detalbert.engine.gradients import local_part
-from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 
 
@@ -38,40 +37,30 @@ def build_optimizer(
     eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
     step by |weights| / |step|; torch_optimizer clamps |weights| to 10 by default, which would slow
     ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so there
-    is no clamp. Moments are not debiased, as in the paper's last version. Raises UserError for
-    another name.
+    is no clamp. Moments are not debiased, as in the paper's last version.
     """
-    if name == "radam":
-        return RAdam(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
-    if name == "adamw":
-        return AdamW(groups, lr=lr, betas=(0.9, beta2), eps=1e-8)
-    if name == "lamb":
-        return Lamb(groups, lr=lr, betas=(0.9, beta2), eps=1e-6)
-    raise UserError(f"hyperparameters.optimizer: {name!r} is not one of radam, adamw, lamb")
+    kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb}
+    return kinds[name](groups, lr=lr, betas=(0.9, beta2), eps=1e-6 if name == "lamb" else 1e-8)
 
 
-def total_steps(windows: int, global_batch_size: int, epochs: float, max_steps: int | None) -> int:
-    """Return the optimizer steps of a run: `max_steps` if set, else enough for `epochs` epochs.
+def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
+    """Return the optimizer steps of the whole run, and how many of them are warm-up steps.
 
-    132,198 windows twice at 48 per step are 5,509 steps (5,508.25 rounded up).
+    They are `max_steps` if set, else enough for `epochs` epochs: 132,198 windows twice at 48 per
+    step are 5,509 steps (5,508.25 rounded up).
     """
-    if max_steps is not None:
-        return max_steps
-    # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10 a step.
-    return math.ceil(windows * Fraction(str(epochs)) / global_batch_size)
-
-
-def warmup_steps(total: int, fraction: float) -> int:
-    """Return the number of warm-up steps among `total`, to the nearest step."""
-    return round(total * fraction)
+    steps = hparams.max_steps
+    if steps is None:
+        # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10 a step.
+        steps = math.ceil(windows * Fraction(str(hparams.epochs)) / hparams.global_batch_size)
+    return steps, round(steps * hparams.warmup_fraction)
 
 
 def lr_factor(step: int, total: int, warmup: int) -> float:
     """Return the factor of the peak learning rate at optimizer step `step`, counted from 0.
 
-    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total` (0
-    past the end), as transformers' `get_linear_schedule_with_warmup`. So the first step changes no
-    weights.
+    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total`, as
+    transformers' `get_linear_schedule_with_warmup`. So the first step changes no weights.
     """
     if step < warmup:
         return step / warmup
@@ -94,17 +83,12 @@ class _ByGroup(Optimizer):
     keep: torch.Tensor | None = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Step every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: Any = None) -> Any:  # nobody has a closure
+        """Step every parameter that has a gradient; all of a group have taken the same steps."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 self.step_group(group, parameters)
-        return loss
 
     def moments(
         self, group: dict[str, Any], parameters: list[torch.Tensor]
@@ -119,16 +103,13 @@ class _ByGroup(Optimizer):
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             state["step"] += 1
         states = [self.state[p] for p in parameters]
-        step = states[0]["step"]
-        if any(state["step"] != step for state in states):
-            raise ValueError("the parameters of a group must all have taken the same steps")
         gradients = [local_part(p.grad) for p in parameters]
         means = [local_part(state["exp_avg"]) for state in states]
         squares = [local_part(state["exp_avg_sq"]) for state in states]
         torch._foreach_mul_(squares, self.kept(beta2, 1.0))
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         self.average(means, gradients, beta1)
-        return int(step), means, squares
+        return int(states[0]["step"]), means, squares
 
     def no_steps(self) -> Any:
         """Return the step count of a parameter before its first step."""
@@ -151,17 +132,14 @@ class _ByGroup(Optimizer):
 
 
 class RAdam(_ByGroup, torch_optimizer.RAdam):
-    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists of
-    tensors.
+    """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists.
 
     Bitwise identical to its parent, by the same operations in the same order, but on a GPU a step
-    is a dozen launches and not a dozen for every parameter. Three things differ from
-    torch.optim.RAdam with `decoupled_weight_decay=True`: decay is always decoupled
-    (torch_optimizer's own page says L2), a rectified length rho of exactly 5 counts as rectified,
-    and bias correction is folded into the step size. One thing differs from the parent: step sizes
-    are not cached in a table shared by all groups, which would step every group at the first
-    group's learning rate. eps is added to the square root of the uncorrected second moment;
-    parameters are float32.
+    is a dozen launches and not a dozen for every parameter; and step sizes are not cached in a
+    table shared by all groups, which would step every group at the first group's learning rate.
+    torch.optim.RAdam with `decoupled_weight_decay=True` differs: there a rectified length rho of
+    exactly 5 does not count as rectified, and bias correction is not folded into the step size. eps
+    is added to the square root of the uncorrected second moment.
     """
 
     def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
@@ -228,8 +206,8 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
 def rectify(step: int, beta2: float) -> float | None:
     """Return the paper's r_t times sqrt(1 - beta2^t), or None while the variance is intractable.
 
-    With beta2 0.999, rho stays just below the step number, so step 6 is the first rectified one
-    (rho 5.99, value 0.0020); the value grows towards 1 over some thousand steps.
+    With beta2 0.999, step 6 is the first rectified one (rho 5.99, value 0.0020); the value grows
+    towards 1 over some thousand steps.
     """
     limit = 2 / (1 - beta2) - 1
     power = beta2**step
@@ -237,9 +215,3 @@ def rectify(step: int, beta2: float) -> float | None:
     if rho < 5:
         return None
     return math.sqrt((1 - power) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2))
-
-
-def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
-    """Return the optimizer steps of the whole run, and how many of them are warm-up steps."""
-    steps = total_steps(windows, hparams.global_batch_size, hparams.epochs, hparams.max_steps)
-    return steps, warmup_steps(steps, hparams.warmup_fraction)

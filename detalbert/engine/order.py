@@ -6,13 +6,27 @@ first 42 of epoch 1.
 """
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from detalbert.errors import UserError
+
+
+class Order(Protocol):
+    """The windows of every optimizer step."""
+
+    global_batch_size: int  # windows per step over all ranks
+
+    def __len__(self) -> int:
+        """Return the number of windows of an epoch."""
+
+    def share(self, step: int, slot: int, /) -> Any:
+        """Return the windows of `step` for rank `slot`."""
 
 
 class TrainOrder:
@@ -26,11 +40,16 @@ class TrainOrder:
     """
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
-        share_size(global_batch_size, slots)
-        self.lengths = np.asarray(lengths)
-        self.global_batch_size = global_batch_size
-        self.slots = slots
-        self.seed = seed
+        if global_batch_size % slots:
+            raise UserError(
+                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
+                f"evenly to {slots} slots; make it a multiple of {slots}"
+            )
+        self.lengths, self.global_batch_size = np.asarray(lengths), global_batch_size
+        self.slots, self.seed = slots, seed
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
@@ -63,21 +82,10 @@ def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
 
     The longest remaining window goes to the rank with the fewest tokens that still has room (Graham
     1969, longest processing time first); ties go to the lower index. No two ranks differ by more
-    tokens than the longest window and the shortest do. `lengths` are tokens per window, any integer
-    type [B]. Returns for each rank its positions in `lengths`, ascending, int64 [B / slots]. Raises
-    UserError if B is not a multiple of `slots`.
+    tokens than two windows do. `lengths` are tokens per window, any integer type [B], B a multiple
+    of `slots`. Returns for each rank its positions in `lengths`, ascending, int64 [B / slots].
     """
-    return spread(lengths, slots, room=share_size(len(lengths), slots))
-
-
-def share_size(global_batch_size: int, slots: int) -> int:
-    """Return the windows per rank and step. Raises UserError if they cannot be divided evenly."""
-    if global_batch_size % slots:
-        raise UserError(
-            f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
-            f"evenly to {slots} slots; make it a multiple of {slots}"
-        )
-    return global_batch_size // slots
+    return spread(lengths, slots, room=len(lengths) // slots)
 
 
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
@@ -96,16 +104,12 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
 class Steps(Sampler):
     """Endless windows of one rank from `first_step` on; its length is the steps of one epoch."""
 
-    def __init__(self, order: TrainOrder, slot: int, first_step: int) -> None:
-        self.order = order
-        self.slot = slot
-        self.first_step = first_step
+    def __init__(self, order: Order, slot: int, first_step: int) -> None:
+        self.order, self.slot, self.first_step = order, slot, first_step
 
     def __len__(self) -> int:
-        return max(1, len(self.order.lengths) // self.order.global_batch_size)
+        return max(1, len(self.order) // self.order.global_batch_size)
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        step = self.first_step
-        while True:
+    def __iter__(self) -> Iterator[Any]:
+        for step in itertools.count(self.first_step):
             yield self.order.share(step, self.slot)
-            step += 1

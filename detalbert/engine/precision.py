@@ -1,8 +1,8 @@
 """Linear layers in half precision whose weights are cast once per step.
 
-Under autocast a weight is cast at its first use in a forward, and the gradients of all its uses are
-summed in half precision: ALBERT's one layer is used 12 times. Here the optimizer's float32 weight
-is copied once per step, all uses read the copy, and each use accumulates its gradient in float32.
+Under autocast the gradients of all uses of a weight in a forward are summed in half precision:
+ALBERT's one layer is used 12 times. Here the optimizer's float32 weight is copied once per step,
+all uses read the copy, and each accumulates its gradient in float32.
 """
 
 from typing import Any
@@ -30,12 +30,10 @@ class _Product(torch.autograd.Function):
 
 
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]. The GPU's
-    tensor cores accumulate in float32 anyway; torch 2.8 and newer can return that.
-    """
+    """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]."""
     if not dy.is_cuda:
         return dy.t().float() @ x.float()
-    if hasattr(torch.ops.aten.mm, "dtype"):
+    if hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
         return torch.mm(dy.t(), x, out_dtype=torch.float32)
     return (dy.t() @ x).float()
 
@@ -48,7 +46,7 @@ class StepLinear(nn.Linear):
     version = -1
 
     @classmethod
-    def take_over(cls, linear: Any, half: torch.dtype) -> None:
+    def convert(cls, linear: Any, half: torch.dtype) -> None:
         """Convert `linear` to this class in place, with its parameters, names and state dict."""
         linear.__class__ = cls
         linear.register_buffer("copy", linear.weight.to(half), persistent=False)
@@ -66,7 +64,7 @@ class StepLinear(nn.Linear):
         return y.view(*x.shape[:-1], self.out_features)
 
 
-def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
+def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
     """Convert every nn.Linear with a bias inside `layers` to a StepLinear; return each once. Call
     `refresh` on each before the first forward after a change of weights.
     """
@@ -74,7 +72,7 @@ def take_over_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLin
     for layer in layers:
         for module in layer.modules():
             if type(module) is nn.Linear and module.bias is not None:
-                StepLinear.take_over(module, half)
+                StepLinear.convert(module, half)
                 taken.append(module)
     return taken
 

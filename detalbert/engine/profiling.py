@@ -1,8 +1,8 @@
 """`hyperparameters.profile_steps`: a table and a trace of some steps of rank 0.
 
-Determined's own `context.set_profiler` starts and stops torch's profiler around each `train_batch`:
-one trace per step, none with the wait for the loader. Here it runs from the end of one step to the
-end of another. The trace is among TensorBoard's files, so a cluster uploads it with them.
+Determined's own `context.set_profiler` makes one trace per step, none with the wait for the loader.
+Here the profiler runs from the end of one step to the end of another. A cluster uploads the trace,
+which is among TensorBoard's files.
 """
 
 import contextlib
@@ -28,11 +28,7 @@ ROWS = 15
 class StepProfile(pytorch.PyTorchCallback):
     """Records `steps` steps after the warm-up, writes the trace and logs torch's table of them.
 
-    Args:
-        steps: number of steps to record; 0: none.
-        left: steps that remain in this process.
-        folder: for the trace.
-        device: of the model.
+    `left` are the steps that remain in this process; `folder` is for the trace.
     """
 
     def __init__(self, steps: int, left: int, folder: Path, device: torch.device) -> None:
@@ -77,13 +73,11 @@ class StepProfile(pytorch.PyTorchCallback):
         name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
         path = self.folder / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"hyperparameters.profile_steps: {path}: cannot write the trace ({error}); free "
-                "space there, or set it to 0"
-            ) from None
+            fault = f"{path}: cannot write the trace ({error}); free space there, or set it to 0"
+            raise UserError(f"hyperparameters.profile_steps: {fault}") from None
         order = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
         table = running.key_averages().table(sort_by=order, row_limit=ROWS)
         log.info("profile of %d steps:\n%s\ntrace: %s", self.steps, table, path)

@@ -16,8 +16,7 @@ SETTLED = 5  # steps of a start, after its first report, before it says how long
 
 
 class Progress(pytorch.PyTorchCallback):
-    """Prints loss, learning rate, examples/s and time left at every report; validations,
-    checkpoints.
+    """Prints loss, learning rate, examples/s and time left; validations, checkpoints.
 
     The time left is estimated from this start's own steps, except its first report: those steps
     compile, warm caches, and wait for the loaders.
@@ -25,16 +24,12 @@ class Progress(pytorch.PyTorchCallback):
     Args:
         steps: optimizer steps of the whole run.
         done: steps completed before this start.
-        chief: whether this is rank 0; the others print nothing (Determined needs the same callbacks
-            on every rank).
+        chief: whether this is rank 0, which alone prints; Determined needs callbacks on every rank.
         shown: names of the validation metrics to print, in this order.
     """
 
     def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
-        self.steps = steps
-        self.done = done
-        self.chief = chief
-        self.shown = shown
+        self.steps, self.done, self.chief, self.shown = steps, done, chief, shown
         self.bar: tqdm | None = None
         self.reports = 0  # of this start
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
@@ -62,10 +57,9 @@ class Progress(pytorch.PyTorchCallback):
             "lr": f"{avg_metrics['learning_rate']:.2e}",
             "examples/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
-        if "mfu" in avg_metrics:
-            facts["mfu"] = f"{avg_metrics['mfu']:.2f}"
-        if "memory_gib" in avg_metrics:
-            facts["GiB"] = f"{avg_metrics['memory_gib']:.1f}"
+        for name, metric, digits in (("mfu", "mfu", 2), ("GiB", "memory_gib", 1)):
+            if metric in avg_metrics:
+                facts[name] = f"{avg_metrics[metric]:.{digits}f}"
         if self.bar is not None:
             self.bar.update(new)
             self.bar.set_postfix(facts)

@@ -1,10 +1,19 @@
-"""Packed rows: n windows end to end, T real tokens, no padding."""
+"""Packed rows: n windows end to end, T real tokens, no padding; and which windows share a row.
+
+A batch is one rank's windows of one optimizer step, as a list of packed rows (micro-batches).
+"""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, Protocol, TypedDict, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from detalbert.engine.order import spread
+from detalbert.errors import UserError
+
+CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
 
 
 class Row(TypedDict):
@@ -35,6 +44,17 @@ class SquadRow(SpanRow):
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
+class Packable(Protocol):
+    """W windows that can be packed: of questions, or examples of a text."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each window, at most, [W]."""
+
+    def pack(self, share: np.ndarray, /) -> dict[str, np.ndarray]:
+        """Return the columns of a row of these windows, all but `max_length`."""
+
+
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
     """Return `row` with its tensors on `device`."""
     moved = {
@@ -42,3 +62,74 @@ def to_device(row: AnyRow, device: torch.device) -> AnyRow:
         for name, value in row.items()
     }
     return cast(AnyRow, moved)
+
+
+def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """Split one rank's windows into micro-batches of at most `max_tokens` real tokens each.
+
+    Tries the fewest bins that the total allows, filled evenly, then one more until all fit.
+    `lengths` are tokens per window, any integer type [n]; n may be 0. Returns positions in it per
+    micro-batch, ascending, int64. Raises UserError if a window is longer than `max_tokens`.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    if not len(lengths):
+        return []
+    if lengths.max() > max_tokens:
+        raise UserError(
+            f"hyperparameters.max_tokens_per_forward: {max_tokens} is less than one window of "
+            f"{lengths.max()} tokens; raise it"
+        )
+    bins = max(1, -(-int(lengths.sum()) // max_tokens))
+    while True:
+        parts = spread(lengths, bins, room=len(lengths))
+        if max(int(lengths[part].sum()) for part in parts) <= max_tokens:
+            return parts
+        bins += 1
+
+
+def pack_rows(windows: Packable, share: np.ndarray, max_tokens: int) -> list[Any]:
+    """Pack windows in rows of at most `max_tokens` real tokens.
+
+    `share` are their numbers, int64 [n], or, if they are made anew in every epoch, (epoch, number)
+    of each, int64 [n, 2].
+    """
+    rows = []
+    numbers = share if share.ndim == 1 else share[:, 1]
+    for chosen in micro_batches(windows.lengths[numbers], max_tokens):
+        columns = windows.pack(share[chosen])
+        row: Any = {name: torch.from_numpy(column) for name, column in columns.items()}
+        row["max_length"] = int(np.diff(columns["cu_seqlens"]).max(initial=0))
+        rows.append(row)
+    return rows
+
+
+def validation_rows(
+    lengths: np.ndarray, example_index: np.ndarray, max_tokens: int
+) -> list[np.ndarray]:
+    """Return window numbers (int64) per validation row of at most `max_tokens` tokens, each once.
+
+    A row holds windows of similar lengths and of one chunk of CHUNK questions. So prediction, which
+    holds one at a time, packs the same rows. `example_index` is each window's question, ascending.
+    """
+    questions = int(example_index[-1]) + 1 if len(example_index) else 0
+    edges = np.searchsorted(example_index, np.arange(0, questions + CHUNK, CHUNK))
+    rows: list[np.ndarray] = []
+    for begin, end in zip(edges, edges[1:], strict=False):
+        rows += rows_of_like_lengths(lengths, int(begin), int(end), max_tokens)
+    return rows
+
+
+def rows_of_like_lengths(
+    lengths: np.ndarray, begin: int, end: int, max_tokens: int
+) -> list[np.ndarray]:
+    """Cut windows begin..end, shortest first, into rows of at most `max_tokens` tokens (int64)."""
+    rows = []
+    by_length = begin + np.argsort(lengths[begin:end], kind="stable")
+    ends = np.cumsum(lengths[by_length], dtype=np.int64)
+    first = 0
+    while first < len(by_length):
+        before = ends[first] - lengths[by_length[first]]
+        last = int(np.searchsorted(ends, before + max_tokens, side="right"))
+        rows.append(by_length[first:last])
+        first = last
+    return rows

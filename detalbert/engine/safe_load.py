@@ -35,8 +35,7 @@ def _read_state_dict(path: Path) -> Any:
 def allow_checkpoint_globals() -> None:
     """Allow `torch.load(weights_only=True)` to read Determined's checkpoints (torch >= 2.6).
 
-    They hold NumPy's generator state, an array, which safe loading refuses by default. Only NumPy's
-    own array constructors are allowed, nothing that runs code.
+    They hold NumPy's generator state, an array. Its constructors are allowed: they run no code.
     """
     state: Any = np.random.get_state()
     rebuild = state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
@@ -83,15 +82,10 @@ def _read_numbers(path: Path) -> Any:
 
 
 def read_config(name: str | Path, revision: str | None = None) -> PretrainedConfig:
-    """Return the transformers config of a model folder or hub name, without its choice of
-    attention.
+    """Return the config of a model folder or hub name, without its choice of attention.
 
-    Args:
-        revision: branch, tag or commit of a hub name.
-
-    Raises:
-        UserError: if its config.json names code, or its index a file outside the folder.
-        OSError, ValueError: as transformers, if there is no such config.
+    `revision` is a branch, tag or commit of a hub name. Raises UserError if its config.json names
+    code, or its index a file outside the folder, and as transformers if there is no such config.
     """
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
     if (key := next(_code(keys), None)) is not None:

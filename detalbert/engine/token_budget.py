@@ -1,12 +1,13 @@
 """`max_tokens_per_forward: auto`: the longest row that this GPU's memory can train on."""
 
+import contextlib
 import math
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
 
 ON_A_CPU = 4096
 LARGEST = 32_768  # by then the matrix units are full; more would only cost memory
@@ -20,20 +21,20 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     Memory is linear in a row's tokens. So two short rows are measured, forward and backward, and
     extrapolated to the memory that is free next to the optimizer's two moments. The budget is
     rounded down to 1,024 tokens (to one window of `longest` below that), so that a restart on the
-    same kind of GPU computes the same budget and micro-batches. On a CPU it is 4,096.
+    same kind of GPU computes the same one. On a CPU it is 4,096.
     """
-    if forward.device.type != "cuda":
+    device = forward.device
+    if device.type != "cuda":
         return ON_A_CPU
     moments = 8 * sum(p.numel() for p in forward.model.parameters())
-    free, _ = torch.cuda.mem_get_info(forward.device)
-    reserved = torch.cuda.memory_reserved(forward.device)
-    held = torch.cuda.memory_allocated(forward.device)
-    limit = torch.cuda.get_per_process_memory_fraction(forward.device)
-    total = torch.cuda.get_device_properties(forward.device).total_memory
-    room = min(free + reserved, int(limit * total)) - held - moments
+    free, _ = torch.cuda.mem_get_info(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device)
+    most = int(limit * torch.cuda.get_device_properties(device).total_memory)
+    held = torch.cuda.memory_allocated(device)
+    room = min(free + torch.cuda.memory_reserved(device), most) - held - moments
     tokens = fit(lambda n: peak_memory(forward, n, longest) - held, int(room * SPARE), longest)
     if slots > 1:
-        smallest = torch.tensor(tokens, device=forward.device)
+        smallest = torch.tensor(tokens, device=device)
         dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
         tokens = int(smallest)
     return tokens
@@ -42,9 +43,9 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
 def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
     """Return the largest token count whose memory fits in `room` bytes, by linear extrapolation.
 
-    With 1 GB at 768 tokens and 1.5 GB at 1,536 a row costs 0.5 GB and 0.65 MB per token; 10 GB of
-    room hold 14,592 tokens, rounded down to 14,336. Never less than `longest`, the tokens of a full
-    window. `measure` returns a row's bytes for a token count, infinity if out of memory.
+    With 1 GB at 768 tokens and 1.5 GB at 1,536, 10 GB of room hold 14,592 tokens, rounded down to
+    14,336. Never less than `longest`, the tokens of a full window. `measure` returns a row's bytes
+    for a token count, infinity if out of memory.
     """
     first, second = (longest * windows for windows in _PROBES)
     low, high = measure(first), measure(second)
@@ -58,11 +59,10 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
     """Return the peak bytes on the GPU during forward and backward; infinity if out of memory."""
-    row = made_up_row(tokens, longest, forward.device)
+    row = dummy_row(tokens, longest, forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
-    try:
-        forward.backward_of_nothing(row)
-    except torch.OutOfMemoryError:
-        return math.inf
-    return torch.cuda.max_memory_allocated(forward.device)
+    with contextlib.suppress(torch.OutOfMemoryError):
+        forward.zero_loss_backward(row)
+        return torch.cuda.max_memory_allocated(forward.device)
+    return math.inf

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine import determinism, optim, token_budget
+from detalbert.engine.attention import answer_logits
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
-from detalbert.engine.forward import Forward, Read, read_answers
+from detalbert.engine.forward import Forward, Read
 from detalbert.engine.gradients import FlatGradients
-from detalbert.engine.handover import Handover, Unsharded
+from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
@@ -73,7 +74,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         examples: int,
         shown: Sequence[str],
         charted: Iterable[str],
-        read: Read = read_answers,
+        read: Read = answer_logits,
     ) -> None:
         self.context, self.hparams = context, hparams
         # Private: nothing else sets what Determined writes into a checkpoint's load_data.json.
@@ -110,7 +111,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             "progress": self.progress,
             "charts": self.charts,  # after the progress, which shows more
             "profile": self.profile,
-            "unsharded": Unsharded(self.model),
         }
 
     def prepare_rows(self, read: Read) -> int:
@@ -169,7 +169,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def loading(self) -> dict[str, Any]:
         """Return the keyword arguments that every training loader takes for this rank."""
         return {
-            "slot": self.rank,
+            "slot": self.data_rank,
             "first_step": self.context.get_initial_batch(),
             "max_tokens": self.max_tokens,
             "num_workers": self.workers(),

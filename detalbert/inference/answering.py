@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from detalbert.engine.batches import CHUNK, pack_rows, validation_rows
 from detalbert.engine.evaluation import evaluate_row
-from detalbert.engine.rows import SquadRow
+from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
 from detalbert.squad.answers import merge_answers, n_best_list
@@ -95,7 +94,7 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     windows = build_windows(examples, trained.tokenizer, *sizes)
     most = hparams.max_tokens_per_forward
     most = ON_A_CPU if most == "auto" else most
-    shares = validation_rows(windows, most)
+    shares = validation_rows(windows.lengths, windows.example_index, most)
     rows = [row for share in shares for row in pack_rows(windows, share, most)]
     return _Chunk(examples, windows, rows)
 

@@ -23,8 +23,8 @@ from determined import core
 from determined.core import DownloadMode
 
 from detalbert.atomic import write_json
-from detalbert.engine.batches import CHUNK
-from detalbert.engine.threads import set_threads
+from detalbert.engine.cpu import set_threads
+from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find

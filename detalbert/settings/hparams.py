@@ -3,8 +3,8 @@
 Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 from detalbert.errors import UserError
@@ -82,6 +82,22 @@ class StepHParams(Section):
             self.base_learning_rate * self.global_batch_size / self.base_batch_size * self.lr_scale
         )
 
+    def check_one_model(self) -> None:
+        """Raise UserError unless one of `model` and `model_config` is set."""
+        if (self.model is None) == (self.model_config is None):
+            raise UserError(
+                "hyperparameters.model: set exactly one of 'model' (a hub name or folder) and "
+                "'model_config' (a model from random weights)"
+            )
+
+    def check_positions(self, positions: int) -> None:
+        """Raise UserError unless a window fits a model of `positions` positions."""
+        if positions < self.max_seq_length:
+            raise UserError(
+                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
+                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
+            )
+
     def check(self) -> None:
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
@@ -102,11 +118,7 @@ class HParams(StepHParams):
     null_score_diff_threshold: float = 0.0
 
     def check(self) -> None:
-        if (self.model is None) == (self.model_config is None):
-            raise UserError(
-                "hyperparameters.model: set exactly one of 'model' (a hub name or folder) and "
-                "'model_config' (a model from random weights)"
-            )
+        self.check_one_model()
         if self.max_query_length + 4 > self.max_seq_length:
             raise UserError(
                 f"hyperparameters.max_query_length: a question of {self.max_query_length} tokens "
@@ -115,14 +127,7 @@ class HParams(StepHParams):
         super().check()
 
 
-def parse_hparams(values: Mapping[str, Any]) -> HParams:
-    """Parse `hyperparameters:`. Raises UserError as `parse_section` does."""
-    return parse_section(HParams, "hyperparameters", values)
-
-
-def parse_data_config(values: Mapping[str, Any]) -> DataConfig:
-    """Parse `data:`. Raises UserError as `parse_section` does."""
-    return parse_section(DataConfig, "data", values)
-
-
+# Both raise UserError as `parse_section` does.
+parse_hparams = partial(parse_section, HParams, "hyperparameters")
+parse_data_config = partial(parse_section, DataConfig, "data")
 PARSERS = Parsers(parse_data_config, parse_hparams)

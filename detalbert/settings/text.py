@@ -1,7 +1,8 @@
 """Keys of `data:` for text that becomes token shards: for pretraining, and language models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
@@ -53,6 +54,4 @@ class TextConfig(CorpusConfig):
     max_validation_examples: int | None = limited(10_000, above=0)
 
 
-def parse_text_config(values: Any) -> TextConfig:
-    """Parse `data:` of a pretraining experiment. Raises UserError as `parse_section` does."""
-    return parse_section(TextConfig, "data", values)
+parse_text_config = partial(parse_section, TextConfig, "data")  # raises as `parse_section` does

@@ -16,30 +16,6 @@ class Answers(NamedTuple):
     null_odds: dict[str, float]  # null score - best span's score: how unanswerable
 
 
-def _best_with_text(windows: Windows, candidates: Candidates) -> tuple[np.ndarray, ...]:
-    """Return per window: number, characters (begin, end), logits (start, end), null score; [n]
-    each.
-
-    They are of the best span that has characters; without one, its logits are -inf.
-    """
-    number, starts, ends, start_logits, end_logits, null = candidates
-    shift = windows.context_begin[number] - windows.context_starts(number)  # [n]
-    begin, end = np.zeros((2, len(number)), np.int32)
-    start_logit, end_logit = np.full((2, len(number)), -np.inf, np.float32)
-    pending = np.arange(len(number))  # [pending], the windows without a span with text so far
-    for rank in range(starts.shape[1]):
-        pending = pending[start_logits[pending, rank] > -np.inf]
-        if not len(pending):
-            break
-        begin[pending] = windows.context_offsets[shift[pending] + starts[pending, rank], 0]
-        end[pending] = windows.context_offsets[shift[pending] + ends[pending, rank], 1]
-        has_text = end[pending] > begin[pending]  # bool [pending]
-        done, pending = pending[has_text], pending[~has_text]
-        start_logit[done] = start_logits[done, rank]
-        end_logit[done] = end_logits[done, rank]
-    return number, begin, end, start_logit, end_logit, null
-
-
 class _Pool(NamedTuple):
     """The spans of all windows, sorted by window and so by question."""
 
@@ -47,7 +23,7 @@ class _Pool(NamedTuple):
     begin: np.ndarray  # int32 [n, K], first character of the span in the context
     end: np.ndarray  # int32 [n, K], the character after it
     scores: np.ndarray  # float32 [n, K]; -inf where there is no span or its text is empty
-    null_scores: np.ndarray  # float32 [n]
+    spans: Candidates  # of these windows
 
 
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
@@ -61,7 +37,7 @@ def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
     begin[real] = windows.context_offsets[(spans.starts + shift[:, None])[real], 0]
     end[real] = windows.context_offsets[(spans.ends + shift[:, None])[real], 1]
     scores = np.where(end > begin, spans.scores, np.float32(-np.inf))
-    return _Pool(windows.example_index[number], begin, end, scores, spans.null_scores)
+    return _Pool(windows.example_index[number], begin, end, scores, spans)
 
 
 def merge_answers(
@@ -76,28 +52,28 @@ def merge_answers(
     transformers): the null score is the lowest over the question's windows, null_odds is null -
     start logit - end logit of the best span with text, in fp32, and the answer is "" if null_odds
     is above the threshold. A question without such a span gets the reference's placeholder: the
-    text "empty" with both logits 0, so null_odds is the null score. A question without a window
-    among the candidates is left out.
+    text "empty" with both logits 0. A question without a window among them is left out.
 
-    Two windows of one question have null scores 9.0 and 2.5; their best spans are "river bank" with
-    logits 1 + 1 and "old" with 2 + 1. "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer
-    is "old" at a threshold of -0.5 and "" at one of -0.6.
+    Windows with null scores 9.0 and 2.5 have the best spans "river bank" (logits 1 + 1) and "old"
+    (2 + 1). "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer unless the threshold is
+    lower.
     """
     if not sum(len(batch.windows) for batch in candidates):
         return Answers({}, {})
-    parts = zip(*(_best_with_text(windows, batch) for batch in candidates), strict=True)
-    number, *columns = (np.concatenate(part) for part in parts)  # [all windows]
-    number, keep = np.unique(number, return_index=True)  # [n], by window, without repeats
-    begin, end, start_logit, end_logit, null = (column[keep] for column in columns)
-    score, question = start_logit + end_logit, windows.example_index[number]
-    order = np.lexsort((-score, question))  # stable: the earlier window of equals
-    question, first = np.unique(question[order], return_index=True)  # [questions]
+    pool = _pool(windows, candidates)
+    window = np.arange(len(pool.question))
+    rank = (pool.scores > -np.inf).argmax(axis=1)  # [n], of the best span with text; 0 without
+    score = pool.scores[window, rank]  # [n]
+    order = np.lexsort((-score, pool.question))  # stable: the earlier window of equals
+    question, first = np.unique(pool.question[order], return_index=True)  # [questions]
     best = order[first]  # [questions], the window that has the question's best span
-    null = np.minimum.reduceat(null, first)  # [questions]
-    empty = np.isneginf(score[best])
-    odds = null - np.where(empty, 0, start_logit[best]) - np.where(empty, 0, end_logit[best])
+    null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
+    place, empty = (best, rank[best]), np.isneginf(score[best])
+    sides = pool.spans.start_logits, pool.spans.end_logits
+    start, end = (np.where(empty, 0, logits[place]) for logits in sides)  # [questions]
+    odds = null - start - end
     answers = Answers({}, {})
-    rows = (column.tolist() for column in (question, begin[best], end[best], odds))
+    rows = (c.tolist() for c in (question, pool.begin[place], pool.end[place], odds))
     for e, b, t, x in zip(*rows, strict=True):
         example = examples[e]
         text = example.context[b:t] or "empty"
@@ -115,13 +91,13 @@ def n_best_list(
     """Return the n_best_size best answers per question, best first, always including "no answer".
 
     An answer has text, start and end (characters of the context, end exclusive), score (sum of two
-    logits) and probability (softmax over the list). Slower than `merge_answers`.
+    logits) and probability (softmax over the list).
     """
     if not sum(len(batch.windows) for batch in candidates):
         return {}
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
-    null = np.minimum.reduceat(pool.null_scores, first)  # [questions]
+    null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
     # "No answer" stands behind all spans, as one more of its question, characters 0 to 0.
     begin, end = (np.append(c.ravel(), np.zeros_like(question)) for c in (pool.begin, pool.end))
     scores = np.append(pool.scores.ravel(), null)  # [entries]: n * K spans, then the questions

@@ -38,17 +38,15 @@ def best_spans(
 ) -> Candidates:
     """Return the n_best_size best answer spans of every window of a packed row.
 
-    As in the reference decoding (`run_squad.py` of BERT): the K best starts and the K best ends
-    over ALL tokens of the window (including question and special tokens) make K * K pairs. A pair
-    is a span if it is inside the context, the end is not before the start, and it has at most
-    max_answer_length tokens. Spans are in order of start + end logit in fp32, equal ones in order
-    of start rank, then end rank.
+    As in the reference decoding (`run_squad.py` of BERT): the K best starts and ends over ALL
+    tokens of the window make K * K pairs. A pair is a span if it is inside the context, the end is
+    not before the start, and it has at most max_answer_length tokens. Spans are in order of start +
+    end logit in fp32, equal ones in order of start rank, then end rank.
 
     Args:
         start_logits, end_logits: [T], any float type.
         row: cu_seqlens [n + 1], context_start, context_end, windows [n] as `Windows.pack` returns
-            them, on the same device; n may be 0; max_length, tokens of the longest window: blocks
-            on the device without.
+            them, on the same device; n may be 0; without max_length it blocks on the device.
     """
     logits = start_logits.detach().float(), end_logits.detach().float()  # [T]
     spans = _spans(*logits, row, n_best_size, max_answer_length)  # [n, K] each

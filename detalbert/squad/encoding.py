@@ -33,16 +33,13 @@ def encode(backend: Any, texts: Sequence[str]) -> Tokens:
     """
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
-        encodings = _encodings(backend, texts[at : at + _CHUNK])
+        some = texts[at : at + _CHUNK]
+        if len(some) <= _FEW:  # `encode_batch` takes longer to start threads
+            encodings = [backend.encode(text, add_special_tokens=False) for text in some]
+        else:
+            encodings = backend.encode_batch(some, add_special_tokens=False)
         lengths += [len(encoding) for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
         pairs = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
         offsets.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
     return Tokens(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64), np.concatenate(offsets))
-
-
-def _encodings(backend: Any, texts: Sequence[str]) -> list[Any]:
-    """Encode texts; few of them one by one, as `encode_batch` takes longer to start threads."""
-    if len(texts) <= _FEW:
-        return [backend.encode(text, add_special_tokens=False) for text in texts]
-    return backend.encode_batch(texts, add_special_tokens=False)

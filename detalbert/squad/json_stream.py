@@ -14,8 +14,7 @@ class JsonText:
     """A JSON mapping in a file: iterates over one of its lists with one element in memory."""
 
     def __init__(self, where: str, file: TextIO) -> None:
-        self.where = where
-        self.file = file
+        self.where, self.file = where, file
         self.text = ""  # read from the file; the part from `at` on is not used yet
         self.at = 0
         self.lines = 1  # number of the line on which `text` begins
@@ -27,19 +26,17 @@ class JsonText:
         found = False
         if not self._next("{"):
             raise missing
-        while not self._next("}"):
+        for _ in self._items("}"):
             name = self._value()
             self._need(":")
             if name != key:
                 self._value()
-            else:
-                found = True
-                if not self._next("["):
-                    raise missing
-                while not self._next("]"):
-                    yield self._value()
-                    self._comma("]")
-            self._comma("}")
+                continue
+            found = True
+            if not self._next("["):
+                raise missing
+            for _ in self._items("]"):
+                yield self._value()
         if not found:
             raise missing
         if self._peek():
@@ -67,13 +64,15 @@ class JsonText:
         if not self._next(character):
             raise self._broken(f"expecting {character!r}", self.at)
 
-    def _comma(self, end: str) -> None:
-        """Skip a comma with something after it, unless `end` comes next."""
-        if self._peek() == end:
-            return
-        self._need(",")
-        if self._peek() == end:
-            raise self._broken("a comma with nothing after it", self.at)
+    def _items(self, end: str) -> Iterator[None]:
+        """Yield before every item up to `end`, and skip the commas between them."""
+        more = not self._next(end)
+        while more:
+            yield
+            if more := not self._next(end):
+                self._need(",")
+                if self._peek() == end:
+                    raise self._broken("a comma with nothing after it", self.at)
 
     def _value(self) -> Any:
         self._peek()

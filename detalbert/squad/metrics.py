@@ -23,10 +23,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def answer_words(text: str) -> tuple[str, ...]:
-    """Return the words for comparison: lower case, no ASCII punctuation, no articles.
-
-    "The U.S. army" gives ("us", "army").
-    """
+    """Return lower-case words, no ASCII punctuation, no articles: us, army of "The U.S. army"."""
     return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -62,15 +59,13 @@ def score(
 ) -> dict[str, float]:
     """Return exact match and F1 in percent, under the official keys.
 
+    They are exact, f1, total; the same prefixed HasAns_ and NoAns_, if there are such questions;
+    with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+
     Args:
         predictions: text by question id, "" for no answer; questions without one do not count.
-        null_odds: how unanswerable each question is, for every predicted id; a prediction whose
-            value is above `threshold` is scored as no answer; the best thresholds use the
-            predictions as they are.
-
-    Returns:
-        exact, f1, total; the same prefixed HasAns_ and NoAns_, if there are such questions; with
-            null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+        null_odds: how unanswerable each predicted question is; above `threshold` a prediction is
+            scored as no answer, but not for the best thresholds.
     """
     tally = Tally()
     tally.add(examples, predictions, null_odds)
@@ -147,10 +142,9 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Return the best percentage over all thresholds, and the lowest threshold that gives it.
 
-    Questions are sorted by odds. With a threshold below all odds, no question is answered and every
-    unanswerable one is correct. A threshold that rises past an answerable question gains its score;
-    past an unanswerable one it loses 1, unless the prediction is "". The threshold is 0.0 if
-    nothing is gained.
+    Questions are sorted by odds. With a threshold below all odds every unanswerable one is correct.
+    One that rises past an answerable question gains its score; past an unanswerable one it loses 1,
+    unless the prediction is "". The threshold is 0.0 if nothing is gained.
     """
     gain = np.where(answerable, scores, np.where(silent, 0.0, -1.0))
     total = np.cumsum(np.append(float((~answerable).sum()), gain))

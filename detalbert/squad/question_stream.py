@@ -1,7 +1,4 @@
-"""Questions of a file, read and checked one at a time: SQuAD JSON, JSON lines or CSV.
-
-At most one article or row of a file is in memory.
-"""
+"""Questions of a file, read and checked one at a time: SQuAD JSON, JSON lines or CSV."""
 
 import csv
 import itertools
@@ -42,9 +39,11 @@ def file_questions(path: Path) -> Iterator[Question]:
     without an id gets its number, from 1.
     """
     rows = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}
+    where, read = str(path), rows.get(path.suffix.lower())
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from rows.get(path.suffix.lower(), _articles)(str(path), file)
+            articles = JsonText(where, file).elements("data")
+            yield from read(where, file) if read else article_questions(where, articles)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
@@ -67,21 +66,18 @@ def checked_examples(
             if example.id in seen:
                 raise _Fault("duplicate id", f"question {example.id}: another one has this id")
         except _Fault as fault:
+            kind, text = fault.args
             if faults is None:
                 hint = " or set data.skip_invalid: true" if answers_needed else ""
-                raise UserError(f"{where}: {fault}; fix it{hint}") from None
-            faults[fault.kind] += 1
+                raise UserError(f"{where}: {text}; fix it{hint}") from None
+            faults[kind] += 1
             continue
         seen.add(example.id)
         yield example
 
 
 class _Fault(Exception):
-    """A fault of one question."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+    """A fault of one question: its kind, and what is wrong."""
 
 
 def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> Example:
@@ -106,8 +102,8 @@ def _checked(title: str, context: Any, question: Any, answers_needed: bool) -> E
 
 
 def _answer(name: str, context: str, answer: Any) -> tuple[str, int]:
-    text = answer.get("text") if isinstance(answer, dict) else None
-    start = answer.get("answer_start") if isinstance(answer, dict) else None
+    found = answer if isinstance(answer, dict) else {}
+    text, start = found.get("text"), found.get("answer_start")
     if not isinstance(text, str) or not text or type(start) is not int:
         raise _Fault("bad answer", f"question {name}: an answer needs a text and an answer_start")
     there = context[start : start + len(text)] if start >= 0 else ""
@@ -143,10 +139,6 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _articles(where: str, file: TextIO) -> Iterator[Question]:
-    return article_questions(where, JsonText(where, file).elements("data"))
-
-
 def _wrong_shape(where: str, fault: str) -> UserError:
     """Return the error for a JSON file that is not SQuAD's."""
     return UserError(
@@ -166,12 +158,16 @@ def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]
                 yield where, str(article.get("title", "")), paragraph.get("context"), question
 
 
-def row_question(where: str, row: Mapping[str, Any]) -> Question:
+def row_question(where: str, row: Mapping[str, Any], number: int | None = None) -> Question:
     """Return a question from a row of `datasets`: answers {"text": [...], "answer_start": [...]}.
-    Answers of another shape are passed through; `checked_examples` reports them.
+
+    Answers of another shape are passed through; `checked_examples` reports them. `number` takes the
+    place of a missing id.
     """
     kept = ("id", "question", "answers", "is_impossible")
     question = {key: row[key] for key in kept if key in row}
+    if number is not None:
+        question["id"] = str(number if row.get("id") is None else row["id"])
     answers = row.get("answers")
     if isinstance(answers, dict):
         texts, starts = answers.get("text") or [], answers.get("answer_start") or []
@@ -183,11 +179,8 @@ def row_question(where: str, row: Mapping[str, Any]) -> Question:
 
 
 def _json_lines(where: str, file: TextIO) -> Iterator[Question]:
-    number = 0
-    for line_number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        number += 1
+    lines = ((at, line) for at, line in enumerate(file, 1) if line.strip())
+    for number, (line_number, line) in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -197,7 +190,7 @@ def _json_lines(where: str, file: TextIO) -> Iterator[Question]:
             raise UserError(
                 f"{where}: line {line_number} is no mapping with question and context; fix it"
             )
-        yield row_question(where, _with_id(row, number))
+        yield row_question(where, row, number)
 
 
 def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
@@ -217,11 +210,6 @@ def _csv_rows(where: str, file: TextIO) -> Iterator[Question]:
     try:
         for number, row in enumerate(rows, 1):
             kept = {name: row[name] for name in ("id", "question", "context") if row.get(name)}
-            yield row_question(where, _with_id(kept, number))
+            yield row_question(where, kept, number)
     except csv.Error as error:
         raise UserError(f"{where}: line {rows.line_num + 1}: {error}; fix it") from None
-
-
-def _with_id(row: dict[str, Any], number: int) -> dict[str, Any]:
-    given = row.get("id")
-    return {**row, "id": str(number if given is None else given)}

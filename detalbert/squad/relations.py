@@ -16,16 +16,13 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation: the sort of its value, statements, follow-up statements, and questions.
+    """One relation of a thing to a value."""
 
-    `sort` is "person", "place", "river", "year" or a key of WORDS; `back` asks for the thing.
-    """
-
-    sort: str
+    sort: str  # of the value: "person", "place", "river", "year" or a key of WORDS
     says: tuple[str, ...]
-    later: tuple[str, ...]
+    later: tuple[str, ...]  # statements that follow one on the thing
     asks: tuple[str, ...]
-    back: tuple[str, ...]
+    back: tuple[str, ...]  # questions for the thing
 
 
 @dataclass(frozen=True)

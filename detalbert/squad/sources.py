@@ -1,8 +1,4 @@
-"""SQuAD questions from a file, an official file, a data set of the hub or the generated world.
-
-A fault of a file (missing, not JSON, another shape) always raises UserError. So does a fault of one
-question, unless `data.skip_invalid: true`, which counts and skips such questions.
-"""
+"""SQuAD questions from a file, an official file, a data set of the hub or the generated world."""
 
 import hashlib
 import itertools
@@ -18,7 +14,7 @@ from tqdm import tqdm
 
 from detalbert import hub
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import hub_error, looks_like_path
 from detalbert.squad import world
 from detalbert.squad.question_stream import (
@@ -74,8 +70,8 @@ def read_examples(
 ) -> tuple[list[Example], dict[str, int]]:
     """Return at most `limit` questions of `source` in file order, and the faults that were skipped.
 
-    The faults are {kind of fault: number of questions}. Raises UserError for the first fault, with
-    the file and the question id, unless `skip_invalid`.
+    The faults are {kind of fault: number of questions}. Raises UserError for a fault of a file, and
+    for the first of a question, unless `skip_invalid`.
     """
     if source.name == "generated":
         questions = article_questions("generated", json.loads(_world(source.split))["data"])
@@ -107,13 +103,10 @@ def _world(split: str) -> str:
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    try:
-        return list(hub.load(datasets.load_dataset, name, "dataset", split=split))
-    except Exception as error:  # datasets raises whatever its loaders, pyarrow and HTTP raise
-        raise hub_error(error)(
-            f"data.{split}: {name!r} is no file, and as a data set it does not load: "
-            f"{first_line(error)}"
-        ) from None
+    what = f"data.{split}: {name!r} is no file, and as a data set it does not load"
+    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
+        rows = list(hub.load(datasets.load_dataset, name, "dataset", split=split))
+    return rows
 
 
 def _download(name: str, cache_dir: Path) -> Path:

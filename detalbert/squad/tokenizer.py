@@ -6,7 +6,7 @@ import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import hub_error
 
 # These releases drop overflow windows silently: they covered only 39 % of a long context.
@@ -27,17 +27,20 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def named_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name. Raises
-    UserError if it does not load or is not fast, `Unavailable` for a network fault.
+def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokenizerBase:
+    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name.
+
+    `needed` are special tokens that it must have ("mask_token"), `kind` is of models that have
+    them. Raises UserError if it does not load, is not fast or lacks one, Unavailable for a network
+    fault.
     """
     check_tokenizers_version()
-    try:
+    what = f"data.tokenizer: {name!r} does not load as a tokenizer"
+    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
         tokenizer = hub.load(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
-    except Exception as error:  # the library raises OSError, ValueError, TypeError, ImportError
-        raise hub_error(error)(
-            f"data.tokenizer: {name!r} does not load as a tokenizer: {first_line(error)}"
-        ) from None
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
+    for token in needed:
+        if getattr(tokenizer, token) is None:
+            raise UserError(f"data.tokenizer: {name!r} has no {token}; give that of {kind}")
     return tokenizer

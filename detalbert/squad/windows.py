@@ -125,9 +125,8 @@ def build_windows(
     The windows are those of the pair-wise call `tokenizer(question.lstrip(), context,
     max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
     transformers, with questions cut at max_query_length tokens. But every distinct context and
-    every question is encoded once, and windows are index arithmetic over the results. One known
-    difference: in that call, byte-level tokenizers with add_prefix_space=True give the first token
-    of each later window an offset that includes the space before it.
+    every question is encoded once. One known difference: in that call, byte-level tokenizers with
+    add_prefix_space=True give the first token of each later window the space before it.
 
     Args:
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
@@ -152,7 +151,7 @@ def build_windows(
 
 
 class _Texts(NamedTuple):
-    """Tokens of D distinct contexts and E questions; the last four arrays as in `Windows`."""
+    """Tokens of D distinct contexts and E questions; the last four are the first of `Windows`."""
 
     context: np.ndarray  # int64 [E], number of each example's context
     context_ptr: np.ndarray  # int64 [D + 1], context d is context_ids[ptr[d]:ptr[d + 1]]
@@ -173,14 +172,9 @@ def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) ->
     tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
     context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
     cut = np.minimum(np.diff(question_ptr), max_query_length)  # [E], tokens
-    return _Texts(
-        context,
-        context_ptr,
-        tokens.ids[: context_ptr[-1]],
-        tokens.offsets[: context_ptr[-1]],
-        tokens.ids[ranges(question_ptr[:-1], cut)],
-        np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]),
-    )
+    questions = tokens.ids[ranges(question_ptr[:-1], cut)]
+    ptr, end = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]), context_ptr[-1]
+    return _Texts(context, context_ptr, tokens.ids[:end], tokens.offsets[:end], questions, ptr)
 
 
 def _assemble(
@@ -191,12 +185,10 @@ def _assemble(
     example: np.ndarray,
     skip: np.ndarray,
 ) -> Windows:
-    """Assemble the windows; all arrays computed here are [W].
-
-    `room` [E] are tokens for context; `layout` is of `_pair_layout`, `example` and `skip` of
-    `_cover`.
+    """Assemble the windows; all arrays computed here are [W]. `room` [E] are tokens for context;
+    `layout` is of `_pair_layout`, `example` and `skip` of `_cover`.
     """
-    prefix, middle, suffix, segments = layout
+    prefix, middle, *_ = layout
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
     start = end = np.zeros(len(begin), np.int32)
@@ -204,21 +196,8 @@ def _assemble(
         shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
         answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
         start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
-    return Windows(
-        context_ids=texts.context_ids,
-        context_offsets=texts.offsets,
-        question_ids=texts.question_ids,
-        question_ptr=texts.question_ptr,
-        example_index=example.astype(np.int32),
-        context_begin=begin,
-        context_length=count.astype(np.int32),
-        start_positions=start,
-        end_positions=end,
-        prefix_ids=prefix,
-        middle_ids=middle,
-        suffix_ids=suffix,
-        segments=segments,
-    )
+    numbers, counts = example.astype(np.int32), count.astype(np.int32)
+    return Windows(*texts[2:], numbers, begin, counts, start, end, *layout)
 
 
 def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
@@ -264,10 +243,9 @@ def _cover(
 def _answer_tokens(
     examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return first answers, [E, 4]: first and last character (end exclusive), first and last token.
-
-    Tokens are numbers in context_ids; characters are -1 if there is no answer. One searchsorted
-    covers all contexts: character 17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
+    """Return first answers, [E, 4]: first and last character (end exclusive; -1 if there is none),
+    first and last token, as numbers in context_ids. One searchsorted covers all contexts: character
+    17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
@@ -281,10 +259,9 @@ def _answer_tokens(
 def _labels(
     answers: np.ndarray, offsets: np.ndarray, begin: np.ndarray, last: np.ndarray, shift: np.ndarray
 ) -> np.ndarray:
-    """Return start and end positions, int32 [2, W]; 0 unless the window has the whole answer.
-
-    The last token that starts no later than the answer, and the first that ends no earlier. A
-    window holds the tokens begin to last of context_ids, at positions token + shift.
+    """Return start and end positions, int32 [2, W]: the last token that starts no later than the
+    answer, the first that ends no earlier; 0 unless the window has the whole answer. It holds the
+    tokens begin to last of context_ids, at positions token + shift.
     """
     start_char, end_char, start_token, end_token = answers.T  # [W] each
     window = np.flatnonzero((start_char >= 0) & (begin <= last))  # [windows to label, at most]

@@ -21,7 +21,7 @@ import torch
 from determined.common import constants
 
 from detalbert.engine.memory import Memory, Sizes, replicated
-from detalbert.engine.sizes import find_sizes
+from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path, split_revision
 from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
@@ -41,7 +41,7 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
     check_source(data, "validation")
     generated = data.train == data.validation == "generated"
     room = GIB // 16 if generated else GIB
-    check_room(config, hparams, find_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
+    check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:

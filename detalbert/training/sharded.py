@@ -134,7 +134,7 @@ class ShardedController(Controller):
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""
         if self._same is None:
             kept = state["callbacks"].get("handover") or {}
-            self._same = self.trial.handover.goes_on(kept)
+            self._same = self.trial.handover.is_own_checkpoint(kept)
         return self._same and state["stepped"]
 
     def needed(self, path: Path) -> set[str]:

@@ -12,14 +12,12 @@ from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
 from lm.data import write_documents
-from lm.hparams import LmHParams
+from lm.hparams import LmHParams, parse_documents_config
 from lm.inference.load import Source, load_model
-from lm.loaders import validation_loader
 from lm.loss import head_loss
 from lm.packed import count_targets, hidden_states
-from lm.settings import parse_documents_config
 from lm.trial import Scores
-from lm.windows import Windows
+from lm.windows import Windows, validation_loader
 
 
 def perplexity(source: Source, text: str, device: torch.device | None = None) -> dict[str, float]:

@@ -49,7 +49,7 @@ def test_shards_and_tokenizers_that_do_not_go_together(tmp_path: pathlib.Path) -
     long = {"max_seq_length": 1 << 20, "max_tokens_per_forward": 1 << 20, "model_config": model}
     assert "tokens fill no window of 1,048,576" in said(**long)[0]
     documents = {"shards": None, "documents": "generated"}
-    assert "no end-of-text token" in said(data={**documents, "tokenizer": other})[0]
+    assert "has no eos_token" in said(data={**documents, "tokenizer": other})[0]
     train_byte_bpe(contexts(60), 390).save_pretrained(tmp_path / "another")
     found = said(data={"tokenizer": str(tmp_path / "another")})
     assert "is not the one that the shards of" in found[0]

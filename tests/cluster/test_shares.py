@@ -11,7 +11,7 @@ from determined import core
 
 import predict
 from benchmarks.predict import write_model
-from detalbert.engine.batches import CHUNK
+from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.shares import Asked, _Job
 from detalbert.training.checkpoints import write_manifest

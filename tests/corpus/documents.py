@@ -13,7 +13,7 @@ from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_documents, read_exact, unpack_sizes
 from lm.data import write_documents
-from lm.settings import DocumentsConfig, parse_documents_config
+from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
 
 

@@ -19,7 +19,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
 from lm.order import WindowOrder
 from lm.windows import Windows
-from pretrain.examples import ExampleOrder, train_loader
+from pretrain.examples import ExampleOrder, ExampleRows
 from tests.corpus.documents import documents_config, write_lines
 from tests.corpus.documents import write as write_documents
 from tests.fakes.damage import flip
@@ -98,9 +98,9 @@ def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarra
     if kind == "examples":
         examples = read_examples(where, text_config("generated", folder, **small))
         order = ExampleOrder(examples, 8, 1, seed=1, group=2)
-        loader = iter(train_loader(examples, order, 0, 0, 512, 0, False))
-        for _ in range(len(examples.lengths) // 8):
-            yield from next(loader)
+        rows = ExampleRows(examples, 512, order)
+        for step in range(len(order) // 8):
+            yield from rows[order.share(step, 0)]
         return
     windows = Windows(
         Shards(str(where), "train", documents_config("generated", folder, **small)), 64
@@ -108,7 +108,7 @@ def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarra
     order = WindowOrder(windows.counts, 4, seed=1, group=2)
     windows.shards.prefetch(order.soon(0))
     assert windows.bytes_per_token > 1
-    for step in range(order.total // 4):
+    for step in range(len(order) // 4):
         for place in order.step(step):
             tokens, pieces = windows[place]
             yield {"input_ids": tokens.numpy(), "pieces": pieces.numpy(), "windows": place[None]}

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention
-from detalbert.engine.evaluation import row_losses
-from detalbert.engine.rows import SquadRow, to_device
+from detalbert.engine.losses import row_losses
+from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
 
 
 def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tensor:
-    """The library's own span loss of each window alone [n]."""
     parts = zip(row["input_ids"].split(lengths), row["token_type_ids"].split(lengths), strict=True)
     losses = []
     for n, (ids, segments) in enumerate(parts):
@@ -27,26 +26,16 @@ def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tenso
     return torch.stack(losses)
 
 
-def packed_losses(model: nn.Module, row: SquadRow) -> Tensor:
-    return row_losses(row, *attention.answer_logits(model, row))
-
-
-def distance(one: nn.Module, losses: Tensor, other: nn.Module, wanted: Tensor) -> float:
-    """How far losses and the gradients of their mean are from those of another model."""
-    sides = []
-    for model, found in ((one, losses), (other, wanted)):
-        model.zero_grad()
+def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
+    """How far losses of packed `row`, and the gradients of their mean, are from the library's."""
+    model, library = make_model(name), make_model(name, "eager")
+    losses, sides = row_losses(row, *attention.answer_logits(model, row)), []
+    wanted = library_losses(library, make_row(lengths), lengths)
+    for each, found in ((model, losses), (library, wanted)):
         found.mean().backward()
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        gradients = [p.grad.flatten() for p in each.parameters() if p.grad is not None]
         sides.append((found.detach(), torch.cat(gradients)))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(*sides, strict=True))
-
-
-def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
-    """How far packed `row` is from the library's forward of make_row's row."""
-    model, library = make_model(name), make_model(name, "eager")
-    losses = packed_losses(model, row)
-    return distance(model, losses, library, library_losses(library, make_row(lengths), lengths))
 
 
 @pytest.mark.parametrize("padded", [False, True])  # what a CPU does, and what a GPU does
@@ -89,7 +78,6 @@ CAUSAL = {False: attention.packed_attention, True: attention.causal_attention}
 def test_attention_is_softmax_of_scaled_scores_within_each_window(
     causal: bool, kv_heads: int, padded: bool
 ) -> None:
-    """Causal: over what came before in the window. Several heads may share one of the keys."""
     lengths, module = [3, 1, 4], nn.Module()
     torch.manual_seed(0)
     given = [torch.randn(1, heads, 8, 8) for heads in (4, kv_heads, kv_heads)]
@@ -109,7 +97,6 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool) -> None:
-    """Over many masks; and a token of a causal window never sees what comes after it."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 12, 8)
     layout = attention.Layout(make_row([5, 7])["cu_seqlens"], 12, 7, padded=padded)
@@ -131,9 +118,6 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
     with pytest.raises(ValueError, match="8 tokens do not fit 2 windows of at most 3"):
         attention.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
-
-
-def test_models_that_would_attend_across_windows_are_refused() -> None:
     row = make_row(LENGTHS)
     with pytest.raises(UserError, match=r"hyperparameters\.model: Albert.*'sdpa'"):
         attention.answer_logits(make_model("albert", "sdpa"), row)
@@ -164,29 +148,7 @@ def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str
             attend(None, packed_layout=layout)
 
 
-def test_the_call_goes_through_a_wrapper() -> None:
-    wrapper, bare, row, calls = nn.Module(), make_model("roberta"), make_row(LENGTHS), []
-    wrapper.module, wrapper.forward = bare, lambda **given: calls.append(given) or bare(**given)
-    assert torch.equal(packed_losses(wrapper, row), packed_losses(bare, row)) and len(calls) == 1
-
-
-def test_nothing_is_read_back_from_the_device() -> None:
-    """A meta tensor has no values: any .item(), .tolist() or bool() of one raises."""
-    here = make_row(LENGTHS)
-    row = to_device(here, torch.device("meta"))
-    assert list(row) == list(here) and row["max_length"] == max(LENGTHS)
-    assert all(
-        row[x].is_meta and row[x].shape == here[x].shape for x in row.keys() - {"max_length"}
-    )
-    stays = to_device(here, torch.device("cpu"))
-    assert all(stays[name] is here[name] for name in here)  # no copy
-    start, end = attention.answer_logits(make_model().to("meta"), row)
-    losses = row_losses(row, start, end)
-    losses.mean().backward()
-    assert losses.shape == (len(LENGTHS),) and start.shape == end.shape == (sum(LENGTHS),)
-
-
-def test_the_kernel_is_for_ampere_and_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_knows_its_way_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setattr(attention, "varlen_attn", object())
     for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
@@ -194,9 +156,6 @@ def test_the_kernel_is_for_ampere_and_newer(monkeypatch: pytest.MonkeyPatch) -> 
         assert attention.has_kernel(gpu) == has and not attention.has_kernel(torch.device("cpu"))
     monkeypatch.setattr(attention, "varlen_attn", None)  # before torch 2.10
     assert not attention.has_kernel(gpu)
-
-
-def test_a_layout_knows_its_way_and_its_bound() -> None:
     bounds = {n: attention.Layout(torch.tensor([0, n]), n, n).bound for n in (1, 512, 513, 1024)}
     assert bounds == {1: 512, 512: 512, 513: 1024, 1024: 1024}
     for device, several in (("cpu", False), ("meta", True)):
@@ -223,16 +182,12 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.Layout, list[Any]
     return layout, calls
 
 
-@pytest.mark.parametrize(
-    "dtype, size, dropout, by_kernel",
-    [
-        ("bfloat16", 256, 0.0, True),
-        ("float16", 8, 0.0, True),
-        ("float32", 8, 0.0, False),
-        ("bfloat16", 264, 0.0, False),
-        ("bfloat16", 8, 0.1, False),
-    ],
-)
+KERNEL_INPUTS = [("bfloat16", 256, 0.0, True), ("float16", 8, 0.0, True)]
+KERNEL_INPUTS += [("float32", 8, 0.0, False), ("bfloat16", 264, 0.0, False)]
+KERNEL_INPUTS += [("bfloat16", 8, 0.1, False)]
+
+
+@pytest.mark.parametrize("dtype, size, dropout, by_kernel", KERNEL_INPUTS)
 def test_the_kernel_runs_what_it_can(
     dtype: str, size: int, dropout: float, by_kernel: bool, kernel: Any
 ) -> None:

@@ -47,8 +47,6 @@ def test_the_first_vector_math_is_no_race(script: Script) -> None:
 
 
 class VectorMath(TorchDispatchMode):
-    """Notes what this thread calls of MKL's vector math: name, numbers."""
-
     NAMES = "acos asin atan cos erf erfc erfinv exp expm1 log log10 log1p log2 sin sqrt rsqrt tan"
     NAMES = {*NAMES.split(), "tanh", "_foreach_sqrt", "_foreach_exp", "_foreach_log"}
 

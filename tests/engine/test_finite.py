@@ -20,7 +20,7 @@ from tests.same_bits import differences
 GOOD, BAD = torch.tensor(3.0), torch.tensor(torch.inf)
 
 
-def test_ten_in_a_row_end_a_run() -> None:
+def test_ten_in_a_row_end_a_run(tmp_path: Path) -> None:
     steps = FiniteSteps(torch.device("cpu"))
     norms = [BAD] * (LIMIT - 1) + [GOOD] + [BAD] * (LIMIT - 1)
     kept = [steps.update(norm, number) for number, norm in enumerate(norms, 1)]
@@ -28,6 +28,12 @@ def test_ten_in_a_row_end_a_run() -> None:
     assert not any(kept[0::LIMIT])
     with pytest.raises(Diverged, match="step 20: no finite gradient in 10 steps in a row; lower"):
         steps.update(torch.tensor(torch.nan), 20)
+    # Metrics of an older run that diverged are JSON.
+    metrics = RunMetrics(tmp_path, {"metric": "loss", "smaller_is_better": True})
+    metrics.validations = [{"steps": 2, "loss": float("nan")}]
+    metrics.write_metrics()
+    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
+    assert kept["best"] == {"steps": 2, "loss": None}
 
 
 def test_a_step_without_a_finite_gradient_changes_nothing(tiny_config: Path) -> None:
@@ -59,7 +65,6 @@ SPLIT = {"layout": {"shard": 2, "tensor": 2}}
 def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
     config: Any, processes: int, hparams: Any, tmp_path: Path, cache_dir: Path, python: str
 ) -> None:
-    """The last rank's seventh gradient is infinite; checkpoints are at steps 4 and 8."""
     config = {**config, "checkpoint_storage": {"save_trial_latest": 2}}
     path = config_file(tmp_path, config, cache_dir, max_steps=8, validation_period=8, **hparams)
 
@@ -80,14 +85,11 @@ def test_one_rank_s_infinity_is_skipped_on_all_and_a_cut_leaves_no_trace(
         assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
-@pytest.mark.parametrize(
-    "config, period, said",
-    [
-        (TINY, 40, "no finite gradient in 10 steps in a row; lower"),
-        (TINY, 5, "validation at step 5: "),
-        (TINY_LM, 5, "validation at step 5: "),
-    ],
-)
+AT_5 = "validation at step 5: "
+ENDS = [(TINY, 40, "no finite gradient in 10 steps in a row; lower"), (TINY, 5, AT_5)]
+
+
+@pytest.mark.parametrize("config, period, said", [*ENDS, (TINY_LM, 5, AT_5)])
 def test_a_rate_that_is_far_too_high_ends_the_run(
     config: dict[str, Any], period: int, said: str, tmp_path: Path, cache_dir: Path, capsys: Any
 ) -> None:
@@ -102,11 +104,3 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
     if (weights := newest(tmp_path / "out") / "state_dict.pth").is_file():
         state = torch.load(weights, weights_only=True)["models_state_dict"][0]
         assert all(bool(value.isfinite().all()) for value in state.values())
-
-
-def test_metrics_of_an_older_run_that_diverged_are_json(tmp_path: Path) -> None:
-    metrics = RunMetrics(tmp_path, {"metric": "loss", "smaller_is_better": True})
-    metrics.validations = [{"steps": 2, "loss": float("nan")}]
-    metrics.write_metrics()
-    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
-    assert kept["best"] == {"steps": 2, "loss": None}

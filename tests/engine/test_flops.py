@@ -32,27 +32,14 @@ def test_flops_are_what_torch_counts(name: str) -> None:
 
 
 def test_flops_of_a_row_of_pretraining() -> None:
-    """Two windows of 5 and 3 tokens, of which 2 are hidden: the head is run on these."""
     config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
     row = {"cu_seqlens": torch.tensor([0, 5, 8]), "masked": torch.tensor([1, 6])}
-    head = 3 * 2 * 2 * (32 * 16 + 16 * 100)
-    assert flops_of_row(config, row) == training_flops(config, np.array([5, 3])) + head
-
-
-def test_every_layer_of_a_group_counts() -> None:
-    keys = {"hidden_size": 32, "embedding_size": 32, "intermediate_size": 64}
-    one, grouped, twice = (
-        AutoConfig.for_model("albert", **keys, num_hidden_layers=n, inner_group_num=inner)
-        for n, inner in ((3, 1), (3, 2), (6, 1))
-    )
-    lengths = np.array([7, 4])
-    assert training_flops(one, lengths) < training_flops(grouped, lengths)
-    assert training_flops(grouped, lengths) == training_flops(twice, lengths)
-
-
-def test_the_known_families_are_those_that_are_held_against_torch() -> None:
-    assert set(flops.ENCODERS) == set(MODELS) and set(flops.FFN_PRODUCTS) == set(SHAPES)
-    assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
+    head, lengths = 3 * 2 * 2 * (32 * 16 + 16 * 100), np.array([5, 3])
+    assert flops_of_row(config, row) == training_flops(config, lengths) + head
+    config.num_hidden_layers, config.inner_group_num = 3, 2  # every layer of a group counts
+    grouped = training_flops(config, lengths)
+    config.num_hidden_layers, config.inner_group_num = 6, 1
+    assert grouped == training_flops(config, lengths)
 
 
 OTHER_SHAPES = [("gpt2", {"n_inner": 100}), ("llama", {"head_dim": 24}), ("qwen2", {})]
@@ -77,6 +64,8 @@ def test_backward_is_two_products_for_each_of_forward() -> None:
     with FlopCounterMode(display=False) as counter:
         library(torch.tensor([[7]])).logits.sum().backward()
     assert causal_flops(library.config, np.array([1])) == counter.get_total_flops()
+    assert set(flops.ENCODERS) == set(MODELS) and set(flops.FFN_PRODUCTS) == set(SHAPES)
+    assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
 
 
 PEAKS = {  # in half precision and in fp32

@@ -9,24 +9,12 @@ import torch._dynamo
 from torch import nn
 
 from detalbert.engine import attention
-from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, made_up_row, pad_row
+from detalbert.engine.forward import ROW_MULTIPLE, Forward, dummy_row, encoder_layers, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
-from tests.fakes.encoders import (
-    assert_runs_uncompiled,
-    broken_compiler,
-    compile_with,
-    make_model,
-    make_row,
-)
+from tests.fakes.encoders import compile_with, make_model, make_row
 
 CPU = torch.device("cpu")
-
-
-def test_the_layers_are_found_once_each() -> None:
-    found = {name: encoder_layers(make_model(name)) for name in ("albert", "bert")}
-    kinds = {name: [type(layer).__name__ for layer in layers] for name, layers in found.items()}
-    assert kinds == {"albert": ["AlbertLayerGroup"], "bert": ["BertLayer"] * 2}
 
 
 def loss_and_gradients(run: Forward, row: SquadRow) -> list[torch.Tensor]:
@@ -90,7 +78,6 @@ def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    """Dynamo traces the layers for real; only the code generator is left out."""
     torch._dynamo.reset()
     traced: list[Any] = []
     compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
@@ -109,23 +96,9 @@ def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     assert len(traced) == first
 
 
-def test_a_compiler_that_fails_is_done_without(monkeypatch: Any, caplog: Any) -> None:
-    torch._dynamo.reset()
-    backend = torch._dynamo.config.patch(suppress_errors=False)
-    compile_with(broken_compiler, monkeypatch)
-    run = Forward(make_model(), "fp32", CPU, compiled=True)
-    with backend, pytest.raises(UserError, match=r"hyperparameters\.compile: .*C compiler"):
-        run.compile_layers(256, 64)
-    run = Forward(make_model(), "fp32", CPU, compiled=True)
-    run.required = False  # as by default on a GPU
-    with backend:
-        run.compile_layers(256, 64)
-    assert_runs_uncompiled(run, caplog.text)
-
-
-def test_a_made_up_row_is_full_windows_and_a_rest() -> None:
+def test_a_dummy_row_is_full_windows_and_a_rest() -> None:
     for tokens, bounds in ((10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])):
-        row = made_up_row(tokens, 4, CPU)
+        row = dummy_row(tokens, 4, CPU)
         assert row["cu_seqlens"].tolist() == bounds and row["cu_seqlens"].dtype is torch.int32
         assert row["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1][:tokens]
         assert row["max_length"] == min(4, tokens)
@@ -149,7 +122,6 @@ def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `compile` is called with, in place of a compiler."""
     calls: list[Any] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **how: calls.append(how))
     return calls
@@ -167,6 +139,8 @@ def test_layers_are_compiled_from_volta_on(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     run = Forward(make_model("bert"), "fp32", torch.device(device), asked)
     assert compiled == [{"dynamic": True}] * 2 * wanted and len(run.layers) == 2 * wanted
+    (layer,) = encoder_layers(make_model())
+    assert type(layer).__name__ == "AlbertLayerGroup"
     assert run.multiple == (ROW_MULTIPLE if wanted else 1) and ROW_MULTIPLE == 64
     assert run.required == bool(asked)
 
@@ -186,7 +160,7 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
         return noted
 
     monkeypatch.setattr(Forward, "refresh", lambda _: ran.append("refresh"))
-    monkeypatch.setattr(Forward, "backward_of_nothing", note("backward"))
+    monkeypatch.setattr(Forward, "zero_loss_backward", note("backward"))
     monkeypatch.setattr(Forward, "__call__", note("forward"))
     run = Forward(make_model().train(mode), "fp32", CPU, compiled=True)
     run.compile_layers(10, 4, *([] if training else [False]))
@@ -201,19 +175,24 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
 def test_prediction_goes_on_without_a_compiler(
     message: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Also where the config asks for compiled layers: the model is trained, and has to answer."""
 
     def fail(self: Forward, row: Any) -> None:
         raise RuntimeError(message)
 
     monkeypatch.setattr(Forward, "__call__", fail)
-    run = Forward(make_model().eval(), "fp32", CPU, compiled=True)
-    (layer,) = run.layers
-    layer._compiled_call_impl = fail
-    run.compile_layers(10, 4, training=False)
-    assert run.layers == [] and layer._compiled_call_impl is None and not run.model.training
     reason = "first second" if message else "RuntimeError"
-    assert caplog.messages == [f"layers run uncompiled, as torch.compile fails here: {reason}"]
+    run = Forward(make_model().eval(), "fp32", CPU, compiled=True)
+    with pytest.raises(UserError, match=rf"hyperparameters\.compile: .*{reason}.*C compiler"):
+        run.compile_layers(10, 4)
+    for required, training in ((True, False), (False, True)):  # the latter: a GPU's default
+        run = Forward(make_model().train(training), "fp32", CPU, compiled=True)
+        (layer,), run.required = run.layers, required
+        layer._compiled_call_impl = fail
+        run.compile_layers(10, 4, training=training)
+        assert run.layers == [] and layer._compiled_call_impl is None
+        assert run.model.training == training
+    said = f"layers run uncompiled, as torch.compile fails here: {reason}"
+    assert caplog.messages == [said] * 2
 
 
 def test_half_precision_is_for_the_forward_alone() -> None:

@@ -64,7 +64,6 @@ BOUNDS = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 def _all_reduced(ranks: int) -> dict[str, torch.Tensor]:
-    """On each rank: what it has after every kind of all-reduce."""
     rank = dist.get_rank()
     seen = {f"{x} {n}": _addend(rank, n, SIZES[n]) for n in SIZES for x in BOUNDS}
     for wire in BOUNDS:

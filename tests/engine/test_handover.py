@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert.engine import handover, threads, token_budget
+from detalbert.engine import cpu, handover, token_budget
+from detalbert.engine.cpu import set_threads
 from detalbert.engine.optim import lr_factor
-from detalbert.engine.threads import set_threads
 from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of
@@ -27,15 +27,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], 
     """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
 
     def have(cores: int, idle: float) -> None:
-        for module in (threads, handover):
+        for module in (cpu, handover):
             monkeypatch.setattr(module, "count_cores", lambda: cores)
-        monkeypatch.setattr(threads, "idle_cores", lambda: idle)
+        monkeypatch.setattr(cpu, "idle_cores", lambda: idle)
 
     yield have
     torch.set_num_threads(1)
 
 
-def test_auto_counts_idle_cores(machine: Any) -> None:
+def test_auto_counts_idle_cores_of_the_smallest_machine(machine: Any) -> None:
     for cores, idle, fresh, expected in (
         (2, 2.0, True, 2),
         (2, 1.9, True, 2),  # somebody's moment is no neighbour
@@ -47,9 +47,6 @@ def test_auto_counts_idle_cores(machine: Any) -> None:
         machine(cores, idle)
         assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
         assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
-
-
-def test_slots_share_their_machine_and_the_smallest_machine_counts(machine: Any) -> None:
     machine(16, 12.0)
     for others, expected in (([8, 8, 8], 6), ([4, 4, 8], 4)):  # of four slots, two a machine
         slots = SimpleNamespace(local_size=2, allgather=lambda mine, others=others: [*others, mine])
@@ -91,7 +88,6 @@ LAST = "the run goes on; its rounding may differ from an uncut one's"
 def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """It compares with the run's first start, not with the one before."""
     describe, out, has, counts = handover._describe_machine, tmp_path / "out", [], []
     for stop, new, more in (
         (3, {}, {}),
@@ -123,7 +119,6 @@ def test_a_restart_says_once_what_is_different(
 def test_what_auto_chose_is_set_again(
     config: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any row is packed, for training or for a validation."""
     values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6}
     path = config_file(tmp_path, config, cache_dir, **values)
     for budget, stop, name in ((256, 9, "uncut"), (256, 3, "cut"), (1024, 9, "cut")):
@@ -135,13 +130,18 @@ def test_what_auto_chose_is_set_again(
 
 
 def restored(trial: Any, **kept: Any) -> Any:
-    assert trial.handover.goes_on({"trial": None, **kept})
+    assert trial.handover.is_own_checkpoint({"trial": None, **kept})
     return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
 
 
+@pytest.mark.usefixtures("machine")
 def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
     layer = SimpleNamespace(_compiled_call_impl=print)
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
+        # A GPU keeps this machine's threads.
+        for trial.handover.cpu, kept, count in ((False, 2, 1), (True, 2, 2), (True, 1, 1)):
+            restored(trial, threads=kept)
+            assert trial.handover.threads == count
         here = trial.handover.machine["device"]
         for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
             trial.max_tokens = 4096
@@ -176,11 +176,7 @@ def test_of_another_trial_only_the_weights_are_taken(
     assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
     with trial_of(tiny_config) as trial:
         before = copy.deepcopy((trial.optimizer.state_dict(), trial.schedule.state_dict()))
-        trial.handover.on_trial_startup(0, "some uuid")
-        trial.handover.on_checkpoint_load_start(state)
-        trial.model.load_state_dict(state["models_state_dict"][0])
-        trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
-        trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+        load(trial, state, 0)
         after = trial.optimizer.state_dict(), trial.schedule.state_dict()
         assert of_value(before) == of_value(after)
         assert trial.handover.threads == 1
@@ -188,14 +184,6 @@ def test_of_another_trial_only_the_weights_are_taken(
         trial.meter.reset()
         one_step(trial)
         assert len(trial.optimizer.state) > 0  # it moves
-
-
-def test_a_gpu_keeps_this_machines_threads(tiny_config: Path, machine: Any) -> None:
-    kept = {"callbacks": {"handover": {"threads": 2, "trial": None}}}
-    with trial_of(tiny_config) as trial:
-        for trial.handover.cpu, threads in ((False, 1), (True, 2)):
-            trial.handover.on_checkpoint_load_start(kept)
-            assert trial.handover.threads == threads
 
 
 def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: Any) -> None:
@@ -213,19 +201,24 @@ def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, stat
         assert old["optimizers_state_dict"][0]["state"] == {}
 
 
-def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
-    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
-    trial.handover.on_trial_startup(12, "some uuid")
+def load(trial: Any, state: dict[str, Any], step: int) -> None:
+    """What Determined does with a checkpoint, for a start at `step`."""
+    trial.handover.on_trial_startup(step, "some uuid")
     trial.handover.on_checkpoint_load_start(state)
+    trial.model.load_state_dict(state["models_state_dict"][0])
     trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
     trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+
+
+def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
+    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
+    load(trial, state, 12)
     trial.handover.on_training_start()
     group = trial.optimizer.param_groups[0]
     return {key: group[key] for key in ("lr", "weight_decay", "betas")}
 
 
 def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: Any) -> None:
-    """`det experiment continue ID --config hyperparameters.max_steps=24`, and so on."""
     with trial_of(tiny_config) as trial:
         loaded = trial.optimizer.state_dict()["param_groups"][0]
         expected = {"lr": 0.0, "weight_decay": loaded["weight_decay"], "betas": loaded["betas"]}

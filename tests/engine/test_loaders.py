@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
-from detalbert.engine.loaders import Parcel, RowLoader, train_loader, validation_loader
+from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, train_loader, validation_loader
 from detalbert.engine.order import TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
@@ -27,8 +28,6 @@ from tests.engine.blocked import blocked
 from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
-
-
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 TENSORS = st.builds(
     lambda shape, dtype, first: (first + torch.arange(math.prod(shape))).to(dtype).reshape(shape),
@@ -49,30 +48,22 @@ def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
     assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
 
 
-def test_columns_of_unusual_layout() -> None:
+def test_rows_share_one_buffer_may_be_written_to_and_pinned(monkeypatch: Any) -> None:
     stride_of_0 = torch.from_numpy(np.zeros(0, np.int64))
     rows = [{"x": torch.arange(12).reshape(3, 4).t(), "y": stride_of_0, "z": torch.tensor(7)}]
-    assert_same(Parcel(rows).rows(), rows)
-
-
-def test_rows_share_one_buffer_and_may_be_written_to() -> None:
-    rows = Parcel([{"a": torch.arange(3)}, {"b": torch.zeros(2)}]).rows()
-    first, second = rows[0]["a"].untyped_storage(), rows[1]["b"].untyped_storage()
+    rows += [{"a": torch.zeros(2), "max_length": 3}]
+    found, pinned = Parcel(rows).rows(), list[int]()
+    assert_same(found, rows)
+    first, second = found[0]["x"].untyped_storage(), found[1]["a"].untyped_storage()
     assert first.data_ptr() == second.data_ptr()
-    rows[0]["a"][0] = 7
-    assert rows[0]["a"].tolist() == [7, 1, 2] and rows[1]["b"].tolist() == [0, 0]
-
-
-def test_pinning_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[int] = []
+    found[0]["z"].fill_(9)
+    assert found[0]["z"] == 9 and found[1]["a"].tolist() == [0, 0]
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(len(x)) or x.clone())
-    rows = [{"a": torch.arange(3), "max_length": 3}, {"a": torch.arange(2)}]
     assert_same(pin_memory(Parcel(rows)).rows(), rows)
     assert len(pinned) == 1
 
 
 def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
-    """Small batches through the pipe, large ones through shared memory, and one without rows."""
     made = [[{"ids": torch.arange(n), "n": n}, {"ids": torch.ones(1)}] for n in (10, 200_000)]
     assert [type(Parcel(rows).buffer) for rows in made] == [np.ndarray, torch.Tensor]
     batches = [*made, [], *made]
@@ -94,6 +85,10 @@ def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, 
     del batches
     worker.join(10)
     assert worker.exitcode == -signal.SIGKILL
+    batches = blocked()
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(Unavailable, match="by signal: Killed.*lower hyperparameters.num_workers"):
+        next(batches)
 
 
 def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
@@ -102,13 +97,6 @@ def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
     program = script(source)
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_worker_that_is_killed_is_one_line(fork: None) -> None:
-    batches = blocked()
-    multiprocessing.active_children()[0].kill()
-    with pytest.raises(Unavailable, match="by signal: Killed.*lower hyperparameters.num_workers"):
-        next(batches)
 
 
 def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> None:
@@ -125,12 +113,13 @@ def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> 
 def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
     windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
     order = TrainOrder(windows.lengths, 8, 2, seed=5)
-    whole = train_loader(windows, order, 1, 0, 60, workers, pin_memory=False)
+    rows = partial(PackedRows, windows)
+    whole = train_loader(rows, order, 1, 0, 60, workers, pin_memory=False)
     assert len(whole) == 4  # 37 windows at 8 a step
-    later = train_loader(windows, order, 1, 7, 60, workers, pin_memory=False)
-    for expected, rows in zip(islice(whole, 7, 12), later, strict=False):
-        assert len(expected) == len(rows) > 1
-        for one, other in zip(expected, rows, strict=True):
+    later = train_loader(rows, order, 1, 7, 60, workers, pin_memory=False)
+    for expected, found in zip(islice(whole, 7, 12), later, strict=False):
+        assert len(expected) == len(found) > 1
+        for one, other in zip(expected, found, strict=True):
             assert torch.equal(one["input_ids"], other["input_ids"])
             assert one["max_length"] == int(one["cu_seqlens"].diff().max())
 
@@ -141,11 +130,12 @@ LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 @given(LENGTHS, st.sampled_from([1, 2, 3, 64]))
 @max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
-    windows = make_windows(lengths)
+    rows = PackedRows(make_windows(lengths), 80)
 
     def rows_of(slots: int, slot: int) -> list:
-        loader = validation_loader(windows, slots, slot, 80)
-        return [row["windows"].tolist() for rows in loader for row in rows]
+        loader = validation_loader(rows, np.arange(len(lengths)), slots, slot)
+        assert len(loader) >= 1  # Determined refuses one without a batch
+        return [row["windows"].tolist() for batch in loader for row in batch]
 
     alone = rows_of(1, 0)
     dealt = [rows_of(slots, slot) for slot in range(slots)]
@@ -153,8 +143,6 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     assert sorted(sum(alone, [])) == list(range(len(lengths)))
     assert all(sum(lengths[row]) <= 80 for row in alone)
     assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
-    for slot in range(slots):  # Determined refuses a loader without a batch
-        assert len(validation_loader(windows, slots, slot, 80)) >= 1
 
 
 def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +164,11 @@ def test_the_buffer_is_aligned_and_the_pipes_up_to_half_a_mebibyte() -> None:
 
 
 def test_what_torchs_loader_is_given() -> None:
-    alone, workers = RowLoader([], range(3)), RowLoader([], range(3), 2)
-    pinned = RowLoader([], range(3), pin_memory=True)
-    assert [x.num_workers for x in (alone, workers, pinned)] == [0, 2, 0]
-    assert [x.prefetch_factor for x in (alone, workers, pinned)] == [None, 4, None]
-    assert [x.collate_fn for x in (alone, workers, pinned)] == [list, Parcel, Parcel]
-    assert [x.pin_memory for x in (alone, workers, pinned)] == [False, False, True]
+    names = "num_workers", "prefetch_factor", "collate_fn", "pin_memory"
+    for options, wanted in (
+        ((), (0, None, list, False)),
+        ((2,), (2, 4, Parcel, False)),
+        ((0, True), (0, None, Parcel, True)),
+    ):
+        loader = RowLoader([], range(3), *options)
+        assert tuple(getattr(loader, name) for name in names) == wanted

@@ -12,21 +12,19 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PretrainedConfig
 
 from detalbert.engine import attention
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
 from lm.layout import Layout, make_mesh
-from lm.model import build_model
+from lm.model import build_model, causal_sizes
 from lm.packed import pack
-from lm.sizes import causal_sizes
 from tests.lm.ranks import CPU, rows_of, start, tiny, windows
 
 Kept = Callable[[int, int], int]  # (layers, tokens) -> bytes
 
 
 def kept_bytes(forward: Callable[[], Any]) -> int:
-    """Of all tensors that a forward keeps for its backward, each storage once."""
     storages = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -50,8 +48,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
     plain = F.layer_norm
 
-    def kernel(q: Any, k: Any, v: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    def kernel(qkv: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
+        out = F.scaled_dot_product_attention(*qkv, is_causal=causal, scale=scale)
         return out.transpose(1, 2)
 
     def norm(x: torch.Tensor, *shape: Any) -> torch.Tensor:
@@ -107,15 +105,12 @@ def test_an_encoder_s_layer_keeps_what_the_hooks_see(
         model = make(encoder(family, dropout, layers), attn_implementation=attention.PACKED)
         forward = Forward(model.train(), precision, CPU, compiled=False)
         forward.refresh()
-        return kept_bytes(lambda: forward(made_up_row(tokens, tokens, CPU)))
+        return kept_bytes(lambda: forward(dummy_row(tokens, tokens, CPU)))
 
     sizes = Sizes.of(encoder(family, dropout), 0)
     assert layer_bytes(sizes, precision == "bf16") == pytest.approx(slope(kept), rel=0.01)
-
-
-def test_a_padded_grid_keeps_more() -> None:
     sizes = Sizes.of(encoder("bert"), 0)
-    grid = layer_bytes(sizes, True, grid=True)
+    grid = layer_bytes(sizes, True, grid=True)  # keeps more
     assert grid - layer_bytes(sizes, True) == pytest.approx(2 * 64 * (4 * 2.2 - 3))
     assert layer_bytes(sizes._replace(padded=True), True) == grid
 
@@ -125,7 +120,6 @@ SPLITS = [(Layout(1, 4, 1), "llama"), (Layout(1, 2, 2), "gpt_neox"), (Layout(2, 
 
 
 def states() -> list[int]:
-    """Bytes of this process's weights, gradients and moments after a step, of each split."""
     found = []
     for layout, family in SPLITS:
         model = build_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
@@ -182,28 +176,16 @@ def test_published_micro_batches() -> None:
         assert whole_logits(sizes).tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
 
 
-def test_published_saving_of_torchtitan_from_8_to_128_gpus() -> None:
-    """benchmarks/llama3_h100_202412_torchtitan.md: 82.4 and 67.0 GiB, 77.0 and 62.0 compiled."""
-    layer = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336
-    sizes = Sizes("llama", 4096, 14_336, 32, 32, 128_256, 8_030_261_248, layer)
-    few, many = (split(sizes, shard, 1, True, False, False).at(0) for shard in (8, 128))
-    assert (few - many) / 2**30 == pytest.approx(82.4 - 67.0, abs=2)
-
-
 def test_measured_on_an_h100() -> None:
     """benchmarks/results/step-h100.json: the peak of albert-xxlarge with rows of 4,096 tokens, its
     layers compiled."""
-    memory = replicated(Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000), 1, True, False)
+    sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
+    memory = replicated(sizes, 1, True, False)
     assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
-
-
-def test_a_vocabulary_head_keeps_12_bytes_a_logit_in_fp32() -> None:
-    sizes = Sizes("albert", 768, 3072, 12, 12, 30_000, 11_000_000)
+    # A vocabulary head keeps 12 bytes a logit in fp32.
     some, none = (replicated(sizes, 1, False, False, masked).per_token for masked in (0.15, 0.0))
     assert some - none == pytest.approx(0.15 * 30_000 * 12)
-
-
-def test_it_is_a_line_in_the_tokens() -> None:
+    # It is a line in the tokens.
     memory = split(causal_sizes(tiny("llama")), 2, 1, True, False, False)
     most = memory.tokens(16)
     assert memory.at(most) <= 16 * 2**30 * 0.95 < memory.at(most + 1)

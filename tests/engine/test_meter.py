@@ -46,7 +46,6 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """In place of torch.cuda: a GPU's name, and how much its tensors took."""
     made = types.SimpleNamespace(name="NVIDIA H100 80GB HBM3", most=0)
     facts = {"get_device_name": lambda _: made.name, "max_memory_allocated": lambda _: made.most}
     facts["reset_peak_memory_stats"] = lambda _: setattr(made, "most", 0)
@@ -74,11 +73,7 @@ def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: Any) -> None:
     used.reset()
     assert used.per_slot_reduce()[0] == cuda.most == 0
     assert Utilization(metered(1.0), GPU, half=False).peak == 67e12
-
-
-def test_no_mfu_where_a_gpu_or_a_model_is_not_known(cuda: Any) -> None:
-    used = Utilization(metered(2.0), GPU, half=True)
-    used.add([1e12, None])
+    used.add([1e12, None])  # no MFU where a model or a GPU is not known
     both = [used.per_slot_reduce(), (1e12, 989e12, 2**29)]
     assert used.cross_slot_reduce(both) == {"memory_gib": 0.5}
     cuda.name = "a newer one"
@@ -99,7 +94,6 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, capsys: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of each report its own steps' FLOPs; a validation, which is in none, counts nothing."""
     path = config_file(tmp_path, config, cache_dir)
     counted: list[float] = []
     reports: list[tuple[dict[str, Any], float]] = []
@@ -130,10 +124,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     assert "  mfu 0.00  GiB 0.0" in capsys.readouterr().err
 
 
-def test_tensor_peers_count_their_rows_once() -> None:
+def test_tensor_peers_count_their_rows_once_and_a_cpu_has_no_mfu(finished: Path) -> None:
     row = {"cu_seqlens": torch.tensor([0, 3])}
     assert LmTrial.row_flops(types.SimpleNamespace(_counts=False), row) == 0.0
-
-
-def test_a_run_on_a_cpu_reports_neither(finished: Path) -> None:
     assert "mfu" not in (finished / "shown").read_text()

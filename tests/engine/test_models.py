@@ -11,7 +11,7 @@ from transformers import AutoModelForQuestionAnswering, BertForPreTraining
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_model, config_from_keys, load_weights
+from detalbert.engine.models import build_span_model, config_from_keys, load_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.settings.hparams import HParams
@@ -30,7 +30,6 @@ def tokenizer() -> Any:
 def bert(
     folder: Path, tokenizer: Any, cls: type = transformers.BertForMaskedLM, **keys: Any
 ) -> Any:
-    """A small BERT with this head, saved in `folder`, without a tokenizer."""
     torch.manual_seed(5)
     model = cls(transformers.BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
     model.save_pretrained(folder)
@@ -47,9 +46,6 @@ def test_a_config_is_made_for_the_tokenizer(tokenizer: Any) -> None:
         keys = {"model_type": "bert", "vocab_size": len(tokenizer) + more, "pad_token_id": 3}
         own = config_from_keys(keys, tokenizer)
         assert keys == {key: getattr(own, key) for key in keys}
-
-
-def test_a_config_that_does_not_fit_is_refused(tokenizer: Any) -> None:
     less = r"32 is less than the tokenizer's \d+ pieces"
     for key, said in (("hiden_size", "unknown key; .* 'hidden_size'"), ("vocab_size", less)):
         with pytest.raises(UserError, match=rf"model_config\.{key}: {said}"):
@@ -62,18 +58,16 @@ def hparams(**keys: Any) -> HParams:
 
 def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
     keys = {**SIZES, "model_type": "bert"}
-    made = [build_model(hparams(model_config=keys, seed=seed), tokenizer) for seed in (1, 1, 2)]
+    three = [hparams(model_config=keys, seed=seed) for seed in (1, 1, 2)]
+    made = [build_span_model(each, tokenizer) for each in three]
     weights = [model.bert.embeddings.word_embeddings.weight for model in made]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert made[0].config._attn_implementation == PACKED and made[0].dtype is torch.float32
-
-
-def test_the_models_positions_limit_the_windows(tokenizer: Any) -> None:
-    """RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62."""
+    # RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62.
     keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
-    build_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
+    build_span_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
     with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
-        build_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
+        build_span_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
 
 
 def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path: Path) -> None:
@@ -82,7 +76,7 @@ def test_a_folder_without_a_tokenizer_keeps_its_weights(tokenizer: Any, tmp_path
     copied, shipped = (hparams(model=str(folder)) for folder in (tmp_path, SHIPPED))
     assert not models.starts_from_scratch(copied, tokenizer)
     word = "albert.embeddings.word_embeddings.weight"
-    weights = [build_model(keys, tokenizer).state_dict()[word] for keys in (copied, shipped)]
+    weights = [build_span_model(keys, tokenizer).state_dict()[word] for keys in (copied, shipped)]
     assert torch.equal(*weights)
 
 
@@ -96,7 +90,7 @@ def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) 
     larger.add_tokens(["<another>"])
     assert models.starts_from_scratch(plain, larger)
     words = "bert.embeddings.word_embeddings.weight"
-    kept, lost = build_model(plain, tokenizer), build_model(plain, larger)
+    kept, lost = build_span_model(plain, tokenizer), build_span_model(plain, larger)
     assert torch.equal(kept.state_dict()[words], model.state_dict()[words])
     assert lost.state_dict()[words].shape == (len(larger), 32)
     layer = "bert.encoder.layer.0.output.dense.weight"
@@ -109,7 +103,7 @@ def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) ->
     kept = {k: v for k, v in model.state_dict().items() if "layer.0.output.dense" not in k}
     model.save_pretrained(tmp_path, state_dict={k: v.clone() for k, v in kept.items()})
     with pytest.raises(UserError, match=r"lack 'bert\.\S+dense\.bias' and 1 more"):
-        build_model(hparams(model=str(tmp_path)), tokenizer)
+        build_span_model(hparams(model=str(tmp_path)), tokenizer)
 
 
 def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
@@ -127,23 +121,17 @@ def test_a_checkpoint_of_another_head_gives_its_encoder(tokenizer: Any, tmp_path
     assert missing == {"qa_outputs.weight", "qa_outputs.bias"}
     found, wanted = loaded.state_dict(), model.state_dict()
     assert all(torch.equal(found[key], wanted[key]) for key in found.keys() - missing)
-
-
-def test_a_tied_weight_is_found_under_either_name(tokenizer: Any, tmp_path: Path) -> None:
+    # A tied weight is found under either name.
     model = bert(tmp_path / "model", tokenizer, BertForPreTraining)
-    name = checkpoint(tmp_path / "checkpoint", model, left_out="predictions.decoder")
+    name = checkpoint(tmp_path / "tied", model, left_out="predictions.decoder")
     loaded, missing = load_weights(BertForPreTraining, name)
     assert missing == set()
     words = model.bert.embeddings.word_embeddings.weight
     assert torch.equal(loaded.cls.predictions.decoder.weight, words)
-
-
-def test_a_model_without_a_span_head_is_one_line(tokenizer: Any) -> None:
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
+    no_span_head = transformers.AutoConfig.for_model(**keys)
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
-        models.random_model(
-            AutoModelForQuestionAnswering, transformers.AutoConfig.for_model(**keys)
-        )
+        models.random_model(AutoModelForQuestionAnswering, no_span_head)
 
 
 def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer: Any, tmp_path: Any) -> None:

@@ -1,9 +1,4 @@
-"""Steps on a real GPU: none waits for the device, and two runs have the same bits.
-
-    CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu
-
-`make test` hides GPUs; test_on_cuda.py holds what shows without one.
-"""
+"""Steps on a real GPU: CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -34,7 +29,6 @@ def exact() -> Iterator[None]:
 
 
 def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
-    """Those of a model after STEPS steps, of which only the first WARM_UP may wait."""
     folder.mkdir(exist_ok=True)
     with trial_of(config_file(folder, WORKLOADS[workload], cache)) as trial:
         assert trial.context.device.type == "cuda"

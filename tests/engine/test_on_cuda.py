@@ -1,11 +1,9 @@
 """What a step does on a GPU, as far as it shows without one: torch's fake tensors on `cuda`.
 
-No kernel runs. What is held: every operation has an implementation that knows CUDA's shapes and
-types, nothing in a step waits for the device, and the numbers have the types that `precision` says.
-
-torch's autograd asks the driver for a stream where a tensor is on CUDA. So to autograd the tensors
-here are on "meta", and to everybody else on CUDA; `Autocast` stands in for torch's, which asks as
-autograd does. The language model is not here: FSDP refuses what is on "meta".
+Every operation has an implementation that knows CUDA's shapes and types, nothing in a step waits
+for the device, and the numbers have the types that `precision` says. torch's autograd asks the
+driver for a stream of a tensor on CUDA. So to autograd the tensors here are on "meta", and to
+everybody else on CUDA. The language model is not here: FSDP refuses what is on "meta".
 """
 
 import contextlib
@@ -113,7 +111,6 @@ def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = Non
 
 @contextlib.contextmanager
 def gpu(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """As on a machine with one such GPU, whose memory nobody reads."""
     make, tensor = torch.Tensor._make_subclass, torch.tensor
 
     def make_subclass(cls: type, data: Any, grad: bool = False, **how: Any) -> Any:

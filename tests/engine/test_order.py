@@ -23,16 +23,9 @@ def test_every_window_once_an_epoch(
     for epoch in range(epochs):
         part = stream[epoch * len(lengths) : (epoch + 1) * len(lengths)]
         assert np.array_equal(np.sort(part), np.arange(len(lengths)))
-
-
-@given(sizes, st.sampled_from([1, 2, 4]), st.integers(0, 20))
-@max_examples(60)
-def test_slots_share_the_batch_of_one(lengths: np.ndarray, slots: int, step: int) -> None:
-    alone = TrainOrder(lengths, 8, 1, seed=3)
-    shared = TrainOrder(lengths, 8, slots, seed=3)
-    parts = [shared.share(step, slot) for slot in range(slots)]
-    assert all(len(part) == 8 // slots for part in parts)
-    assert sorted(np.concatenate(parts)) == sorted(alone.share(step, 0))
+    shares = [order.share(seed, slot) for slot in range(slots)]
+    assert all(len(share) == per_slot for share in shares)
+    assert sorted(np.concatenate(shares)) == sorted(order.global_batch(seed))
 
 
 def test_the_order_is_numpys_of_seed_and_epoch() -> None:
@@ -41,11 +34,10 @@ def test_the_order_is_numpys_of_seed_and_epoch() -> None:
     for epoch in (0, 2):
         wanted = np.random.default_rng([7, epoch]).permutation(20)
         assert np.array_equal(order.global_batch(epoch), wanted)
-
-
-def test_a_loader_is_as_long_as_an_epoch() -> None:
     for windows, steps in ((3, 1), (8, 1), (15, 1), (16, 2)):
         assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
+    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
+        TrainOrder(np.ones(100), 10, 4, seed=0)
 
 
 @given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
@@ -68,10 +60,3 @@ def test_deal_of_a_known_batch() -> None:
     assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
     ties = deal(np.array([5, 5, 5, 5]), 2)
     assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]
-
-
-def test_a_batch_the_slots_do_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
-        TrainOrder(np.ones(100), 10, 4, seed=0)
-    with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 48 .* 7 slots"):
-        deal(np.full(48, 100), 7)

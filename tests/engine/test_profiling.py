@@ -20,7 +20,6 @@ CPU = torch.device("cpu")
 def test_a_profile_is_written_and_changes_no_bit(
     tiny_config: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    """Three steps with a report, a checkpoint and a validation among them, and a loader worker."""
     common = settings(num_workers=1, max_steps=6, validation_period=5)
     common += ["--set", "data.max_validation_examples=4"]
     assert run(tiny_config, tmp_path / "without", *common) == 0
@@ -57,10 +56,7 @@ def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -
     (message,) = caplog.messages
     assert message.startswith("profile of 2 steps:\n") and message.endswith(f"\ntrace: {path}")
     assert 0 < message.count("aten::") <= ROWS
-
-
-def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("")  # a trace cannot be written there
     profile = StepProfile(1, 4, tmp_path / "file" / "traces", CPU)
     take(profile, 3)
     with pytest.raises(UserError, match="hyperparameters.profile_steps: .*cannot write the trace"):

@@ -28,7 +28,6 @@ def report(shown: Progress, steps: int, **metrics: float) -> None:
 
 
 def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
-    """A run that goes on from step 40; its first report does not count, for it began slowly."""
     shown = Progress(100, done=40, chief=True, shown=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()
@@ -65,9 +64,6 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
     one, other = capsys.readouterr().err.splitlines()
     assert "  examples/s 12.3  mfu 0.46  GiB 31.3  left" in one
     assert "  examples/s 12.3  GiB 31.3  left" in other
-
-
-def test_times_are_short(clock: Any, capsys: Any) -> None:
     times = {0: "0s", 59.4: "59s", 60: "1m00s", 133: "2m13s", 3599.6: "1h00m", 7380: "2h03m"}
     for seconds, text in times.items():
         shown = Progress(13, done=0, chief=True, shown=[])
@@ -108,8 +104,5 @@ def test_a_terminal_has_a_bar(clock: Any, monkeypatch: pytest.MonkeyPatch) -> No
         call().close(),
     ]
     assert above == ["INFO: validation at step 45:  f1 2.00"]
-
-
-def test_scores_come_in_the_order_asked_for() -> None:
-    metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}
+    metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}  # scores come in the order asked for
     assert format_scores(metrics, ["exact", "f1", "HasAns_f1"]) == "exact 83.67  f1 84.27"

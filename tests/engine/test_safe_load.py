@@ -13,24 +13,21 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_
 
 from cluster.models import find_model
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_model, load_weights
+from detalbert.engine.models import build_span_model, load_weights, span_model_sizes
 from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights
-from detalbert.engine.sizes import find_sizes
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 from lm import model as lm_model
 from lm.inference.load import open_source
-from pretrain.hparams import parse_pretrain_hparams
+from pretrain.hparams import PretrainHParams
 from pretrain.trial import build_model as pretrain_model
 
 SHIPPED = "embedded/albert-tiny"
 
 
 class Code:
-    """What a planted pickle does when it is loaded."""
-
     def __reduce__(self) -> Any:
         return print, ("it ran",)
 
@@ -65,9 +62,6 @@ def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsy
     (tmp_path / "state_dict.pth").write_bytes(b"PK half")
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(.+\); not loaded"):
         check_pickles(tmp_path)
-
-
-def test_what_determined_would_read_for_a_missing_file_is_never_reached(tmp_path: Path) -> None:
     older = {"trial_state.pkl": "workload_sequencer.pkl", "state_dict.pth": "checkpoint.pt"}
     for missing in older:
         fill(tmp_path)
@@ -80,7 +74,6 @@ def test_what_determined_would_read_for_a_missing_file_is_never_reached(tmp_path
 
 
 def with_keys(folder: Path, **keys: Any) -> Path:
-    """A copy of the embedded model whose config.json has these keys, too."""
     shutil.copytree(SHIPPED, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | keys))
@@ -108,15 +101,13 @@ def test_a_model_folder_that_names_code_is_refused(keys: dict[str, Any], tmp_pat
 
 KEYS = {"max_seq_length": 64, "seed": 0}
 WAYS: dict[str, Callable[[str, Any], Any]] = {
-    "fine-tuning": lambda name, own: build_model(HParams(model=name, **KEYS), own),
-    "another vocabulary": lambda name, own: build_model(
+    "fine-tuning": lambda name, own: build_span_model(HParams(model=name, **KEYS), own),
+    "another vocabulary": lambda name, own: build_span_model(
         HParams(model=name, **KEYS), named_tokenizer(name + "/../other")
     ),
-    "memory": lambda name, own: find_sizes(HParams(model=name)),
+    "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
-    "pretraining": lambda name, own: pretrain_model(
-        parse_pretrain_hparams({"model": name, **KEYS}), own
-    ),
+    "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
     "language model": lambda name, own: lm_model.read_config(name, None, own, 64),
     "continuing": lambda name, own: open_source(Path(name)),
     "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),

@@ -38,7 +38,6 @@ def test_a_gpus_budget_is_what_is_free_less_the_moments(
 
     Of min(700, 500) MB are left 500 - 50 - 40, of these 92 % are 377.2: 18,360 tokens.
     """
-
     facts = {
         "mem_get_info": lambda device: (600 * 10**6, 10**9),
         "memory_reserved": lambda device: 100 * 10**6,
@@ -61,7 +60,7 @@ def test_the_peak_is_of_one_row_forward_and_backward(monkeypatch: pytest.MonkeyP
     forward = SimpleNamespace(
         device=torch.device("cpu"),
         refresh=lambda: calls.append("refresh"),
-        backward_of_nothing=lambda row: calls.append(row["cu_seqlens"].tolist()),
+        zero_loss_backward=lambda row: calls.append(row["cu_seqlens"].tolist()),
     )
     assert token_budget.peak_memory(forward, 20, 8) == 123
     assert calls == ["refresh", "reset", [0, 8, 16, 20]]
@@ -69,5 +68,5 @@ def test_the_peak_is_of_one_row_forward_and_backward(monkeypatch: pytest.MonkeyP
     def too_small(row: object) -> None:
         raise torch.OutOfMemoryError
 
-    forward.backward_of_nothing = too_small
+    forward.zero_loss_backward = too_small
     assert token_budget.peak_memory(forward, 20, 8) == math.inf

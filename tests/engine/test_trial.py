@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import model_def
 from detalbert.engine import trial as trial_module
-from detalbert.engine.evaluation import row_losses
 from detalbert.engine.forward import Forward
+from detalbert.engine.losses import row_losses
 from detalbert.engine.trial import read_context
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
@@ -38,36 +37,15 @@ def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) ->
         assert tokens == sum(len(row["input_ids"]) for row in batch)
 
 
-def test_a_step_starts_from_no_gradients(tiny_config: Path) -> None:
+def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config: Path) -> None:
     """The rate of step 0 is 0, so the weights stay and the second step must see the same."""
-    with trial_of(tiny_config) as trial:
-        one, again = one_step(trial), one_step(trial)
-        assert norm(one) > 0
-        assert all(torch.equal(one[name], again[name]) for name in one)
-        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.0}
-        trial.optimizer.param_groups[0]["lr"] = 0.5
-        assert trial.train_batch(first_batch(trial), 0, 0) == {"learning_rate": 0.5}
-
-
-def test_gradients_are_clipped_where_a_limit_is_given(tiny_config: Path) -> None:
     norms = []
     for limit in (0, 1e9, 1e-3):
         with trial_of(tiny_config, max_grad_norm=limit) as trial:
-            norms.append(norm(one_step(trial)))
+            one, again = one_step(trial), one_step(trial)
+            assert all(torch.equal(one[name], again[name]) for name in one)
+            norms.append(norm(one))
     assert norms[0] == norms[1] > 1e-2 and norms[2] == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_slots_average_once_before_the_clipping(tiny_config: Path) -> None:
-    with trial_of(tiny_config) as trial:
-        calls: list[Any] = []
-        clip = trial.gradients.clip
-        trial.gradients.average = lambda: calls.append(float(trial.gradients.flat.norm()))
-        trial.gradients.clip = lambda limit: calls.append(limit) or clip(limit)
-        one_step(trial)
-        assert calls == [1.0]
-        trial.slots = 2
-        one_step(trial)
-        assert len(calls) == 3 and calls[1] > 0 and calls[2] == 1.0
 
 
 def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
@@ -84,7 +62,7 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
             assert torch.equal(linear.copy, linear.weight.bfloat16())
 
 
-def test_what_determined_is_told(tiny_config: Path) -> None:
+def test_what_determined_is_told(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with trial_of(tiny_config) as trial:
         context = trial.context
         found = context._wrapped_reducers
@@ -95,48 +73,40 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         model = nn.Linear(1, 1)
         assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
-        names = {"handover", "progress", "charts", "profile", "unsharded", "answers"}
+        names = {"handover", "progress", "charts", "profile", "answers"}
         assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         batch = first_batch(trial)
         assert trial.get_batch_length(batch) == 8
         trial.model.config.model_type = "modernbert"  # nobody knows its FLOPs
         assert trial.row_flops(batch[0]) is None
-
-
-def test_a_gpus_use_is_measured_in_training_alone(tiny_config: Path, monkeypatch: Any) -> None:
-    """One reducer after the meter, of rows on the host, in the precision of the products."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
-    with trial_of(tiny_config) as trial:
+        for rate in (0.0, 0.5):
+            trial.optimizer.param_groups[0]["lr"] = rate
+            assert trial.train_batch(batch, 0, 0) == {"learning_rate": rate}
         assert trial.utilization is None  # no GPU here
-        wrapped: list[Any] = []
-        gpu = SimpleNamespace(type="cuda")
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
+        wrapping, gpu = [], SimpleNamespace(type="cuda")
         trial.context = SimpleNamespace(device=gpu)
-        trial.context.wrap_reducer = lambda made, **how: wrapped.append(how) or made
-        for dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
-            trial.dtype = dtype
+        trial.context.wrap_reducer = lambda made, **how: wrapping.append(how) or made
+        for trial.dtype, peak in ((torch.float32, 51e12), (torch.float16, 756e12)):
             used = trial._prepare_utilization()
             assert (used.meter, used.device, used.peak) == (trial.meter, gpu, peak)
-        assert wrapped == [{"for_validation": False}] * 2
+        assert wrapping == [{"for_validation": False}] * 2
 
 
-def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_loaders_and_the_compiler_are_given(tiny_config: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(trial_module, "default_workers", lambda processes: 10 + processes)
     with trial_of(tiny_config, num_workers=3) as trial:
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
         trial.rank = 1
         wanted = {"slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3}
         assert trial.loading() == {**wanted, "pin_memory": False}
-    with trial_of(tiny_config, num_workers=None) as trial:
-        assert trial.workers() == 11
-
-
-def test_layers_are_compiled_for_the_longest_row(tiny_config: Path, monkeypatch: Any) -> None:
     asked = []
     monkeypatch.setattr(Forward, "compile_layers", lambda self, *sizes: asked.append(sizes))
     for budget in (512, "auto"):
-        with trial_of(tiny_config, max_tokens_per_forward=budget) as trial:
+        with trial_of(tiny_config, max_tokens_per_forward=budget, num_workers=None) as trial:
             asked.append(trial.max_tokens)
+            assert trial.workers() == 11
     assert asked == [(512, 192), 512, (2 * 192, 192), 4096]
 
 
@@ -158,23 +128,7 @@ def test_a_profile_ends_with_the_run_at_the_latest(
             trial_of(tiny_config, profile_steps=steps).__enter__()
 
 
-def test_frozen_parameters_stay_out_of_the_buffer(tiny_config: Path, monkeypatch: Any) -> None:
-    build = model_def.build_model
-
-    def freeze(*args: Any) -> nn.Module:
-        model = build(*args)
-        model.qa_outputs.requires_grad_(False)
-        return model
-
-    monkeypatch.setattr(model_def, "build_model", freeze)
-    with trial_of(tiny_config) as trial:
-        trained = [p for p in trial.model.parameters() if p.requires_grad]
-        assert len(trial.gradients.parameters) == len(trained) > 2
-        assert trial.model.qa_outputs.weight.grad is None
-
-
 def test_a_trial_reads_its_config_from_determined() -> None:
-    """Its seed, too, where the hyperparameters name none."""
     for named, seed in ((None, 77), (5, 5)):
         context = SimpleNamespace(get_hparams=lambda named=named: {"model": "m", "seed": named})
         context.get_data_config, context.get_trial_seed = lambda: {"train": "x"}, lambda: 77

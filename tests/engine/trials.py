@@ -20,7 +20,6 @@ from workloads import choose
 
 
 def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams: Any) -> Path:
-    """A config with this feature cache and other hyperparameters, as a file."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
     return path
@@ -28,7 +27,7 @@ def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams
 
 @contextlib.contextmanager
 def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
-    """The trial of a config, of any workload, with these hyperparameters changed; on the CPU."""
+    """The trial of a config with these hyperparameters changed; on the CPU."""
     config: dict[str, Any] = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     workload = choose(config)
@@ -49,7 +48,6 @@ def first_batch(trial: SquadTrial) -> list[Any]:
 
 
 def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
-    """Train on the first batch; returns the gradients that the optimizer sees."""
     seen: dict[str, torch.Tensor] = {}
     optimizer_step = trial.optimizer.step
 

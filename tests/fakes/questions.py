@@ -1,6 +1,5 @@
 """Made-up questions and logits, small tokenizers for them, and real files of questions."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.windows import Example, Windows, build_windows
-from detalbert.squad.world import generate
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 
@@ -30,14 +28,6 @@ def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
         texts, starts = zip(*row["answers"], strict=True) if row["answers"] else ((), ())
         row["answers"] = {"text": texts, "answer_start": starts}
     return rows
-
-
-def world_questions(split: str, **arguments: int) -> Iterator[tuple[str, dict]]:
-    """(context, question) of the generated world."""
-    for article in generate(split, **arguments)["data"]:
-        for paragraph in article["paragraphs"]:
-            for qa in paragraph["qas"]:
-                yield paragraph["context"], qa
 
 
 def bert_like() -> PreTrainedTokenizerFast:

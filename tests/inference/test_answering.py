@@ -12,8 +12,8 @@ import torch._dynamo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.engine import batches
-from detalbert.engine.batches import pack_rows, validation_rows
+from detalbert.engine import rows as packed
+from detalbert.engine.rows import pack_rows, validation_rows
 from detalbert.inference import answering
 from detalbert.inference.model import Trained, prepare
 from detalbert.inference.reply import ask, describe, sentence
@@ -33,14 +33,14 @@ def examples(local_run: LocalRun) -> list[Example]:
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
 def test_chunks_pack_alike(size: int, model: Trained, examples: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(batches, "CHUNK", size)
+    monkeypatch.setattr(packed, "CHUNK", size)
     some, budget = examples[:60], 500
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
     windows = build_windows(some, model.tokenizer, **sizes)
     assert len(windows) > len(some)  # several to a question
     hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=budget, **sizes)
     model = model._replace(hparams=hparams)
-    shares = validation_rows(windows, budget)
+    shares = validation_rows(windows.lengths, windows.example_index, budget)
     whole = [row for share in shares for row in pack_rows(windows, share, budget)]
     parts = [some[at : at + size] for at in range(0, len(some), size)]
     rows = [row for part in parts for row in answering.featurise(model, part).rows]
@@ -51,7 +51,7 @@ def test_chunks_pack_alike(size: int, model: Trained, examples: Any, monkeypatch
 
 
 def test_chunks_answer_as_one_pass_does(model: Trained, examples: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(batches, "CHUNK", 8)
+    monkeypatch.setattr(packed, "CHUNK", 8)
     monkeypatch.setattr(answering, "CHUNK", 8)
     some, read, answered = examples[:50], [], 0
 

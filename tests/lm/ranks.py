@@ -92,8 +92,6 @@ def rows_of(share: list, per_row: int) -> list[CausalRow]:
 
 
 class Case(NamedTuple):
-    """A model and how it is trained."""
-
     family: str
     keys: dict[str, Any] = {}
     per_row: int = 8  # windows in a micro-batch
@@ -116,7 +114,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
-    """Each case, trained at `layout` by this process and its peers."""
     mesh = make_mesh(layout, CPU)
     return {name: _train(layout, mesh, case) for name, case in cases.items()}
 

@@ -1,5 +1,4 @@
-"""What a machine of a cluster is asked before any work: each mistake ends there, in one line.
-What is left open of a layout is chosen."""
+"""What a machine of a cluster is asked before any work: each mistake ends there, in one line."""
 
 import copy
 import math
@@ -15,8 +14,8 @@ from detalbert.errors import UserError
 from detalbert.training import preflight as shared
 from lm import preflight
 from lm.hparams import parse_lm_hparams
-from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout
-from lm.sizes import causal_sizes, split_memory
+from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout, split_memory
+from lm.model import causal_sizes
 from lm.workload import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
 from tests.lm.ranks import tiny
@@ -27,7 +26,6 @@ GPUS = [f"GPU-{number}" for number in range(4)]
 
 
 def check(slots: int = 1, gpus: int = 0, data: Any = (), storage: Any = None, **keys: Any) -> None:
-    """The check of TINY_LM with other keys, on a machine with these GPUs."""
     config = {**copy.deepcopy(TINY_LM), "checkpoint_storage": storage}
     config["data"].update(data)
     config["resources"] = {"slots_per_trial": slots}
@@ -46,11 +44,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     put(shared, "check_gpus", lambda gpus: found.update(gpus=len(gpus)))
     put(shared, "gpu_memory", lambda: [(gpu, found["free"], 80 << 30) for gpu in GPUS])
     return found
-
-
-def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
-    check(data={"cache_dir": str(tmp_path / "cache")})
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -78,8 +71,8 @@ def test_it_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
         ({"data": {"documents": "/no/text"}}, "data.documents: /no/text: no such file in this"),
         ({"data": {"validation_documents": "held.jsonl.zst"}}, "held.jsonl.zst: no such file"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
-        ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "no end-of-text"),
-        ({"model": "tests", "model_config": None}, "model: 'tests' has no safetensors"),
+        ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
+        ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),
     ],
 )
 def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[str, Any]) -> None:
@@ -92,10 +85,7 @@ def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[st
 def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: Any, asked: dict[str, Any]) -> None:
     names = []
     monkeypatch.setattr(shared, "offline", lambda: False)
-
-    def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
-        names.append((name, revision))
-
+    found = lambda _, name, revision, timeout: names.append((name, revision))  # noqa: E731
     monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", found)
     check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
     assert names == [("some/text", "v1"), ("other/text", None)]
@@ -106,15 +96,12 @@ CONFIG = AutoConfig.for_model(**KEYS)
 
 
 def whole() -> int:
-    """Parameters of TINY_LM's model, by the library's own model."""
     return sum(p.numel() for p in AutoModelForCausalLM.from_config(CONFIG).parameters())
 
 
 @pytest.mark.parametrize("layout", [{}, {"shard": 2, "tensor": 2}, {"replicate": 2, "shard": 2}])
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
-def test_a_gpu_holds_what_the_planner_counts(
-    layout: dict[str, int], precision: str, asked: dict[str, Any]
-) -> None:
+def test_a_gpu_holds_what_the_planner_counts(layout: Any, precision: str, asked: Any) -> None:
     sizes = causal_sizes(CONFIG)
     assert sizes.parameters == whole()
     keys = {"layout": layout or "auto", "precision": precision}
@@ -133,7 +120,8 @@ def test_disks_hold_two_checkpoints_or_this_machines_parts(
 ) -> None:
     checkpoint, asked["free"] = 12 * whole(), 80 << 30
     monkeypatch.setattr(preflight.tempfile, "gettempdir", lambda: str(tmp_path))
-    check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"})
+    check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"}, data={"cache_dir": str(tmp_path)})
+    assert not list(tmp_path.iterdir())  # it leaves nothing
     assert asked["gpus"] == 4
     assert asked["this machine's parts of two checkpoints"] == (tmp_path, checkpoint)  # of 2
     assert "two checkpoints" not in asked
@@ -159,13 +147,11 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
         check(data=data)
         assert asked["token shards"] == (cache, missing)
 
-
-def test_text_afar_is_listed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
     def find(address: str, key: str, suffixes: tuple[str, ...]) -> list[Any]:
         assert {".txt", ".jsonl", ".zst"} < set(suffixes)
         raise UserError(f"{key}: nothing below {address}")
 
-    monkeypatch.setattr(preflight.storage, "find_files", find)
+    monkeypatch.setattr(preflight.storage, "find_files", find)  # text afar is listed
     with pytest.raises(UserError, match="data.documents: nothing below s3://bucket/text"):
         check(data={"documents": "s3://bucket/text"})
 
@@ -173,9 +159,8 @@ def test_text_afar_is_listed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, A
 LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size=128)
 
 
-@pytest.mark.parametrize(
-    ("keys", "slots", "machine", "expected"),
-    [
+def test_what_is_left_open_is_chosen() -> None:
+    for keys, slots, machine, expected in (
         ({}, 1, 1, (1, 1, 1)),
         ({}, 8, 8, (1, 8, 1)),
         ({}, 64, 8, (8, 8, 1)),
@@ -187,12 +172,9 @@ LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size
         ({"replicate": 1}, 64, 8, (1, 64, 1)),
         ({"replicate": 2, "tensor": 2}, 64, 8, (2, 16, 2)),
         ({"shard": 16}, 64, 8, (4, 16, 1)),
-    ],
-)
-def test_what_is_left_open_is_chosen(
-    keys: dict[str, int], slots: int, machine: int, expected: tuple[int, int, int]
-) -> None:
-    assert choose_layout(parse_layout(keys or "auto"), LLAMA, slots, machine) == Layout(*expected)
+    ):
+        found = choose_layout(parse_layout(keys or "auto"), LLAMA, slots, machine)
+        assert found == Layout(*expected)
 
 
 @given(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))

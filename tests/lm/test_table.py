@@ -23,7 +23,6 @@ from tests.lm.tables import Pickler311, pickled
 
 
 def table() -> Metadata:
-    """A tensor in two chunks, of two ranks, and a number."""
     size = torch.Size
     halves = [ChunkStorageMetadata(size([row, 0]), size([2, 3])) for row in (0, 2)]
     number = ChunkStorageMetadata(size([]), size([]))
@@ -44,7 +43,6 @@ _LOCAL = b"cpathlib._local\n"
 
 
 def as_3_13() -> bytes:
-    """Where PosixPath is of another module, which no other version has."""
     content = pickled(table(), pickle.Pickler, protocol=3).replace(b"cpathlib\n", _LOCAL)
     assert _LOCAL + b"PosixPath\n" in content
     return content
@@ -83,7 +81,6 @@ PLANTED = {
     "system": (calls("os", "system", "S'touch pwned'\n"), "more than tensors: os.system"),
     "eval": (calls("builtins", "eval", 'S\'open("pwned", "w")\'\n'), "builtins.eval"),
     "a class": (calls(*GETATTR, "ctorch\nSize\n", "S'__reduce__'\n"), "builtins.getattr"),
-    "a string": (calls(*GETATTR, "S'a'\n", "S'join'\n"), "getattr"),
     "no member": (calls(*GETATTR, _ENUM, "S'__class__'\n"), "'__class__'"),
     "beyond a member": (calls(*GETATTR, _ENUM, "S'mro'\n"), "'mro'; give another checkpoint"),
     "Python 2's getattr": (calls("__builtin__", "getattr", _ENUM, "S'mro'\n"), "__builtin__"),

@@ -15,7 +15,7 @@ from detalbert.corpus.chunks import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
 from lm.data import load_text, load_tokenizer, write_documents
-from lm.settings import parse_documents_config
+from lm.hparams import parse_documents_config
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts, sums
@@ -72,7 +72,6 @@ def test_some_documents_are_held_out(made: Path, tmp_path: Path) -> None:
 def test_compressed_and_by_more_processes_the_bytes_are_the_same(
     suffix: str, processes: int, made: Path, tmp_path: Path, monkeypatch: Any, fork: None
 ) -> None:
-    """In chunks of another size, too. Each file is read by one process at a time."""
     monkeypatch.setattr(chunks, "_LEAST", 3_000)
     monkeypatch.setattr(chunks, "_BATCH", 1_000)
     folder = write_texts(tmp_path, suffix, processes)
@@ -134,7 +133,7 @@ def test_shards_of_others_are_refused(made: Path, tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "a.txt", tmp_path))
     for changes, said in (
         ({"tokenizer": str(tmp_path / "other")}, "tokenizer: .*other' is not the one that the sh"),
-        ({"tokenizer": TOKENIZER}, "data.tokenizer: .* has no end-of-text token"),
+        ({"tokenizer": TOKENIZER}, "data.tokenizer: .* has no eos_token"),
         ({"shards": examples}, "data.shards: .*: holds examples, and documents are"),
     ):
         with pytest.raises(UserError, match=said):

@@ -111,8 +111,6 @@ def at_a_machine(
 
 
 class Cloud(NamedTuple):
-    """A bucket and a master, and what two machines do with them."""
-
     s3: str
     client: Any
     master: FakeMaster

@@ -52,10 +52,7 @@ def test_examples_are_a_function_of_seed_epoch_and_number(kind: Any, tmp_path: P
     assert ids[0] == ids[1] and ids[0] != ids[2] and ids[0] != ids[3]
     selects = [one.make(3, number)["start"] != NO_LABEL for number in range(12)]
     assert any(selects) == bool(kind)
-
-
-def test_one_segment_without_sentence_order(tmp_path: Path) -> None:
-    examples = make_examples(tmp_path, sentence_order=False)
+    examples = make_examples(tmp_path, sentence_order=False)  # one segment
     made = examples.make(0, 0)
     assert made["sop_label"] == NO_LABEL and not made["token_type_ids"].any()
     assert len(made["input_ids"]) == len(examples.corpus.example(0)[0]) + 2

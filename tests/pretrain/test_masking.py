@@ -45,8 +45,7 @@ def test_whole_words_within_the_rate(
     assert np.array_equal(chosen, again)
 
 
-def test_ngram_lengths_follow_one_over_n() -> None:
-    """Long text of one-piece words and a low rate, so that n-grams hardly ever touch."""
+def test_ngram_lengths_follow_one_over_n_and_80_10_10() -> None:
     words = find_words([np.full(4000, 5)], VOCABULARY)
     runs: Counter = Counter()
     rng = np.random.default_rng(0)
@@ -56,9 +55,7 @@ def test_ngram_lengths_follow_one_over_n() -> None:
     total = sum(runs.values())
     for n, wanted in ((1, 6 / 11), (2, 3 / 11), (3, 2 / 11)):
         assert runs[n] / total == pytest.approx(wanted, abs=0.03)
-
-
-def test_80_10_10() -> None:
+    # 80 % are masked, 10 % random, 10 % unchanged.
     ids = np.full(50_000, 7)
     shown = corrupt(ids, VOCABULARY, np.random.default_rng(0))
     assert np.mean(shown == VOCABULARY.mask) == pytest.approx(0.8, abs=0.01)
@@ -113,12 +110,10 @@ def test_an_exercise_is_of_one_sentence_of_the_window(parts: list[np.ndarray], s
 
 
 def is_part_of(some: np.ndarray, tokens: np.ndarray) -> bool:
-    """Whether `tokens` has each of these at least as often."""
     return Counter(some.tolist()) <= Counter(tokens.tolist())
 
 
 def test_holes_are_whole_words_and_one_in_ten_is_not_there() -> None:
-    """Words of two pieces, each word twice, in two sentences of ten words."""
     rng = np.random.default_rng(0)
     absent, sizes, asked = 0, [], []
     for _ in range(4000):

@@ -10,7 +10,8 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAnswering
 
-from detalbert.engine.forward import Forward, made_up_row
+from detalbert.engine.forward import Forward, dummy_row
+from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams
@@ -34,11 +35,8 @@ def run() -> Forward:
 def library_loss(run: Forward, kind: Any, made: list[Any], **labels: torch.Tensor) -> torch.Tensor:
     """The library's own loss of these examples, padded to one length; the model's weights."""
     config = copy.deepcopy(run.model.config)  # the library writes the attention's name into it
-    library, weights = (
-        kind._from_config(config, attn_implementation="eager"),
-        run.model.state_dict(),
-    )
-    library.load_state_dict({name: weights[name] for name in library.state_dict()})
+    library = kind._from_config(config, attn_implementation="eager")
+    library.load_state_dict(run.model.state_dict(), strict=False)
     columns = {name: [torch.from_numpy(one[name]) for one in made] for name in INPUTS}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     given = {name: pad_sequence(column, batch_first=True) for name, column in columns.items()}
@@ -57,7 +55,8 @@ def token_labels(one: Any) -> torch.Tensor:
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
-    row, made = examples.row(tickets(12)), [examples.make(0, number) for number in range(12)]
+    (row,) = pack_rows(examples, tickets(12), 4096)
+    made = [examples.make(0, number) for number in range(12)]
     mlm, sop, spans = run(row)
     assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())
@@ -81,7 +80,7 @@ def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkey
 
 
 def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
-    row = examples.row(tickets(12))
+    (row,) = pack_rows(examples, tickets(12), 4096)
     with torch.no_grad():
         mlm, sop, spans = run(row)
     sums = score_row(row, mlm, sop, spans)
@@ -98,21 +97,15 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
     perfect[last[asked][0], 1] = -20.0  # both ends must be right
     assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
-
-
-def test_a_made_up_row_runs(run: Forward) -> None:
-    mlm, sop, _ = run(made_up_row(200, 96, torch.device("cpu")))
+    mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))  # of no labels
     assert mlm.shape[0] == 29 and sop.shape == (3, 2)
 
 
-def test_without_sentence_order_its_head_is_frozen() -> None:
+def test_without_sentence_order_its_head_is_frozen_and_a_size_is_the_papers() -> None:
     model = build_model(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
     assert all("pooler" in name or "sop" in name for name in frozen)
-
-
-def test_a_size_is_the_papers() -> None:
     keys = parse_pretrain_hparams({"size": "base"}).model_keys()
     paper = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
     assert keys.items() >= {**paper, "hidden_dropout_prob": 0.0}.items()
@@ -122,7 +115,6 @@ HEADS = 4
 
 
 def attention(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """First layer's, [heads, T, T]."""
     with torch.no_grad():
         return model.albert(ids[None], output_attentions=True).attentions[0][0]
 

@@ -11,13 +11,13 @@ import yaml
 
 from detalbert.corpus import api_text
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from detalbert.engine.models import build_model
+from detalbert.engine.models import build_span_model
 from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, token_losses
-from pretrain.trial import build_model as pretrain_model
+from pretrain.trial import build_model
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Script, Train, configured, settings
 from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
@@ -54,9 +54,9 @@ def test_a_run_writes_its_files_and_fine_tunes(
     values: dict[str, Any] = {"model": str(folder), "max_seq_length": 64, "seed": 0}
     tuning = {"max_query_length": 16, "doc_stride": 8, "max_tokens_per_forward": 512}
     tokenizer = named_tokenizer(str(folder))
-    model = build_model(parse_hparams({**values, **tuning}), tokenizer)
+    model = build_span_model(parse_hparams({**values, **tuning}), tokenizer)
     assert "qa_outputs.weight" in model.state_dict()
-    on = pretrain_model(parse_pretrain_hparams({**values, "span_fraction": 0.5}), tokenizer)
+    on = build_model(parse_pretrain_hparams({**values, "span_fraction": 0.5}), tokenizer)
     for loaded in (model.state_dict(), on.state_dict()):
         assert all(torch.equal(value, saved[name]) for name, value in loaded.items())
     config_values = yaml.safe_load(tiny_config.read_text())
@@ -70,7 +70,6 @@ def test_a_run_writes_its_files_and_fine_tunes(
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    """The config as it ships, on some of its text."""
     services = [path for path in api_text.find_services() if path.parent.parent.name < "ap"]
     monkeypatch.setattr(api_text, "find_services", lambda: services)
     words = settings(max_steps=3, validation_period=3, checkpoint_period=3)
@@ -81,10 +80,7 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
     assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
 
 
-def test_a_stopped_run_continues_exactly(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dropout, a loader worker, several micro-batches a step."""
+def test_a_stopped_run_continues_exactly(config: Path, tmp_path: Path, monkeypatch: Any) -> None:
     values = {"num_workers": 1, "max_tokens_per_forward": 256, "span_fraction": 0.4}
     change(config, global_batch_size=16, **values)
     assert run(config, tmp_path / "uncut") == 0
@@ -150,6 +146,5 @@ def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys:
 
 
 def test_the_entry_point_fine_tunes_without_pretrain(script: Script) -> None:
-    """Only a config with text imports the package."""
     code = "import sys, train; sys.exit('pretrain' in sys.modules)"
     assert subprocess.run(script(code), cwd=ROOT).returncode == 0

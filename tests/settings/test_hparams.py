@@ -17,8 +17,8 @@ from detalbert.settings import experiment
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from detalbert.settings.sections import limits_of, parse_section
 from detalbert.settings.text import TextConfig, parse_text_config
+from lm.hparams import parse_documents_config
 from lm.inference.complete import Sampling
-from lm.settings import parse_documents_config
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from tests.conftest import ROOT
 

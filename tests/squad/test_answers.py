@@ -38,11 +38,11 @@ def plain_pools(examples: Any, windows: Any, logits: Any, k: int, longest: int) 
 
 
 @given(decoding_cases(), st.integers(-2, 2), st.randoms(use_true_random=False))
-@max_examples(150)
+@max_examples(200)
 def test_answers_are_those_of_the_plain_loops(case: Any, threshold: float, random: Any) -> None:
-    """And depend neither on batches nor on their order."""
     (examples, windows), logits, k, longest = case
     whole = [decode(windows, logits, range(len(windows)), k, longest)]
+    same_best_spans(windows, logits, k, longest, *whole)
     order = list(range(len(windows)))
     random.shuffle(order)
     cut = random.randint(0, len(order) - 1)
@@ -97,11 +97,7 @@ def test_golden_predictions(shared: Any, dev: Any) -> None:
     assert answers.null_odds == golden["null_odds"]
 
 
-@given(decoding_cases())
-@max_examples(100)
-def test_best_spans_are_those_of_the_plain_loops(case: Any) -> None:
-    (_, windows), logits, k, longest = case
-    found = decode(windows, logits, range(len(windows)), k, longest)
+def same_best_spans(windows: Any, logits: Any, k: int, longest: int, found: Any) -> None:
     row = windows.pack(np.arange(len(windows)))
     assert found.starts.shape == found.scores.shape == (len(windows), k)
     assert found.scores.dtype == found.null_scores.dtype == np.float32
@@ -126,8 +122,5 @@ def test_half_precision_logits_are_added_in_fp32() -> None:
     )
     assert all(np.array_equal(a, b) for a, b in zip(half, whole, strict=True))
     assert half.null_scores[0] == start[0].float() + end[0].float()
-
-
-def test_the_example_of_the_face() -> None:
     assert all(hasattr(squad_utils, name) for name in squad_utils.__all__)
     assert doctest.testmod(squad_utils) == (0, 11)

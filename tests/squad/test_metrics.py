@@ -47,7 +47,7 @@ def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
 
 def test_what_counts() -> None:
     """The best gold answer, and no blank one; questions that have a prediction. Where none is
-    unanswerable (SQuAD 1.1), nothing is said of such ones."""
+    unanswerable (SQuAD 1.1), nothing is said of such ones. Abstaining is above the threshold."""
     examples = [question("q", "the", "red blue", "red")]
     assert score(examples, {"q": "red"})["exact"] == 100.0
     assert score(examples, {"q": ""})["exact"] == 0.0  # "the" is no answer at all
@@ -57,9 +57,6 @@ def test_what_counts() -> None:
     every = right | {f"HasAns_{name}": value for name, value in right.items()}
     assert score(examples, {"b": "blue"}) == every
     assert score(examples, {}) == {"exact": 0.0, "f1": 0.0, "total": 0}
-
-
-def test_abstaining_is_strictly_above_the_threshold() -> None:
     examples, odds = [question("a", "red"), question("b")], {"a": 1.5, "b": 1.5}
     predictions = {"a": "red", "b": "red"}
     at, below = (score(examples, predictions, odds, t) for t in (1.5, 1.4))
@@ -68,7 +65,6 @@ def test_abstaining_is_strictly_above_the_threshold() -> None:
 
 
 def plain_best(examples: Any, predictions: Any, odds: Any, name: str) -> tuple[float, float]:
-    """Tries one question after another in the order of their odds, as the definition has it."""
     right = best = sum(not e.answers for e in examples)
     by_id, threshold = {e.id: e for e in examples}, 0.0
     for id_ in sorted(odds, key=lambda key: odds[key]):
@@ -84,7 +80,6 @@ def plain_best(examples: Any, predictions: Any, odds: Any, name: str) -> tuple[f
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
 @max_examples(150)
 def test_best_thresholds(rows: list[tuple], random: Any) -> None:
-    """Odds are whole numbers, so many are equal: the odds file's order decides among those."""
     examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]
     predictions = {str(i): row[2] for i, row in enumerate(rows)}
     odds = [(str(i), float(row[0])) for i, row in enumerate(rows)]

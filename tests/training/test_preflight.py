@@ -13,7 +13,7 @@ import torch
 
 import train
 from detalbert.engine.memory import Memory
-from detalbert.engine.sizes import find_sizes
+from detalbert.engine.models import span_model_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
@@ -117,15 +117,15 @@ def test_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
     xxlarge = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
-    sizes = find_sizes(HParams(model_config={**xxlarge, "embedding_size": 128}))
+    sizes = span_model_sizes(HParams(model_config={**xxlarge, "embedding_size": 128}))
     assert round(sizes.parameters / 1e6) == 206
-    assert 260_000 < find_sizes(HParams(model="embedded/albert-tiny")).parameters < 270_000
-    assert find_sizes(HParams(model_config={"model_type": "no-such"})) is None
-    with pytest.raises(UserError, match="'no/such-model' is no folder here"):
-        find_sizes(HParams(model="no/such-model"))
+    assert 260_000 < span_model_sizes(HParams(model="embedded/albert-tiny")).parameters < 270_000
+    assert span_model_sizes(HParams(model_config={"model_type": "no-such"})) is None
+    with pytest.raises(UserError, match="'no/such-model' does not load"):
+        span_model_sizes(HParams(model="no/such-model"))
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
     with pytest.raises(UserError, match="has no weights in this container; .detignore"):
-        find_sizes(HParams(model=str(tmp_path)))
+        span_model_sizes(HParams(model=str(tmp_path)))
 
 
 def test_disks(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import GELUTanh, NewGELUActivation
 
-from detalbert.engine.dropout import CpuDropout, drop
+from detalbert.engine.cpu import CpuDropout, CpuGelu, drop
 from detalbert.engine.forward import Forward
-from detalbert.engine.gelu import CpuGelu
 from tests.conftest import ROOT
 
 formula = partial(F.gelu, approximate="tanh")
@@ -35,15 +34,8 @@ def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight
     assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
 
 
-def test_gelus_of_other_types_are_torchs() -> None:
-    for dtype in (torch.bfloat16, torch.float64):
-        x = torch.linspace(-4, 4, 100, dtype=dtype)
-        assert torch.equal(CpuGelu()(x), formula(x))
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
-    """Four elements share a number: their rates, and those of any two together."""
     torch.manual_seed(1)
     kept = (drop(torch.ones(400_000), rate) != 0).view(-1, 4).double()
     assert kept.mean(0).tolist() == pytest.approx([1 - rate] * 4, abs=0.005)
@@ -87,12 +79,14 @@ def test_modules_are_taken_over_on_a_cpu_alone() -> None:
     x = torch.ones(64, 4)
     assert torch.equal(model.eval()[2](x), x)
     assert model.train()[2](x).unique().tolist() == pytest.approx([0.0, 4 / 3])
+    for dtype in (torch.bfloat16, torch.float64):  # of other types torch's
+        x = torch.linspace(-4, 4, 100, dtype=dtype)
+        assert torch.equal(CpuGelu()(x), formula(x))
 
 
 # As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
 TURNS = """
 import ctypes, resource
-from detalbert.engine.heap import keep_freed_memory
 {first}
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -110,8 +104,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_what_is_freed_is_used_again(real_python: str) -> None:
-    pages = []
-    for first in ("keep_freed_memory()", "pass"):
+    ours, pages = "from detalbert.engine.cpu import keep_freed_memory; keep_freed_memory()", []
+    for first in (ours, "pass"):
         command = [real_python, "-c", TURNS.format(first=first)]
         pages.append(int(subprocess.check_output(command, cwd=ROOT)))
     assert pages[0] < 1_000 < pages[1]

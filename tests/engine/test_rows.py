@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from detalbert.engine import batches
-from detalbert.engine.batches import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
+from detalbert.engine import rows
 from detalbert.engine.order import spread
+from detalbert.engine.rows import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
 from detalbert.errors import UserError
 from tests.engine.rows import make_windows
 
@@ -31,46 +31,39 @@ def test_micro_batches_are_few_and_even(lengths: list, spare: int) -> None:
     assert (len(parts) - 1) * spare <= lengths.sum() or len(parts) == 1
 
 
-def test_micro_batches_at_the_limit() -> None:
+def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert micro_batches(np.array([], dtype=np.int64), 500) == []
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
-
-
-def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr(batches, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
+    monkeypatch.setattr(rows, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
     assert len(micro_batches(np.array([60] * 5), 100)) == 5
     assert len(micro_batches(np.array([100, 300, 200, 200, 100, 100]), 500)) == 2
     assert tried == [3, 4, 5, 2]
 
 
-def test_rows_of_like_lengths_are_full() -> None:
+def test_rows_of_like_lengths_are_full_and_of_one_chunk(monkeypatch: Any) -> None:
     """Shortest first, equal ones in file order; a row ends before the window that is too much."""
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
-    rows = rows_of_like_lengths(lengths, 1, 6, 4)
-    assert [row.tolist() for row in rows] == [[2, 5, 3], [4], [1]]
+    found = rows_of_like_lengths(lengths, 1, 6, 4)
+    assert [row.tolist() for row in found] == [[2, 5, 3], [4], [1]]
     mixed = np.tile([5, 4], 40)  # a sort that keeps no order shows
     (row,) = rows_of_like_lengths(mixed, 0, 80, 1000)
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
-
-
-def test_a_row_of_a_validation_is_of_one_chunk_of_questions(monkeypatch: Any) -> None:
-    """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
-    monkeypatch.setattr(batches, "CHUNK", 2)
+    # Five questions, two windows each, two questions a chunk: no row reaches over two chunks.
+    monkeypatch.setattr(rows, "CHUNK", 2)
     lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])
-    windows = make_windows(lengths, questions=np.repeat(np.arange(5), 2))
-    rows = [row.tolist() for row in validation_rows(windows, 60)]
-    assert rows == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
-    assert [row.tolist() for row in validation_rows(windows, 1000)][-1] == [9, 8]
-    nothing = make_windows(np.zeros(0, np.int64), questions=np.zeros(0, np.int64))
-    assert validation_rows(nothing, 60) == []
+    questions = np.repeat(np.arange(5), 2)
+    found = [row.tolist() for row in validation_rows(lengths, questions, 60)]
+    assert found == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
+    assert [row.tolist() for row in validation_rows(lengths, questions, 1000)][-1] == [9, 8]
+    assert validation_rows(lengths[:0], questions[:0], 60) == []
 
 
 def test_packed_rows_hold_the_share_and_know_their_longest_window() -> None:
     windows = make_windows(np.array([30, 20, 10, 40, 25]))
-    rows = pack_rows(windows, np.array([4, 2, 0]), 55)
-    found = [(row["windows"].tolist(), row["max_length"], len(row["input_ids"])) for row in rows]
+    packed = pack_rows(windows, np.array([4, 2, 0]), 55)
+    found = [(row["windows"].tolist(), row["max_length"], len(row["input_ids"])) for row in packed]
     assert found == [([2, 0], 30, 40), ([4], 25, 25)] or found == [([0], 30, 30), ([4, 2], 25, 35)]
     assert pack_rows(windows, np.empty(0, np.int64), 55) == []
