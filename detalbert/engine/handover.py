@@ -29,7 +29,8 @@ class Handover(pytorch.PyTorchCallback):
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
-        trained: the trial; its `rounding` is saved, its `max_tokens` and `forward` are restored.
+        trained: the trial; its `rounding` is saved, its `max_tokens`, `forward` and learning rates are
+            restored.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Handover(pytorch.PyTorchCallback):
             fresh = [part.state_dict() for part in getattr(self.context, key)]
             checkpoint[f"{key}_state_dict"] = fresh
         if "scaler_state_dict" in checkpoint:
-            checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()  # type: ignore[attr-defined]  # wrapped by now
+            checkpoint["scaler_state_dict"] = self.trained.scaler.state_dict()
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
 
     def _restore_threads(self, began_with: int) -> None:
@@ -139,8 +140,7 @@ class Handover(pytorch.PyTorchCallback):
 
         `det experiment continue` can change them; without a change, results are bitwise identical.
         """
-        (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
-        scheduler: Any = schedule._scheduler
+        optimizer, scheduler = self.trained.optimizer, self.trained.schedule
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
         for group, fresh, factor in zip(
             optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True

@@ -15,6 +15,7 @@ from determined import pytorch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim, token_budget
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
@@ -76,8 +77,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         read: Read = read_answers,
     ) -> None:
         self.context, self.hparams = context, hparams
-        # Private: nothing else sets what Determined writes into a checkpoint's load_data.json.
-        context._exp_conf = masked(context.get_experiment_config())
+        set_experiment_config(context, masked(context.get_experiment_config()))
         self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
@@ -85,10 +85,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.scaler = context.wrap_scaler(
             torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
         )
-        # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
-        # all-reduced in one piece here; gradients.py says why.
-        context._PyTorchDistributedDataParallel = lambda model: model  # type: ignore[assignment,misc]
-        self.model: Any = context.wrap_model(model)
+        # Gradients are all-reduced in one piece here; gradients.py says why.
+        self.model: Any = wrap_model(context, model)
         self.max_tokens = self.prepare_rows(read)
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps

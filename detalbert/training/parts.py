@@ -108,13 +108,7 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
     if optimizer is not None:
         whole, wanted["optimizer"], numbers = _split(model, optimizer)
         _fill_numbers(path / NUMBERS, numbers)
-    reader = Reader(path)
-    reader.read_metadata()  # here, for torch would print more than the line that it raises
-    try:
-        dcp.load(wanted, storage_reader=reader)
-    except CheckpointException as error:
-        failure, _ = next(iter(error.failures.values()))
-        raise _misfit(path, failure) from None
+    _read(path, wanted)
     parts.set_model_state_dict(model, wanted["model"])
     if optimizer is not None:
         parts.set_optimizer_state_dict(model, optimizer, whole)
@@ -136,12 +130,16 @@ def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     """Fill tensors with the weights of their names in this process alone, without a group. Raises
     UserError if weights are missing or have another shape.
     """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
+        _read(path, {"model": into}, no_dist=True)
+
+
+def _read(path: Path, wanted: dict[str, Any], **how: Any) -> None:
     reader = Reader(path)
-    reader.read_metadata()  # as in load_tensors
+    reader.read_metadata()  # here, for torch would print more than the line that it raises
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
-            dcp.load({"model": into}, storage_reader=reader, no_dist=True)
+        dcp.load(wanted, storage_reader=reader, **how)
     except CheckpointException as error:
         failure, _ = next(iter(error.failures.values()))
         raise _misfit(path, failure) from None
