@@ -1,9 +1,10 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
-`StepTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
+`PackedTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
 candidates, not logits, to a reducer that scores the whole split on rank 0.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
 from detalbert.engine.models import build_model
 from detalbert.engine.order import TrainOrder
-from detalbert.engine.rows import SquadRow
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
+from detalbert.engine.packed_trial import PackedTrial
+from detalbert.engine.rows import SquadRow, to_device
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
@@ -34,7 +36,7 @@ CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
 SHOWN = tuple("exact f1 HasAns_exact HasAns_f1 NoAns_exact best_exact best_f1 loss".split())
 
 
-class SquadTrial(StepTrial[HParams, SquadRow]):
+class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
@@ -59,14 +61,14 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         dealt = self.data.validation.windows, self.slots, self.rank
         return LateLoader(lambda: validation_loader(*dealt, self.max_tokens))
 
-    def begin_step(self, batch: list[SquadRow]) -> None:
+    def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.answers.latest = None  # the weights move on from what was validated
-        self.share = self.get_batch_length(batch)
-
-    def row_loss(self, row: SquadRow) -> torch.Tensor:
-        losses = row_losses(row, *self.forward(row))
-        self.meter.update(row, losses)
-        return losses.sum() / self.share
+        windows = self.get_batch_length(batch)
+        for row in batch:
+            moved = to_device(row, self.context.device)
+            losses = row_losses(moved, *self.forward(moved))
+            self.meter.update(moved, losses)
+            yield losses.sum() / windows
 
     def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""

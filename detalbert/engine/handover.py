@@ -29,8 +29,8 @@ class Handover(pytorch.PyTorchCallback):
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
-        trained: the trial; its `rounding` is saved, its `max_tokens`, `forward` and learning rates are
-            restored.
+        trained: the trial; its `rounding` is saved; its `max_tokens`, its `forward` and the rates
+            of its optimizer are restored.
     """
 
     def __init__(

@@ -31,7 +31,8 @@ def write_predictions(folder: Path, answers: Answers) -> None:
     write_json(folder / "null_odds.json", answers.null_odds)
 
 
-_WRITTEN = "checkpoints config.yaml metrics.json null_odds.json predictions.json tensorboard".split()
+_WRITTEN = {"checkpoints", "config.yaml", "metrics.json", "null_odds.json", "tensorboard"}
+_WRITTEN |= {"predictions.json"}
 
 
 @contextlib.contextmanager
