@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from determined import pytorch
-from transformers import PreTrainedTokenizerBase
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
@@ -78,8 +77,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "answers": beside}
+        return {**super().build_callbacks(), "answers": AnswersBesideCheckpoint(self)}
 
 
 class AnswerReducer(pytorch.MetricReducer):
@@ -122,21 +120,12 @@ class AnswerReducer(pytorch.MetricReducer):
 class AnswersBesideCheckpoint(ModelBesideCheckpoint):
     """Saves predictions and scores as well, if the checkpoint's weights were validated."""
 
-    def __init__(
-        self,
-        reducer: AnswerReducer,
-        model: torch.nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
-    ) -> None:
-        super().__init__(model, tokenizer)
-        self.reducer = reducer
-
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         super().on_checkpoint_write_end(checkpoint_dir)
-        folder = Path(checkpoint_dir)
-        if self.reducer.latest is not None:
-            write_predictions(folder, self.reducer.latest)
-            write_json(folder / SCORES, self.reducer.metrics)
+        answers, scores = self.trial.validated()
+        if answers is not None:
+            write_predictions(Path(checkpoint_dir), answers)
+            write_json(Path(checkpoint_dir) / SCORES, scores)
 
 
 FINE_TUNING = Workload(

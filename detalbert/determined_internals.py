@@ -55,11 +55,8 @@ class _Period(pytorch.Batch):
 class TrialLoop(pytorch._PyTorchTrialController):
     """Determined's trial loop, with public names for the methods that subclasses override.
 
-    `Trainer.fit` creates the private class itself, and unpickles what it restores.
-
-    Args:
-        schedule: a schedule.Schedule, in place of the loop's periods and its poll for preemption.
-        arguments: the other arguments of Determined's class.
+    `Trainer.fit` creates the private class itself, and unpickles what it restores. `schedule`, a
+    schedule.Schedule, replaces the periods of the loop and its poll for preemption.
     """
 
     trial: Any  # a StepTrial

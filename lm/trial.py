@@ -89,7 +89,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         )
 
     def get_batch_length(self, batch: list[CausalRow]) -> int:
-        return _windows(batch, self.hparams.max_seq_length)
+        return sum(len(row["input_ids"]) for row in batch) // self.hparams.max_seq_length
 
     def add_gradients(self, batch: list[CausalRow]) -> None:
         sums = accumulate(self.model, batch, self.layout, self.backward)
@@ -102,16 +102,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         self.scores.add(batch, evaluate(self.model, batch, self.layout))
         return {}
 
-    def validated(self) -> tuple[None, dict[str, float]]:
-        return None, self.scores.metrics
-
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "model": beside}
-
-
-def _windows(batch: list[CausalRow], length: int) -> int:
-    return sum(len(row["input_ids"]) for row in batch) // length
+        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
 
 
 class LmMeter(TrainingMeter):

@@ -67,9 +67,6 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         dealt = self.data.validation, self.data.held_out, self.slots, self.rank
         return LateLoader(lambda: validation_loader(*dealt, self.max_tokens, self.workers()))
 
-    def validated(self) -> tuple[None, dict[str, float]]:
-        return None, self.scores.metrics
-
     def row_flops(self, row: PretrainRow) -> float:
         return flops_of_row(self.model.config, row)
 
@@ -121,8 +118,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "model": beside}
+        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
 
 
 class ScoreReducer(pytorch.MetricReducer):

@@ -17,11 +17,8 @@ from detalbert.engine.trial import AnyHParams, StepTrial
 class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """Trains an encoder that every rank holds unsharded. Subclasses define the rows' losses.
 
-    Creates forward and gradients. Every argument but `read` is StepTrial's.
-
-    Args:
-        model: float32, made with `attn_implementation=PACKED`.
-        read: result of a forward, see `Forward`.
+    Creates forward and gradients. `model` is made with `attn_implementation=PACKED`; `read` is the
+    result of a forward (see `Forward`), the other arguments are StepTrial's.
     """
 
     gradients: FlatGradients

@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from determined import pytorch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
@@ -76,6 +75,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     data: Any  # as the workload's `load` gives it
     gradients: Gradients
+    scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def validated(self) -> tuple[Any, dict[str, float]]:
         """Return the last validation's answers (None if there are none) and all its scores."""
-        raise NotImplementedError
+        return None, self.scores.metrics
 
     def workers(self) -> int:
         """Return the number of loader processes of this rank."""
@@ -266,10 +266,9 @@ class Charts(pytorch.PyTorchCallback):
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):
     """Saves the model's config and the tokenizer in each checkpoint, making it self-contained."""
 
-    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.config: Any = getattr(model, "module", model).config
-        self.tokenizer = tokenizer
+    def __init__(self, trial: Any) -> None:
+        self.trial = trial
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        self.config.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
-        self.tokenizer.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+        for part in (self.trial.model.config, self.trial.data.tokenizer):
+            part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)

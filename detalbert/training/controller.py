@@ -19,15 +19,8 @@ from detalbert.training.workload import Training
 
 
 class Controller(TrialLoop):
-    """The trial loop as `Trainer.fit` creates it, on a cluster or locally.
-
-    Args:
-        training: whose `config` names metric and checkpoint policy.
-        trial: of `training`.
-        context: the trial's.
-        schedule: of this start.
-        checkpoint: checkpoint to resume from, if any.
-        on_cluster: whether this is a trial of a Determined master.
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally; `run()` trains from
+    `checkpoint`, or from the start.
     """
 
     def __init__(

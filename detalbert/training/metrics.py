@@ -25,11 +25,8 @@ class RunMetrics(core.DummyTrainContext):
     """Writer of `metrics.json`, the best validation's predictions, and TensorBoard events.
 
     Replaces Determined's train context, which sends the same reports to the master. `best` follows
-    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept.
-
-    Args:
-        path: the output directory.
-        searcher: `searcher:` of the experiment config.
+    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept. `path` is the
+    output directory.
     """
 
     loop: Any = None  # the Controller that reports, set once it is created

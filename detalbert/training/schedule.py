@@ -36,13 +36,8 @@ class Schedule:
     (*) but not fewer than min(SHORTEST, period) steps after a resume: a run resumed at step 88 has
     its first report at 100, not at 90. Over two steps the throughput is a spike in the chart, and a
     checkpoint saves hardly more than the one before. The loop itself saves a checkpoint before it
-    stops, and validates and saves after the last step.
-
-    Args:
-        hparams: hyperparameters with all periods set.
-        distributed: Determined's distributed context.
-        done: steps completed before this start.
-        stops: a stopping.LocalStops or stopping.MasterStops.
+    stops, and validates and saves after the last step. `done` are the steps before this start;
+    `stops` is a LocalStops or MasterStops (stopping.py).
     """
 
     def __init__(

@@ -85,11 +85,8 @@ def restored_signals() -> Iterator[None]:
 
 
 class MasterStops:
-    """Requests on a cluster: the master's, to whom EC2's notices are forwarded, and its searches'.
-
-    Args:
-        context: the trial's.
-        searched: whether the trial belongs to a search, which may drop it.
+    """Requests on a cluster: the master's, which receives EC2's notices from here, and a search's,
+    which may drop the trial if `searched`.
     """
 
     def __init__(self, context: pytorch.PyTorchTrialContext, searched: bool) -> None:
