@@ -11,7 +11,6 @@ import determined
 from determined import core, pytorch, util
 from torch import nn
 
-TrialState = pytorch._TrialState  # what a checkpoint stores of a loop: steps, epochs, trial
 _write_user_code = util.write_user_code  # by which `_save` copies the whole working directory
 
 
@@ -82,7 +81,7 @@ class TrialLoop(pytorch._PyTorchTrialController):
         super()._load(folder)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the position of the loop from the attributes of a TrialState."""
+        """Restore the loop's position from a checkpoint's; begin anew if that is of another trial."""
         super()._load_state(state)
 
     def copy_code(self, folder: Path, on_cluster: bool) -> None:

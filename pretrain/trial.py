@@ -45,13 +45,15 @@ SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy"
 class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
 
+    read = staticmethod(read_pretraining)
+
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(
             context, parse_pretrain_hparams, PretrainText.load
         )
         model = build_model(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
-        super().__init__(context, hparams, model, examples, SHOWN, CHARTED, read_pretraining)
+        super().__init__(context, hparams, model, examples, SHOWN, CHARTED)
         self.scores = context.wrap_reducer(
             ScoreReducer(self.model.config.vocab_size), for_training=False
         )

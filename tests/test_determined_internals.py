@@ -19,7 +19,6 @@ SIGNATURES = {
     util.write_user_code: ["path", "on_cluster"],
     pytorch.Batch.should_stop: ["self", "step_num"],
     pytorch._ShouldExit: ["skip_exit_checkpoint"],
-    pytorch._TrialState: "trial_id last_ckpt step_id last_val batches_trained epochs_trained".split(),
     LOOP: "trial_inst context checkpoint_period validation_period reporting_period "
     "smaller_is_better steps_completed latest_checkpoint local_training test_mode "
     "searcher_metric_name checkpoint_policy step_zero_validation max_length global_batch_size "

@@ -1,14 +1,13 @@
 """`PackedTrial`: the base class of encoders' trials, whose steps run packed rows one by one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from determined import pytorch
-from torch import Tensor, nn
+from torch import Tensor
 
 from detalbert.engine import token_budget
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
-from detalbert.engine.forward import Forward, Read, read_answers
+from detalbert.engine.forward import Forward, read_answers
 from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.rows import AnyRow
 from detalbert.engine.trial import AnyHParams, StepTrial
@@ -17,24 +16,11 @@ from detalbert.engine.trial import AnyHParams, StepTrial
 class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """Trains an encoder that every rank holds unsharded. Subclasses define the rows' losses.
 
-    Creates forward and gradients. `model` is made with `attn_implementation=PACKED`; `read` is the
-    result of a forward (see `Forward`), the other arguments are StepTrial's.
+    Creates forward and gradients. `model` is made with `attn_implementation=PACKED`.
     """
 
     gradients: FlatGradients
-
-    def __init__(
-        self,
-        context: pytorch.PyTorchTrialContext,
-        hparams: AnyHParams,
-        model: nn.Module,
-        examples: int,
-        shown: Sequence[str],
-        charted: Iterable[str],
-        read: Read = read_answers,
-    ) -> None:
-        self.read = read
-        super().__init__(context, hparams, model, examples, shown, charted)
+    read = staticmethod(read_answers)  # gives what a forward returns, see `Forward`
 
     def prepare_gradients(self) -> int:
         hparams, device = self.hparams, self.context.device

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from detalbert.determined_internals import TrialState, core_context
+from detalbert.determined_internals import core_context
 from detalbert.errors import UserError, first_line
 from detalbert.training.controller import Controller
 from detalbert.training.local import copy_modules
@@ -111,16 +111,14 @@ class ShardedController(Controller):
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state, trial = _read_state(folder), self.trial
         load_tensors(folder, trial.model, trial.optimizer if self._wants_all(state) else None)
-        self.state = TrialState(trial_id=self.trial_id)
-        if not self._same:
-            return
-        for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
-            group["lr"] = rate
-        (kept,) = state["schedulers"]
-        trial.schedule.load_state_dict(kept)
-        if state["scaler"]:
-            trial.scaler.load_state_dict(state["scaler"])
-        self.load_state(state["trial"])
+        if self._same:
+            for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
+                group["lr"] = rate
+            (kept,) = state["schedulers"]
+            trial.schedule.load_state_dict(kept)
+            if state["scaler"]:
+                trial.scaler.load_state_dict(state["scaler"])
+        self.load_state(state["trial"] if self._same else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""
