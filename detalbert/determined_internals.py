@@ -81,7 +81,7 @@ class TrialLoop(pytorch._PyTorchTrialController):
         super()._load(folder)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the loop's position from a checkpoint's; begin anew if that is of another trial."""
+        """Restore the loop's position; begin anew if `state` is another trial's."""
         super()._load_state(state)
 
     def copy_code(self, folder: Path, on_cluster: bool) -> None:

@@ -129,16 +129,11 @@ def gpu_memory() -> list[tuple[str, int, int]]:
     """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it."""
     query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
     try:
-        done = subprocess.run(
-            [*query, "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        words = [*query, "--format=csv,noheader,nounits"]
+        shown = subprocess.check_output(words, text=True, timeout=60, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [[field.strip() for field in line.split(",")] for line in shown.splitlines()]
     # "[N/A]" where a GPU is split into parts, which have UUIDs of their own
     return [(u, int(f) << 20, int(t) << 20) for u, f, t in rows if f.isdigit() and t.isdigit()]
 
@@ -194,12 +189,11 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
 
     Uses a group of its own, whose time-out also ends the threads that wait for a lost rank; the
     default group's is half an hour, before which the process could not exit. Raises Unavailable if
-    it takes more than `seconds`, or its result is wrong.
+    it takes more than `seconds`.
     """
     if not torch.distributed.is_initialized():
         return
     backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
-    hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
     total = torch.ones(1, device=device)
     deadline = time.monotonic() + seconds
     try:
@@ -211,12 +205,8 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
             raise RuntimeError("time is up")  # its wait() would block the stream, not this thread
         work.wait()
     except RuntimeError as error:
-        reason = first_line(error)
         raise Unavailable(
-            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s ({reason}); {hint}"
+            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
+            f"({first_line(error)}); check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
         ) from None
-    if total.item() != size:
-        raise Unavailable(
-            f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}"
-        )
     torch.distributed.destroy_process_group(group)

@@ -76,18 +76,18 @@ class ShardedController(Controller):
             path, name = stack.enter_context(kept)
             if self.is_chief:
                 self._save_state(path)
-            wait = self._tensors.save(path, self.trial.model, self.trial.optimizer)
+            write = self._tensors.save(path, self.trial.model, self.trial.optimizer)
             says = f"checkpoint at step {steps}: {name}"
-            self._writing = self._writer.submit(self._write, stack.pop_all(), path, wait, says)
+            self._writing = self._writer.submit(self._write, stack.pop_all(), path, write, says)
         if exiting:
             self._finish()
 
     def _write(
-        self, store: contextlib.ExitStack, path: Path, wait: Callable[[], None], says: str
+        self, store: contextlib.ExitStack, path: Path, write: Callable[[], None], says: str
     ) -> None:
-        """Write the rest of a checkpoint, in the background."""
+        """Write a checkpoint's tensors and code, in the background."""
         with store:
-            wait()
+            write()
             if self.is_chief:
                 copy_modules(path)
         if self.is_chief:
