@@ -84,9 +84,9 @@ class TrialLoop(pytorch._PyTorchTrialController):
         """Restore the loop's position; begin anew if `state` is another trial's."""
         super()._load_state(state)
 
-    def copy_code(self, folder: Path, on_cluster: bool) -> None:
+    def copy_code(self, path: Path, on_cluster: bool) -> None:
         """Save the code by which a checkpoint's trial can be loaded."""
-        _write_user_code(folder, on_cluster)
+        _write_user_code(path, on_cluster)
 
     def _step_batch(self) -> None:
         self.after_step()

@@ -74,11 +74,11 @@ class Controller(TrialLoop):
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
 
-    def copy_code(self, folder: Path, on_cluster: bool) -> None:
+    def copy_code(self, path: Path, on_cluster: bool) -> None:
         """Save this package's modules. Determined would copy the whole working directory,
         recursively without end if the checkpoint is inside it.
         """
         if on_cluster:
-            super().copy_code(folder, on_cluster)
+            super().copy_code(path, on_cluster)
         else:
-            local.copy_modules(folder)
+            local.copy_modules(path)
