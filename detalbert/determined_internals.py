@@ -62,7 +62,7 @@ class TrialLoop(pytorch._PyTorchTrialController):
 
     def __init__(self, schedule: Any, **arguments: Any) -> None:
         names = {"reporting": "report", "validation": "validate", "checkpoint": "checkpoint"}
-        periods = {f"{key}_period": _Period(self, name) for key, name in names.items()}
+        periods: Any = {f"{key}_period": _Period(self, name) for key, name in names.items()}
         super().__init__(test_mode=False, **periods, **arguments)
         self.schedule = schedule
 

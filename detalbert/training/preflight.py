@@ -207,6 +207,7 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
     except RuntimeError as error:
         raise Unavailable(
             f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
-            f"({first_line(error)}); check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
+            f"({first_line(error)}); check the network between the machines; NCCL_DEBUG=INFO shows "
+            "where it stands"
         ) from None
     torch.distributed.destroy_process_group(group)
