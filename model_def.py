@@ -1,9 +1,10 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
-`StepTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
+`PackedTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
 candidates, not logits, to a reducer that scores the whole split on rank 0.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from determined import pytorch
-from transformers import PreTrainedTokenizerBase
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
@@ -20,8 +20,9 @@ from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, valid
 from detalbert.engine.losses import row_losses
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
-from detalbert.engine.rows import SquadRow
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
+from detalbert.engine.packed_trial import PackedTrial
+from detalbert.engine.rows import SquadRow, to_device
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
@@ -36,7 +37,7 @@ CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
 SHOWN = tuple("exact f1 HasAns_exact HasAns_f1 NoAns_exact best_exact best_f1 loss".split())
 
 
-class SquadTrial(StepTrial[HParams, SquadRow]):
+class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
@@ -63,14 +64,14 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         dealt = windows.example_index, self.slots, self.rank
         return LateLoader(lambda: validation_loader(PackedRows(windows, self.max_tokens), *dealt))
 
-    def begin_step(self, batch: list[SquadRow]) -> None:
+    def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.answers.latest = None  # the weights move on from what was validated
-        self.share = self.get_batch_length(batch)
-
-    def row_loss(self, row: SquadRow) -> torch.Tensor:
-        losses = row_losses(row, *self.forward(row))
-        self.meter.update(row, losses)
-        return losses.sum() / self.share
+        windows = self.get_batch_length(batch)
+        for row in batch:
+            moved = to_device(row, self.context.device)
+            losses = row_losses(moved, *self.forward(moved))
+            self.meter.update(moved, losses)
+            yield losses.sum() / windows
 
     def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""
@@ -80,8 +81,7 @@ class SquadTrial(StepTrial[HParams, SquadRow]):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = AnswersBesideCheckpoint(self.answers, self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "answers": beside}
+        return {**super().build_callbacks(), "answers": AnswersBesideCheckpoint(self)}
 
 
 class AnswerReducer(pytorch.MetricReducer):
@@ -124,21 +124,12 @@ class AnswerReducer(pytorch.MetricReducer):
 class AnswersBesideCheckpoint(ModelBesideCheckpoint):
     """Saves predictions and scores as well, if the checkpoint's weights were validated."""
 
-    def __init__(
-        self,
-        reducer: AnswerReducer,
-        model: torch.nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
-    ) -> None:
-        super().__init__(model, tokenizer)
-        self.reducer = reducer
-
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         super().on_checkpoint_write_end(checkpoint_dir)
-        folder = Path(checkpoint_dir)
-        if self.reducer.latest is not None:
-            write_predictions(folder, self.reducer.latest)
-            write_json(folder / SCORES, self.reducer.metrics)
+        answers, scores = self.trial.validated()
+        if answers is not None:
+            write_predictions(Path(checkpoint_dir), answers)
+            write_json(Path(checkpoint_dir) / SCORES, scores)
 
 
 FINE_TUNING = Workload(

@@ -26,13 +26,11 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
 
 import argparse
 import contextlib
-import functools
 import logging
 import signal
 import sys
-from collections.abc import Container
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 log = logging.getLogger("detalbert.train")
 if __name__ == "__main__":
@@ -46,24 +44,23 @@ from determined import core, pytorch
 
 from detalbert import hub
 from detalbert.atomic import writing
+from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
 from detalbert.errors import Diverged, as_raised
 from detalbert.settings import experiment
-from detalbert.training import (
-    display,
-    folder,
-    preflight,
-    resume,
-    run_record,
-    search,
-    sharded,
-    spot,
+from detalbert.training import display, folder, master, preflight
+from detalbert.training.checkpoints import (
+    LocalCheckpoints,
+    find_checkpoint,
+    kept_commits,
+    read_manifest,
 )
-from detalbert.training.checkpoints import LocalCheckpoints, read_manifest
 from detalbert.training.controller import Controller
-from detalbert.training.local import HERE, LocalController, process_group, trial_context
+from detalbert.training.local import HERE, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import Every, EveryOrStop, StopRequest, Told, restored_signals
+from detalbert.training.schedule import Schedule
+from detalbert.training.sharded import ShardedController
+from detalbert.training.stopping import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -131,9 +128,8 @@ def run_locally(args: argparse.Namespace) -> None:
         distributed = stack.enter_context(process_group())
         chief = distributed.rank == 0
         if chief:
-            folder.create_folder(args.output_dir)
             stack.enter_context(folder.claim_folder(args.output_dir))
-        kept = resume.kept_commits(args.resume, args.output_dir) if chief else {}
+        kept = kept_commits(args.resume, args.output_dir) if chief else {}
         hub.commits.update(distributed.broadcast(kept))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
         checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
@@ -148,7 +144,7 @@ def prepare(output: Path, resume_from: str, training: Training) -> str | None:
         folder.set_aside(output)
     else:
         identity = training.identity(), training.defaults()
-        checkpoint = resume.find_checkpoint(resume_from, output, *identity)
+        checkpoint = find_checkpoint(resume_from, output, *identity)
     with writing(output / "config.yaml", folder.ELSEWHERE):
         folder.write_config(output, training.config)
     return str(checkpoint) if checkpoint else None
@@ -159,49 +155,41 @@ def train_locally(
 ) -> None:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop."""
     chief = distributed.rank == 0
-    config, hparams = training.config, training.hparams
-    # `trial` is made below: its context wants to know first where reports go.
-    metrics = RunMetrics(
-        output, config["searcher"], lambda: trial.validated(), lambda: trial.meter.throughput
-    )
-    done = restore(metrics, checkpoint, chief)
+    config = training.config
+    metrics = RunMetrics(output, config["searcher"])
+    done = read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
+    if checkpoint and chief:
+        metrics.restore(Path(checkpoint))
     pruning = config.get("checkpoint_storage") or {}
     checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
-    stop = StopRequest(distributed)
-    reports_to = metrics if chief else None
+    stops = LocalStops(distributed)
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, checkpoints, reports_to, stop, config, done) as context,
+        trial_context(distributed, checkpoints, metrics, stops, config, done) as context,
     ):
-        trial = training.trial(context)
-        if chief:
-            display.say_start(training, trial, done, checkpoint)
-        early = spot.EarlyCheckpoint(hparams, distributed, done)
-        told = Told(stop, lambda: stop.reason, chief)
-        reports = EveryOrStop(Every(hparams.reporting_period, done), told)
-        fit = fit_arguments(training, reports, early)
-        searcher = {"metric": metrics.metric, "smaller_is_better": metrics.sign < 0}
-        kind = sharded.ShardedController if training.workload.sharded else LocalController
-        loop = kind(trial, context, searcher, done, checkpoint, True, **fit)
-        watch = hparams.spot_notice and distributed.local_rank == 0
-        stop.take_signals()
-        with spot.watching(watch, stop.request, early.request):
-            loop.run()
+        metrics.loop = loop = make_loop(training, context, stops, checkpoint, False)
+        stops.take_signals()
+        loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
 
 
-def restore(metrics: RunMetrics, checkpoint: str | None, chief: bool) -> int:
-    """Return the steps before this start; restore the validations of the checkpoint, if any."""
-    if checkpoint is None:
-        return 0
-    manifest = read_manifest(Path(checkpoint))
-    if chief:
-        with writing(metrics.path, folder.RESUME):
-            metrics.restore(Path(checkpoint), manifest["validations"])
-    return manifest["steps"]
+def make_loop(
+    training: Training,
+    context: pytorch.PyTorchTrialContext,
+    stops: LocalStops | MasterStops,
+    checkpoint: str | None,
+    on_cluster: bool,
+) -> Controller:
+    """Create the trial and its loop, and log the start."""
+    trial, done = training.trial(context), context.get_initial_batch()
+    if context.distributed.rank == 0:
+        display.say_start(training, trial, done, checkpoint)
+    schedule = Schedule(training.hparams, context.distributed, done, stops)
+    kind = ShardedController if training.workload.sharded else Controller
+    return kind(training, trial, context, schedule, checkpoint, on_cluster)
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
@@ -222,56 +210,27 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial, with config, hyperparameters and checkpoint from the master."""
     end_on_signals("; the trial resumes from its last checkpoint")
-    config = dict(info.trial._config)
+    config = experiment_config(info)
     workload = choose(config)
     hparams = workload.read(config, info.trial.hparams)
     if info.latest_checkpoint:
-        hub.commits.update(run_record.kept_commits())
+        hub.commits.update(master.kept_commits())
     if os.environ.get("LOCAL_RANK", "0") == "0":
         workload.check(config, hparams, info.gpu_uuids)
     training = Training.load(workload, config, hparams, info.trial.trial_seed)
-    config, hparams = training.config, training.hparams
-    with pytorch.init(hparams=config["hyperparameters"]) as context:
+    with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
-        trial = training.trial(context)
-        chief, done = context.distributed.rank == 0, context.get_initial_batch()
+        stops = MasterStops(context, searched=config["searcher"]["name"] != "single")
+        loop = make_loop(training, context, stops, info.latest_checkpoint, True)
+        trial, chief = loop.trial, context.distributed.rank == 0
         if chief:
-            display.say_start(training, trial, done, info.latest_checkpoint)
-            run_record.keep_resolved(display.resolved(training, trial))
-        stop = spot.ThroughTheMaster()
-        told = Told(context._core.preempt, stop.by, chief)  # private: init() hands it out nowhere
-        asked = functools.partial(told, auto_ack=False)
-        steps: Container = EveryOrStop(Every(hparams.reporting_period, done), asked)
-        if config["searcher"]["name"] != "single":
-            steps = search.UntilDropped(steps, hparams, context)
-        watch = hparams.spot_notice and context.distributed.local_rank == 0
-        early = spot.EarlyCheckpoint(hparams, context.distributed, done)
-        with spot.watching(watch, stop.request, early.request):
-            kind = sharded.ShardedController if workload.sharded else Controller
-            kind(
-                *(trial, context, config["searcher"], done, info.latest_checkpoint, False),
-                profiling_enabled=bool((config.get("profiling") or {}).get("enabled")),
-                **fit_arguments(training, steps, early),
-            ).run()
+            master.keep_resolved(display.resolved(training, trial))
+        loop.run()
         if chief and trial.progress.done < trial.steps:
             log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
-    if chief and (best := run_record.best_validation()):
+    if chief and (best := master.best_validation()):
         display.say_end(best, workload.shown)
-
-
-def fit_arguments(
-    training: Training, reports: Container, early: spot.EarlyCheckpoint
-) -> dict[str, Any]:
-    """Return the `Trainer.fit` arguments that Determined reads from neither config nor trial."""
-    config, hparams = training.config, training.hparams
-    return {
-        "checkpoint_period": pytorch.Batch(early),
-        "validation_period": pytorch.Batch(cast(int, hparams.validation_period)),
-        "reporting_period": pytorch.Batch(reports),
-        "checkpoint_policy": config.get("checkpoint_policy") or "best",
-        "step_zero_validation": bool(config.get("perform_initial_validation")),
-    }
 
 
 if __name__ == "__main__":

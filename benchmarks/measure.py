@@ -24,7 +24,7 @@ from detalbert.errors import UserError
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
+from detalbert.training.stopping import LocalStops
 from pretrain.hparams import SIZE_KEYS, SIZES
 
 SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
@@ -131,8 +131,7 @@ def context_of(
     group = group or core.DummyDistributedContext()
     metrics = RunMetrics(folder, config["searcher"])
     checkpoints = LocalCheckpoints(group, metrics, {}, {})
-    with trial_context(group, checkpoints, metrics, StopRequest(group), config, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
+    with trial_context(group, checkpoints, metrics, LocalStops(group), config, 0) as context:
         yield context
 
 

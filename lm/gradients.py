@@ -121,3 +121,21 @@ def _holders(gradient: Any) -> int:
     mesh = gradient.device_mesh
     split = (mesh.size(i) for i, p in enumerate(gradient.placements) if not p.is_replicate())
     return world // torch.Size(split).numel()
+
+
+class ShardedGradients:
+    """Sharded gradients, as `StepTrial` uses them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def zero(self) -> None:
+        self.model.zero_grad()
+
+    def clip(self, max_norm: float) -> torch.Tensor:
+        return clip(self.model.parameters(), max_norm)
+
+    def zero_unless(self, keep: torch.Tensor) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                local_part(parameter.grad).masked_fill_(~keep, 0.0)

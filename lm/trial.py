@@ -14,13 +14,12 @@ import torch
 from determined import pytorch
 
 from detalbert.engine.flops import causal_flops, row_lengths
-from detalbert.engine.gradients import local_part
 from detalbert.engine.loaders import train_loader
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
 from lm.data import LmText
-from lm.gradients import accumulate, clip, evaluate
+from lm.gradients import ShardedGradients, accumulate, evaluate
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
 from lm.model import build_model, read_config
@@ -64,7 +63,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         """Whether this rank reports its rows, which its tensor-parallel group shares."""
         return self.rank % self.layout.tensor == 0
 
-    def prepare_rows(self, read: Any) -> int:
+    def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
         return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
 
@@ -90,7 +89,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         )
 
     def get_batch_length(self, batch: list[CausalRow]) -> int:
-        return _windows(batch, self.hparams.max_seq_length)
+        return sum(len(row["input_ids"]) for row in batch) // self.hparams.max_seq_length
 
     def add_gradients(self, batch: list[CausalRow]) -> None:
         sums = accumulate(self.model, batch, self.layout, self.backward)
@@ -103,34 +102,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         self.scores.add(batch, evaluate(self.model, batch, self.layout))
         return {}
 
-    def validated(self) -> tuple[None, dict[str, float]]:
-        return None, self.scores.metrics
-
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "model": beside}
-
-
-def _windows(batch: list[CausalRow], length: int) -> int:
-    return sum(len(row["input_ids"]) for row in batch) // length
-
-
-class ShardedGradients:
-    """Sharded gradients, as `StepTrial` uses them."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
-
-    def zero(self) -> None:
-        self.model.zero_grad()
-
-    def clip(self, max_norm: float) -> torch.Tensor:
-        return clip(self.model.parameters(), max_norm)
-
-    def zero_unless(self, keep: torch.Tensor) -> None:
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                local_part(parameter.grad).masked_fill_(~keep, 0.0)
+        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
 
 
 class LmMeter(TrainingMeter):

@@ -1,10 +1,11 @@
 """`PretrainTrial`: ALBERT's pretraining as a Determined PyTorchTrial.
 
-The optimizer step is `StepTrial`'s. The loss of a step is the mean over all masked tokens of the
+The optimizer step is `PackedTrial`'s. The loss of a step is the mean over all masked tokens of the
 global batch, plus the mean over all its pairs and the mean over all its spans, regardless of how
 they were distributed to ranks and micro-batches.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,9 @@ from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
 from detalbert.engine.models import config_from_keys, load_weights, random_model
+from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
 from detalbert.errors import UserError
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
@@ -41,8 +43,10 @@ CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 SHOWN = ("loss", "mlm_accuracy", "mlm_baseline", "sop_accuracy", "span_accuracy")
 
 
-class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
+class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
+
+    read = staticmethod(read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_context(
@@ -50,7 +54,7 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         )
         model = build_model(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
-        super().__init__(context, hparams, model, examples, SHOWN, CHARTED, read_pretraining)
+        super().__init__(context, hparams, model, examples, SHOWN, CHARTED)
         self.scores = context.wrap_reducer(
             ScoreReducer(self.model.config.vocab_size), for_training=False
         )
@@ -69,13 +73,16 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
             lambda: validation_loader(ExampleRows(split, self.max_tokens), *dealt, self.workers())
         )
 
-    def validated(self) -> tuple[None, dict[str, float]]:
-        return None, self.scores.metrics
-
     def row_flops(self, row: PretrainRow) -> float:
         return flops_of_row(self.model.config, row)
 
-    def begin_step(self, batch: list[PretrainRow]) -> None:
+    def losses(self, batch: list[PretrainRow]) -> Iterator[torch.Tensor]:
+        weights = self._weights(batch)
+        for row in batch:
+            yield self._loss(to_device(row, self.context.device), weights)
+
+    def _weights(self, batch: list[PretrainRow]) -> torch.Tensor:
+        """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
         labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
         counts = torch.tensor(
             [
@@ -90,9 +97,9 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
             with self.profile.mark("all_reduce"):
                 dist.all_reduce(counts)
         # Slots' gradients are averaged: times `slots`, the mean over all hidden tokens comes out.
-        self.weights = self.slots / counts.clamp(min=1)
+        return self.slots / counts.clamp(min=1)
 
-    def row_loss(self, row: PretrainRow) -> torch.Tensor:
+    def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
         mlm, sop, *spans = self.forward(row)
         parts: list[tuple[torch.Tensor, Any]] = [
             (token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
@@ -105,7 +112,7 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         share: Any = sum(losses.detach().sum() / count for losses, count in parts)
         self.meter.update(row, share.expand(len(row["sop_labels"])))
         return sum(
-            losses.sum() * weight for (losses, _), weight in zip(parts, self.weights, strict=False)
+            losses.sum() * weight for (losses, _), weight in zip(parts, weights, strict=False)
         )
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
@@ -117,8 +124,7 @@ class PretrainTrial(StepTrial[PretrainHParams, PretrainRow]):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        beside = ModelBesideCheckpoint(self.model, self.data.tokenizer)
-        return {**super().build_callbacks(), "model": beside}
+        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
 
 
 class ScoreReducer(pytorch.MetricReducer):

@@ -83,12 +83,12 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         # However rows are dealt, the bits are the same; what is kept is not what is handed on.
         assert reducer.cross_slot_reduce(parts[::-1])["loss"] == loss == reducer.metrics["loss"]
 
-        beside = AnswersBesideCheckpoint(reducer, trial.model, trial.data.tokenizer)
+        beside = AnswersBesideCheckpoint(trial)
         beside.on_checkpoint_write_end(str(tmp_path / "scored"))
         assert json.loads((tmp_path / "scored" / SCORES).read_text()) == reducer.metrics
         answers = json.loads((tmp_path / "scored" / "predictions.json").read_text())
         assert answers == wanted.predictions and (tmp_path / "scored" / PRETRAINED).is_dir()
-        trial.begin_step(first_batch(trial))  # the weights move on
+        next(trial.losses(first_batch(trial)))  # the weights move on
         assert trial.validated()[0] is None
         beside.on_checkpoint_write_end(str(tmp_path / "later"))
         assert [path.name for path in (tmp_path / "later").iterdir()] == [PRETRAINED]

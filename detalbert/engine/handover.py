@@ -27,7 +27,8 @@ class Handover(pytorch.PyTorchCallback):
 
     Args:
         context: Determined's, with its model, optimizer and schedule wrapped.
-        trained: the trial; its `rounding` is saved, its `max_tokens` and `forward` are restored.
+        trained: the trial; its `rounding` is saved; its `max_tokens`, its `forward` and the rates
+            of its optimizer are restored.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Handover(pytorch.PyTorchCallback):
         for key in ("optimizers", "lr_schedulers"):
             checkpoint[f"{key}_state_dict"] = [x.state_dict() for x in getattr(self.context, key)]
         if "scaler_state_dict" in checkpoint:
-            checkpoint["scaler_state_dict"] = self.context._scaler.state_dict()  # type: ignore[attr-defined]  # wrapped by now
+            checkpoint["scaler_state_dict"] = self.trained.scaler.state_dict()
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
 
     def _restore_threads(self, began_with: int) -> None:
@@ -138,9 +139,12 @@ class Handover(pytorch.PyTorchCallback):
             self._say("restart", text, logging.WARNING)
 
     def _follow_config(self) -> None:
-        """Set rate, decay and betas to the config's, which `det experiment continue` can change."""
-        (optimizer,), (schedule,) = self.context.optimizers, self.context.lr_schedulers
-        scheduler: Any = schedule._scheduler
+        """Set rate, decay and betas to the current config's, which may differ from the
+        checkpoint's.
+
+        `det experiment continue` can change them; without a change, results are bitwise identical.
+        """
+        optimizer, scheduler = self.trained.optimizer, self.trained.schedule
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
         groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
         for group, fresh, factor in groups:

@@ -1,26 +1,23 @@
 """`StepTrial`: the base class of the package's trials, one optimizer step over packed rows.
 
-`train_batch` is one step: it runs the rank's packed rows one by one, accumulates their gradients,
-all-reduces them once and steps. Subclasses define a row's loss.
+`train_batch` is one step, the same for all models: gradients are zeroed, accumulated, unscaled and
+clipped, and the optimizer steps. Where gradients come from is a subclass's matter: encoders run row
+by row and all-reduce once (packed_trial.py), language models are sharded (lm/).
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from determined import pytorch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from detalbert.engine import determinism, optim, token_budget
-from detalbert.engine.attention import answer_logits
+from detalbert.determined_internals import set_experiment_config, wrap_model
+from detalbert.engine import determinism, optim
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
-from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
-from detalbert.engine.forward import Forward, Read
-from detalbert.engine.gradients import FlatGradients
 from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
@@ -28,7 +25,7 @@ from detalbert.engine.optim import plan_steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
-from detalbert.engine.rows import AnyRow, to_device
+from detalbert.engine.rows import AnyRow
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
 from detalbert.settings.experiment import masked
@@ -50,21 +47,35 @@ def read_context(
     return hparams, load(context.get_data_config(), hparams)
 
 
+class Gradients(Protocol):
+    """The `.grad` of all parameters: a FlatGradients, or those of a sharded model."""
+
+    def zero(self) -> None:
+        """Zero them."""
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale to a norm over all ranks of at most `max_norm` (0: no limit); return the norm."""
+
+    def zero_unless(self, keep: Tensor) -> None:
+        """Zero them, also NaN, if the bool `keep` is False; does not block on the device."""
+
+
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
-    Creates forward, optimizer, schedule, meter, progress and profile; puts the model on the device.
+    Creates optimizer, schedule, meter, progress and profile; puts the model on the device.
 
     Args:
         context: Determined's.
-        model: float32, made with `attn_implementation=PACKED`.
+        model: float32.
         examples: training windows per epoch.
         shown: names of the validation metrics that the progress prints.
         charted: names of those that are reported besides the searcher's: one WebUI chart each.
-        read: result of a forward, see `Forward`.
     """
 
     data: Any  # as the workload's `load` gives it
+    gradients: Gradients
+    scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
         self,
@@ -74,11 +85,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         examples: int,
         shown: Sequence[str],
         charted: Iterable[str],
-        read: Read = answer_logits,
     ) -> None:
         self.context, self.hparams = context, hparams
-        # Private: nothing else sets what Determined writes into a checkpoint's load_data.json.
-        context._exp_conf = masked(context.get_experiment_config())
+        set_experiment_config(context, masked(context.get_experiment_config()))
         self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
@@ -86,11 +95,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.scaler = context.wrap_scaler(
             torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
         )
-        # Private: wrap_model has no other way to leave DistributedDataParallel out. Gradients are
-        # all-reduced in one piece here; gradients.py says why.
-        context._PyTorchDistributedDataParallel = lambda model: model  # type: ignore[assignment,misc]
-        self.model: Any = context.wrap_model(model)
-        self.max_tokens = self.prepare_rows(read)
+        # Gradients are all-reduced in one piece here; gradients.py says why.
+        self.model: Any = wrap_model(context, model)
+        self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
         self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
@@ -113,31 +120,24 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             "profile": self.profile,
         }
 
-    def prepare_rows(self, read: Read) -> int:
-        """Create `forward` and `gradients`; return the most real tokens of one forward."""
-        hparams, device = self.hparams, self.context.device
-        self.forward = Forward(self.model, hparams.precision, device, hparams.compile, read)
-        trained = (p for p in self.model.parameters() if p.requires_grad)
-        self.gradients: Any = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
-        return self._prepare_device()
+    def prepare_gradients(self) -> int:
+        """Create `gradients`, of the wrapped model; return the most real tokens of one forward."""
+        raise NotImplementedError
+
+    def add_gradients(self, batch: list[AnyRow]) -> None:
+        """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
+        raise NotImplementedError
 
     def make_meter(self, epoch: float) -> TrainingMeter:
         return TrainingMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
         """Return settings that may change at a restart and then change the rounding of results."""
-        return {
-            "max_tokens_per_forward": self.max_tokens,
-            "compile": bool(self.forward.layers),
-            "row_multiple": self.forward.multiple,
-            "allreduce_dtype": self.hparams.allreduce_dtype,
-        }
+        raise NotImplementedError
 
     def row_flops(self, row: AnyRow) -> float | None:
         """Return the FLOPs of one forward and backward of `row` (CPU); None if unknown."""
-        config = self.model.config
-        known = config.model_type in ENCODERS
-        return training_flops(config, row_lengths(row)) if known else None
+        raise NotImplementedError
 
     @property
     def data_rank(self) -> int:
@@ -158,7 +158,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def validated(self) -> tuple[Any, dict[str, float]]:
         """Return the last validation's answers (None if there are none) and all its scores."""
-        raise NotImplementedError
+        return None, self.scores.metrics
 
     def workers(self) -> int:
         """Return the number of loader processes of this rank."""
@@ -178,14 +178,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def get_batch_length(self, batch: list[AnyRow]) -> int:
         return sum(len(row["windows"]) for row in batch)
-
-    def begin_step(self, batch: list[AnyRow]) -> None:
-        """Prepare per-step state from all of this rank's rows, before the first of them runs."""
-        raise NotImplementedError
-
-    def row_loss(self, row: AnyRow) -> Tensor:
-        """Return the row's share of the rank's loss, a scalar; the step's is the ranks' mean."""
-        raise NotImplementedError
 
     def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
@@ -220,16 +212,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         if not all(self.context.distributed.allgather(has_finite_weights(self.model))):
             raise Diverged(f"step {step}: a weight is not finite; {CURE}")
 
-    def add_gradients(self, batch: list[AnyRow]) -> None:
-        """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
-        self.begin_step(batch)
-        self.forward.refresh()
-        for row in batch:
-            self.backward(self.row_loss(to_device(row, self.context.device)))
-        if self.slots > 1:
-            with self.profile.mark("all_reduce"):
-                self.gradients.average()
-
     def backward(self, loss: Tensor) -> None:
         self.context.backward(self.scaler.scale(loss))
 
@@ -251,14 +233,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         left = self.steps - self.context.get_initial_batch()
         folder = self.context.get_tensorboard_path()
         return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)
-
-    def _prepare_device(self) -> int:
-        """Compile the layers and set the token budget, before the first real row."""
-        wanted, longest = self.hparams.max_tokens_per_forward, self.hparams.max_seq_length
-        self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
-        if wanted == "auto":
-            wanted = token_budget.resolve(self.forward, longest, self.slots)
-        return wanted
 
 
 class Charts(pytorch.PyTorchCallback):
@@ -291,10 +265,9 @@ class Charts(pytorch.PyTorchCallback):
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):
     """Saves the model's config and the tokenizer in each checkpoint, making it self-contained."""
 
-    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.config: Any = getattr(model, "module", model).config
-        self.tokenizer = tokenizer
+    def __init__(self, trial: Any) -> None:
+        self.trial = trial
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        self.config.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
-        self.tokenizer.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+        for part in (self.trial.model.config, self.trial.data.tokenizer):
+            part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)

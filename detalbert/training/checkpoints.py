@@ -1,8 +1,12 @@
-"""Checkpoints of a local run: atomic, checked before use, old ones pruned.
+"""Checkpoints of a local run: atomic, checked before use, old ones pruned; the one to resume from.
 
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
 lists every file's size and SHA-256, and has a sum of its own. It is written under a temporary name,
 flushed to disk and renamed; equal sums show a reader that it is complete.
+
+A resumed run ends bitwise identical to an uninterrupted one: randomness and the data position are
+functions of the step, parameters, optimizer, schedule and GradScaler are in the checkpoint, and a
+config that would change the run is rejected.
 """
 
 import contextlib
@@ -11,7 +15,6 @@ import logging
 import re
 import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +23,10 @@ from determined import core
 from determined.common import storage
 
 from detalbert import hub
-from detalbert.atomic import whole_folder
+from detalbert.atomic import whole_folder, writing
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import SUM, checksum, is_sealed, seal
-from detalbert.training.folder import RESUME, step_name
+from detalbert.training.folder import ELSEWHERE, RESUME, step_name
 
 if TYPE_CHECKING:  # it reads manifests
     from detalbert.training.metrics import RunMetrics
@@ -51,45 +54,20 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         run: dict[str, Any],
         pruning: dict[str, Any],
     ) -> None:
-        self.metrics = metrics
+        self.distributed, self.metrics, self.run = distributed, metrics, run
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
-        self.run = run
-        self.stalls = metrics.checkpoint_seconds  # that training waited for each
+        if distributed.rank == 0:
+            with writing(self.folder, ELSEWHERE):
+                self.folder.mkdir(parents=True, exist_ok=True)
         self.latest = max(1, pruning.get("save_trial_latest", 1))
         self.best = pruning.get("save_trial_best", 1)
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: dict[str, Any] | None = None, *, shard: bool = False
+        self, metadata: Any = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to fill and its final name; rank 0 only."""
-        began = time.monotonic()
-        with self._store(metadata or {}) as stored:
-            yield stored
-        self.stalls.append(time.monotonic() - began)
-
-    @contextlib.contextmanager
-    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
-        """Yield folder and name as `store_path` does, on all ranks; renamed once all have filled
-        it.
-
-        May end in another thread than it began. `peers` is Determined's distributed context, or a
-        replacement for it in that thread.
-        """
-        if self._dist.rank:
-            folder, name = self._dist.broadcast(None)
-            with self._told(name):
-                yield Path(folder), name
-            peers.allgather(None)
-            return
-        with self._store(metadata) as (folder, name):
-            self._dist.broadcast((str(folder), name))
-            yield folder, name
-            peers.allgather(None)
-
-    @contextlib.contextmanager
-    def _store(self, metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
         steps = int(metadata["steps_completed"])
         name = step_name(steps)
         # As they are now: this may end after others.
@@ -100,7 +78,28 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             facts = {"steps": steps, "run": self.run, "validations": validations}
             facts["commits"] = hub.commits
             write_manifest(folder, facts)
-        self._prune(spared)
+        for older, folder in list_checkpoints(self.folder)[: -self.latest]:
+            if older not in spared:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
+        """Yield folder and name as `store_path` does, on all ranks; renamed once all have filled
+        it.
+
+        May end in another thread than it began. `peers` is Determined's distributed context, or a
+        replacement for it in that thread.
+        """
+        if self.distributed.rank:
+            folder, name = self.distributed.broadcast(None)
+            with self._told(name):
+                yield Path(folder), name
+            peers.allgather(None)
+            return
+        with self.store_path(metadata) as (folder, name):
+            self.distributed.broadcast((str(folder), name))
+            yield folder, name
+            peers.allgather(None)
 
     @contextlib.contextmanager
     def _told(self, name: str) -> Iterator[None]:
@@ -116,11 +115,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
         """Yield the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
-
-    def _prune(self, spared: set[int]) -> None:
-        for steps, folder in list_checkpoints(self.folder)[: -self.latest]:
-            if steps not in spared:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -147,6 +141,54 @@ def newest_complete(folder: Path) -> Path | None:
             "restore one, or start over with --resume never"
         )
     return None
+
+
+def find_checkpoint(
+    resume: str, output_dir: Path, run: dict[str, Any], defaults: dict[str, Any]
+) -> Path | None:
+    """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
+
+    `run` is the current `Training.identity`; `defaults` are, by config key, the values of runs
+    whose version did not know the key. Raises UserError if the checkpoint is missing, damaged, of
+    another format version, or of a run that differs from `run`.
+    """
+    if resume == "auto":
+        path = newest_complete(output_dir / "checkpoints")
+        if path is None:
+            return None
+    else:
+        path = Path(resume)
+        fault = find_fault(path)
+        if fault:
+            raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
+    manifest = read_manifest(path)
+    if manifest["format"] not in (1, FORMAT):
+        raise UserError(
+            f"{path}: checkpoint format {manifest['format']}, this version writes {FORMAT}; "
+            "go on with the version that wrote it, or start over with --resume never"
+        )
+    if "run" not in manifest:
+        raise UserError(f"--resume {path}: a checkpoint of a cluster; give one of a local run")
+    before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
+    for key in sorted(before):
+        was, now = before[key], run.get(key)
+        if was != now:
+            raise UserError(
+                f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
+                "--output-dir, or start over with --resume never"
+            )
+    return path
+
+
+def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
+    """Return the commits that the run to resume read from the hub, for `hub.commits`. Data and
+    model are loaded before `find_checkpoint` reads the checkpoint.
+    """
+    folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
+    for path in reversed(folders if resume == "auto" else [Path(resume)]):
+        if find_fault(path, ()) is None:  # the manifest itself
+            return read_manifest(path).get("commits", {})
+    return {}
 
 
 def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:

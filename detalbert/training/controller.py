@@ -1,67 +1,84 @@
-"""Determined's trial loop, created here so that it rejects code in a checkpoint.
+"""Trial loop of this package: Determined's, with a schedule, and without code from a checkpoint.
 
-`determined.pytorch.Trainer.fit` creates a `_PyTorchTrialController` (private; tested against
-0.38.1) that unpickles what it restores. Local runs and trials on a cluster, their restarts, forks
-and warm starts all load through `Controller._load`.
+Local runs and trials on a cluster, their restarts, forks and warm starts all load through
+`Controller.load`.
 """
 
-from collections.abc import Mapping
+import time
 from pathlib import Path
-from typing import Any
 
 from determined import pytorch
 
+from detalbert.determined_internals import TrialLoop
 from detalbert.engine import safe_load
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
+from detalbert.training import local, spot
+from detalbert.training.schedule import Schedule
+from detalbert.training.workload import Training
 
 
-class Controller(pytorch._PyTorchTrialController):
-    """The trial loop as `Trainer.fit` creates it, on a cluster or locally."""
-
-    trial: Any  # a StepTrial
+class Controller(TrialLoop):
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally; `run()` trains from
+    `checkpoint`, or from the start.
+    """
 
     def __init__(
         self,
-        trial: Any,
+        training: Training,
+        trial: StepTrial,
         context: pytorch.PyTorchTrialContext,
-        searcher: Mapping[str, Any],
-        steps_completed: int,
+        schedule: Schedule,
         checkpoint: str | None,
-        local_training: bool,
-        profiling_enabled: bool = False,
-        **loop: Any,
+        on_cluster: bool,
     ) -> None:
-        """Create the loop; `run()` trains.
-
-        Args:
-            searcher: has `metric` and `smaller_is_better`, as `searcher:` of a config on a cluster.
-            steps_completed: steps before this start.
-            checkpoint: checkpoint to resume from, if any.
-            loop: the other arguments of `Trainer.fit`.
-        """
+        config = training.config
         super().__init__(
+            schedule,
             trial_inst=trial,
             context=context,
             max_length=pytorch.Batch(trial.steps),
-            smaller_is_better=bool(searcher["smaller_is_better"]),
-            searcher_metric_name=searcher["metric"],
-            steps_completed=steps_completed,
+            smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
+            searcher_metric_name=config["searcher"]["metric"],
+            steps_completed=schedule.done,
             latest_checkpoint=checkpoint,
-            local_training=local_training,
-            profiling_enabled=profiling_enabled,
-            test_mode=False,
-            global_batch_size=trial.hparams.global_batch_size,
-            **loop,
+            local_training=not on_cluster,
+            profiling_enabled=on_cluster and bool((config.get("profiling") or {}).get("enabled")),
+            global_batch_size=training.hparams.global_batch_size,
+            checkpoint_policy=config.get("checkpoint_policy") or "best",
+            step_zero_validation=bool(config.get("perform_initial_validation")),
         )
+        self.stalls: list[float] = []  # seconds that training waited for each checkpoint
 
-    def _checkpoint(self, already_exiting: bool) -> None:
+    def run(self) -> None:
+        """Train; one rank of each machine watches for EC2's notices if the config says so."""
+        watch = self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0
+        with spot.watching(watch, self.schedule.stopping.request, self.schedule.request_checkpoint):
+            super().run()
+
+    def save(self, exiting: bool) -> None:
+        began = time.monotonic()
         assert self.state is not None
         self.trial.check_weights(self.state.batches_trained)
-        super()._checkpoint(already_exiting)
+        self.store(exiting)
+        self.stalls.append(time.monotonic() - began)
 
-    def _load(self, load_path: Path) -> None:
-        safe_load.check_pickles(load_path)
+    def store(self, exiting: bool) -> None:
+        """Write a checkpoint of finite weights."""
+        super().save(exiting)
+
+    def load(self, folder: Path) -> None:
+        safe_load.check_pickles(folder)
         try:
-            super()._load(load_path)
+            super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{load_path}: does not fit this model: {first_line(error)}") from None
+            raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
+
+    def copy_code(self, path: Path, on_cluster: bool) -> None:
+        """Save this package's modules. Determined would copy the whole working directory,
+        recursively without end if the checkpoint is inside it.
+        """
+        if on_cluster:
+            super().copy_code(path, on_cluster)
+        else:
+            local.copy_modules(path)

@@ -1,7 +1,6 @@
 """Output directory of a local run: creation, lock, and moving of earlier runs."""
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,22 +31,8 @@ def write_predictions(folder: Path, answers: Answers) -> None:
     write_json(folder / "null_odds.json", answers.null_odds)
 
 
-_WRITTEN = {
-    "checkpoints",
-    "config.yaml",
-    "metrics.json",
-    "null_odds.json",
-    "predictions.json",
-    "tensorboard",
-}
-
-
-def create_folder(path: Path) -> None:
-    """Create the directory. Raises UserError if it cannot be written."""
-    with writing(path, ELSEWHERE):
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+_WRITTEN = {"checkpoints", "config.yaml", "metrics.json", "null_odds.json", "tensorboard"}
+_WRITTEN |= {"predictions.json"}
 
 
 @contextlib.contextmanager
@@ -84,7 +69,6 @@ def set_aside(path: Path) -> None:
     aside.mkdir()
     for item in left:
         item.rename(aside / item.name)
-    (path / "checkpoints").mkdir()
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:

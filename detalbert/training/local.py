@@ -14,32 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from determined import core, pytorch, util
+from determined import core, pytorch
 
+from detalbert.determined_internals import set_step
 from detalbert.training.checkpoints import LocalCheckpoints
-from detalbert.training.controller import Controller
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
+from detalbert.training.stopping import LocalStops
 
 HERE = Path(__file__).resolve().parents[2]
 
 
-class LocalController(Controller):
-    """The trial loop, saving only this package's modules with a checkpoint.
-
-    Determined's `util.write_user_code` would copy the whole working directory, recursively without
-    end if the checkpoint is inside it.
-    """
-
-    def _save(self, path: Path) -> None:
-        original, util.write_user_code = util.write_user_code, copy_modules
-        try:
-            super()._save(path)
-        finally:
-            util.write_user_code = original
-
-
-def copy_modules(path: Path, on_cluster: bool) -> None:
+def copy_modules(path: Path) -> None:
+    """Save the modules by which a checkpoint's trial can be loaded."""
     code, ignored = path / "code", shutil.ignore_patterns("__py*")
     for folder in ("detalbert", "embedded", "lm", "pretrain"):
         shutil.copytree(HERE / folder, code / folder, ignore=ignored)
@@ -91,20 +77,20 @@ def _free_port() -> int:
 def trial_context(
     distributed: core.DistributedContext,
     checkpoints: LocalCheckpoints,
-    metrics: RunMetrics | None,
-    stop: StopRequest,
+    metrics: RunMetrics,
+    stops: LocalStops,
     config: dict[str, Any],
     steps_completed: int,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Yield the context of `determined.pytorch.init` on a cluster; `metrics`: only on rank 0."""
+    """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`."""
     core_context = core.Context(
         checkpoint=checkpoints,
         distributed=distributed,
-        preempt=stop,
-        train=metrics or core.DummyTrainContext(),
+        preempt=stops,
+        train=core.DummyTrainContext() if distributed.rank else metrics,
     )
     with core_context:
-        yield pytorch.PyTorchTrialContext(
+        context = pytorch.PyTorchTrialContext(
             core_context=core_context,
             trial_seed=config["hyperparameters"]["seed"],
             hparams=config["hyperparameters"],
@@ -117,3 +103,5 @@ def trial_context(
             debug_enabled=False,
             enable_tensorboard_logging=False,  # RunMetrics writes the events
         )
+        set_step(context, steps_completed)
+        yield context

@@ -1,11 +1,17 @@
 """Calls to the Determined master from inside a task, besides those by Determined itself."""
 
+import logging
 from typing import Any, cast
 
 import determined
 from determined.common.api import authentication, certs
 
+from detalbert import hub
+from detalbert.errors import first_line
+from detalbert.settings.experiment import masked
+
 TIMEOUT = 10  # seconds to connect, and again to answer
+log = logging.getLogger(__name__)
 
 
 def task() -> determined.ClusterInfo:
@@ -22,3 +28,52 @@ def call(method: str, path: str, **arguments: Any) -> Any:
     address = task().master_url
     session = authentication.login_from_task(address, certs.default_load(address)).with_retry(0)
     return getattr(session, method)(path, timeout=TIMEOUT, **arguments).json()
+
+
+def trial() -> dict[str, Any]:
+    """Return the master's record of this task's trial. Raises an Exception as `call`."""
+    return call("get", f"/api/v1/trials/{task().trial.trial_id}")["trial"]
+
+
+def keep_resolved(resolved: dict[str, Any]) -> None:
+    """Store all values that the run uses as the run's metadata, with the commits of its hub names.
+
+    They are readable in the WebUI; a restart reads the commits. Written once, and again if a
+    continued experiment has other values. If the master does not accept them, a warning is logged.
+    """
+    number, path = _metadata()
+    resolved = masked({**resolved, "commits": hub.commits} if hub.commits else resolved)
+    try:
+        kept = call("get", path).get("metadata") or {}
+        if any(kept.get(name) != values for name, values in resolved.items()):
+            merged = {**kept, **resolved}  # a call replaces all, what others wrote included
+            call("post", path, json={"runId": number, "metadata": merged})
+    except Exception as error:  # no common base, see `call`
+        said = "the master does not keep the resolved config (%s); it is in this log only"
+        log.warning(said, first_line(error))
+
+
+def kept_commits() -> dict[str, str]:
+    """Return the commits that this trial's first start read from the hub, for `hub.commits`."""
+    try:
+        return (call("get", _metadata()[1]).get("metadata") or {}).get("commits") or {}
+    except Exception as error:
+        said = "could not read from the master which commits of the hub the run began with (%s)"
+        log.warning(said, first_line(error))
+        return {}
+
+
+def _metadata() -> tuple[int, str]:
+    """Return the trial's number, also that of its run, and the path of the run's metadata."""
+    number = task().trial.trial_id
+    return number, f"/api/v1/runs/{number}/metadata"
+
+
+def best_validation() -> dict[str, float] | None:
+    """Return the trial's best validation over all its starts, with `steps`; None if not known."""
+    try:
+        best = trial()["bestValidation"]
+    except Exception as error:
+        log.warning("the master does not say the best validation (%s)", first_line(error))
+        return None
+    return best and {**best["metrics"]["avgMetrics"], "steps": best["totalBatches"]}

@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,8 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from detalbert.atomic import write_json, writing
-from detalbert.squad.answers import Answers
-from detalbert.training.checkpoints import find_fault
+from detalbert.training.checkpoints import find_fault, read_manifest
 from detalbert.training.folder import RESUME, step_name, write_predictions
 
 
@@ -26,30 +25,19 @@ class RunMetrics(core.DummyTrainContext):
     """Writer of `metrics.json`, the best validation's predictions, and TensorBoard events.
 
     Replaces Determined's train context, which sends the same reports to the master. `best` follows
-    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept.
-
-    Args:
-        path: the output directory.
-        searcher: `searcher:` of the experiment config.
-        validated: returns answers (or None) and all scores of the validation that is being
-            reported.
-        throughput: returns windows and tokens of all ranks, and seconds, of the training reported.
+    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept. `path` is the
+    output directory.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        searcher: Mapping[str, Any],
-        validated: Callable[[], tuple[Answers | None, dict[str, float]]] = lambda: (None, {}),
-        throughput: Callable[[], dict[str, float]] = dict,
-    ) -> None:
+    loop: Any = None  # the Controller that reports, set once it is created
+
+    def __init__(self, path: Path, searcher: Mapping[str, Any]) -> None:
+        super().__init__(path / "tensorboard")
         self.path = path
         self.metric = searcher["metric"]
         self.sign = -1 if searcher["smaller_is_better"] else 1
-        self.validated, self.throughput = validated, throughput
         self.validations: list[dict[str, float]] = []
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
-        self.checkpoint_seconds: list[float] = []
         self.start = _now()
         self.earlier = self._earlier_starts()
         self._file: BinaryIO | None = None  # TensorBoard's events
@@ -61,19 +49,20 @@ class RunMetrics(core.DummyTrainContext):
         except (OSError, ValueError, KeyError):
             return []
 
-    def restore(self, checkpoint: Path, validations: list[dict[str, float]]) -> None:
+    def restore(self, checkpoint: Path) -> None:
         """Restore a checkpoint's validation history. If the output directory has no predictions,
         copy those of the best validation's checkpoint.
         """
-        self.validations = validations
+        self.validations = read_manifest(checkpoint)["validations"]
         best = self.best()
         if best is None or (self.path / "predictions.json").exists():
             return
         source = checkpoint.parent / step_name(int(best["steps"]))
         names = "predictions.json", "null_odds.json"
         if find_fault(source, names) is None:
-            for name in names:
-                shutil.copyfile(source / name, self.path / name)
+            with writing(self.path, RESUME):
+                for name in names:
+                    shutil.copyfile(source / name, self.path / name)
 
     def best(self) -> dict[str, float] | None:
         """Return the best validation so far."""
@@ -88,29 +77,17 @@ class RunMetrics(core.DummyTrainContext):
         best = self.best()
         return None if best is None else best[self.metric]
 
-    def get_tensorboard_path(self) -> Path:
-        return self.path / "tensorboard"
-
-    def set_status(self, status: str) -> None:
-        """Ignore the status, which only the master displays; see the progress lines."""
-
-    def report_progress(self, progress: float) -> None:
-        """Ignore the progress, which only the master displays; see the progress lines."""
-
     def report_training_metrics(
-        self,
-        steps_completed: int,
-        metrics: dict[str, Any],
-        batch_metrics: list[dict[str, Any]] | None = None,
+        self, steps_completed: int, metrics: dict[str, Any], batch_metrics: Any = None
     ) -> None:
-        for name, value in self.throughput().items():
+        for name, value in self.loop.trial.meter.throughput.items():
             self.sums[name] += value
         self._events("training", steps_completed, metrics)
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
         entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
         self._events("validation", steps_completed, entry)
-        answers, scores = self.validated()
+        answers, scores = self.loop.trial.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
             with writing(self.path / "predictions.json", RESUME):
@@ -125,7 +102,7 @@ class RunMetrics(core.DummyTrainContext):
             "tokens_per_second": tokens / seconds if seconds else None,
             "training_seconds": seconds,
             "training_windows": windows,
-            "checkpoint_seconds": self.checkpoint_seconds,
+            "checkpoint_seconds": self.loop.stalls,
         }
         if self.earlier is not None:
             throughput["starts"] = [*self.earlier, {"start": self.start, "end": _now()}]

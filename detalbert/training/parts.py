@@ -31,7 +31,7 @@ NUMBERS = "numbers.json"
 
 
 class TensorSaver:
-    """Copies weights and optimizer to CPU memory and writes the copy in another thread.
+    """Copies weights and optimizer to CPU memory; another thread may write the copy.
 
     The copy's memory is reused: allocation takes longer than copying. `group` has all ranks, for
     CPU tensors; it must not be used otherwise meanwhile.
@@ -42,7 +42,7 @@ class TensorSaver:
         self._copy: dict[str, Any] = {}
 
     def save(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Callable[[], None]:
-        """Start writing the current state; one save at a time. Return a function that waits for it.
+        """Copy the current state; return a function that writes it, before the next copy.
 
         That function raises RuntimeError if a rank's disk is full. Only tensors are saved: torch
         would unpickle anything else on load.
@@ -54,32 +54,23 @@ class TensorSaver:
         if dist.get_rank() == 0:
             values = {n: {k: v.item() for k, v in kept.items()} for n, kept in numbers.items()}
             (path / NUMBERS).write_text(json.dumps(values))
-        writer = _Writer(path, self._stage)
-        written: Any = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
-
-        def wait() -> None:
-            try:
-                written.result()
-            except CheckpointException as error:  # no Exception: nobody else would catch it
-                failure, _ = next(iter(error.failures.values()))
-                raise RuntimeError(first_line(failure)) from None
-
-        return wait
-
-    def _stage(self, tensors: dict[str, Any]) -> dict[str, Any]:
         if self._copy.keys() != tensors.keys():
             self._copy = BlockingAsyncStager().stage(tensors)
         else:
             _copy_over(self._copy, tensors)
-        return self._copy
+
+        def write() -> None:
+            try:
+                dcp.save(self._copy, storage_writer=_Writer(path), process_group=self.group)
+            except CheckpointException as error:  # no Exception: nobody else would catch it
+                failure, _ = next(iter(error.failures.values()))
+                raise RuntimeError(first_line(failure)) from None
+
+        return write
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Writer that copies tensors by `stage`, and writes as data the table that torch pickles."""
-
-    def __init__(self, path: Path, stage: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        super().__init__(path)
-        self.stage = stage  # type: ignore[method-assign, assignment]  # torch calls it by position
+    """Writer that writes as data the table that torch would pickle."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata.storage_data = {one.index: one.storage_data for each in results for one in each}
@@ -108,13 +99,7 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
     if optimizer is not None:
         whole, wanted["optimizer"], numbers = _split(model, optimizer)
         _fill_numbers(path / NUMBERS, numbers)
-    reader = Reader(path)
-    reader.read_metadata()  # here, for torch would print more than the line that it raises
-    try:
-        dcp.load(wanted, storage_reader=reader)
-    except CheckpointException as error:
-        failure, _ = next(iter(error.failures.values()))
-        raise _misfit(path, failure) from None
+    _read(path, wanted)
     parts.set_model_state_dict(model, wanted["model"])
     if optimizer is not None:
         parts.set_optimizer_state_dict(model, optimizer, whole)
@@ -136,12 +121,16 @@ def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     """Fill tensors with the weights of their names in this process alone, without a group. Raises
     UserError if weights are missing or have another shape.
     """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
+        _read(path, {"model": into}, no_dist=True)
+
+
+def _read(path: Path, wanted: dict[str, Any], **how: Any) -> None:
     reader = Reader(path)
-    reader.read_metadata()  # as in load_tensors
+    reader.read_metadata()  # here, for torch would print more than the line that it raises
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
-            dcp.load({"model": into}, storage_reader=reader, no_dist=True)
+        dcp.load(wanted, storage_reader=reader, **how)
     except CheckpointException as error:
         failure, _ = next(iter(error.failures.values()))
         raise _misfit(path, failure) from None

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,17 @@ from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path, split_revision
-from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
-from detalbert.squad import sources
+from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
 
 GIB = 2**30
-OFFICIAL = sources.OFFICIAL_SHA256
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment: GPUs, data, disks. `gpu_uuids` are those of
-    the container's GPUs. Raises UserError for the first fault.
+    """Check GPUs and disks of this machine; data are checked when loaded, right afterwards.
+    `gpu_uuids` are those of the container's GPUs. Raises UserError for the first fault.
     """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
-    check_source(data, "train")
-    check_source(data, "validation")
     generated = data.train == data.validation == "generated"
     room = GIB // 16 if generated else GIB
     check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
@@ -46,11 +41,17 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
     """Raise UserError if this torch build does not see or support the container's GPUs."""
-    if gpu_uuids:
-        check_build(len(gpu_uuids), torch.cuda.device_count(), torch.__version__)
-        for index in range(len(gpu_uuids)):
-            name, capability = gpu_name(index), torch.cuda.get_device_capability(index)
-            check_architecture(name, capability, torch.cuda.get_arch_list())
+    seen = torch.cuda.device_count() if gpu_uuids else 0
+    if seen < len(gpu_uuids):  # it would train on the CPU
+        raise UserError(
+            f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs: a "
+            "CPU build, or a CUDA newer than the machine's driver; take another image "
+            "(cluster/Dockerfile)"
+        )
+    for index in range(len(gpu_uuids)):
+        name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
+        capability = torch.cuda.get_device_capability(index)
+        check_architecture(name, capability, torch.cuda.get_arch_list())
 
 
 def check_room(
@@ -76,19 +77,6 @@ def check_room(
     check_disk(storage, 2 * 12 * parameters, "two checkpoints")
 
 
-def gpu_name(index: int) -> str:
-    return f"GPU {index} ({torch.cuda.get_device_name(index)})"
-
-
-def check_build(given: int, seen: int, version: str) -> None:
-    """Raise UserError if torch does not see the container's GPUs: it would train on the CPU."""
-    if seen < given:
-        raise UserError(
-            f"torch {version} sees {seen} of the container's {given} GPUs: a CPU build, or a CUDA "
-            "newer than the machine's driver; take another image (cluster/Dockerfile)"
-        )
-
-
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
     """Raise UserError if this torch build has no code for the GPU, e.g. CUDA 12.8 for a V100.
 
@@ -103,13 +91,9 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
         if found is None:  # ROCm's names: let torch judge
             return
         built = int(found[2]), int(found[3])
-        if found[4] == "a":
-            runs = built == capability
-        elif found[1] == "compute" and not found[4]:
-            runs = built <= capability
-        else:
-            runs = built <= capability and built[0] == capability[0]
-        if runs:
+        portable = built[0] == capability[0] or found[1] + found[4] == "compute"  # PTX
+        later = built <= capability and portable and found[4] != "a"
+        if later or built == capability:
             return
     raise UserError(
         f"{name} is sm_{capability[0]}{capability[1]}, and this torch {torch.__version__} has code "
@@ -145,29 +129,13 @@ def gpu_memory() -> list[tuple[str, int, int]]:
     """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it."""
     query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
     try:
-        done = subprocess.run(
-            [*query, "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        words = [*query, "--format=csv,noheader,nounits"]
+        shown = subprocess.check_output(words, text=True, timeout=60, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [[field.strip() for field in line.split(",")] for line in shown.splitlines()]
     # "[N/A]" where a GPU is split into parts, which have UUIDs of their own
     return [(u, int(f) << 20, int(t) << 20) for u, f, t in rows if f.isdigit() and t.isdigit()]
-
-
-def check_source(data: DataConfig, split: str) -> None:
-    """Raise UserError if `data.train` or `data.validation` is missing; download nothing."""
-    name, key = getattr(data, split), f"data.{split}"
-    if name == "generated" or (name in OFFICIAL and (Path(data.cache_dir) / name).is_file()):
-        return
-    if name in OFFICIAL and not Path(name).exists():
-        reach(f"{sources.OFFICIAL_URL}/{name}", key)
-    else:
-        check_place(name, key, (".json",))
 
 
 def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
@@ -183,7 +151,7 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
             f"{key}: {path}: no such file in this container; mount it (bind_mounts), or "
             f"set {key} to where it is"
         )
-    elif not offline():
+    elif not huggingface_hub.constants.HF_HUB_OFFLINE:  # else loading uses the hub's cache
         try:
             repo, revision = split_revision(name)
             huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=20)
@@ -191,22 +159,6 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
             raise hub_error(error)(
                 f"{key}: {name!r} is no file, and the hub does not give it: {first_line(error)}"
             ) from None
-
-
-def reach(url: str, key: str) -> None:
-    """Request only the headers of `url`. Raises Unavailable if they do not come."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20).close()
-    except OSError as error:
-        raise Unavailable(
-            f"{key}: {url} cannot be reached from this container: {error}; fetch it by hand and "
-            f"set {key} to its path"
-        ) from None
-
-
-def offline() -> bool:
-    """Return whether the hub must not be queried; loading then uses its cache."""
-    return huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
@@ -237,12 +189,11 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
 
     Uses a group of its own, whose time-out also ends the threads that wait for a lost rank; the
     default group's is half an hour, before which the process could not exit. Raises Unavailable if
-    it takes more than `seconds`, or its result is wrong.
+    it takes more than `seconds`.
     """
     if not torch.distributed.is_initialized():
         return
     backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
-    hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
     total = torch.ones(1, device=device)
     deadline = time.monotonic() + seconds
     try:
@@ -254,12 +205,9 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
             raise RuntimeError("time is up")  # its wait() would block the stream, not this thread
         work.wait()
     except RuntimeError as error:
-        reason = first_line(error)
         raise Unavailable(
-            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s ({reason}); {hint}"
+            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
+            f"({first_line(error)}); check the network between the machines; NCCL_DEBUG=INFO shows "
+            "where it stands"
         ) from None
-    if total.item() != size:
-        raise Unavailable(
-            f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}"
-        )
     torch.distributed.destroy_process_group(group)

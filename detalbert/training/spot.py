@@ -1,26 +1,24 @@
-"""EC2's two-minute warning before it reclaims a spot machine.
+"""EC2's two-minute warning before it reclaims a spot machine, read from its metadata service.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
 
 An interruption notice ends this start of the run. A rebalance recommendation may come earlier, or
 without a later reclaim, and stays readable on its machine: it causes one checkpoint only.
 """
 
 import contextlib
+import http.client
 import logging
+import os
 import threading
-from collections import abc
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any, cast
-
-from determined import core
 
 from detalbert.errors import first_line
-from detalbert.settings.hparams import StepHParams
-from detalbert.training import master
-from detalbert.training.metadata import Metadata, TokenWanted
-from detalbert.training.stopping import Every
 
 NOTICE = "spot/instance-action"
 RECOMMENDATION = "events/recommendations/rebalance"
@@ -31,7 +29,73 @@ REMEDY = (
     "Set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
     "in the master's task_container_defaults"
 )
+ENDPOINT = "http://169.254.169.254"
+TIMEOUT = 2.0  # seconds; the service is on the machine's own link
+TOKEN = "X-aws-ec2-metadata-token"
+WITH_TOKEN = "with a token (IMDSv2)"
+WITHOUT_TOKEN = "without a token (IMDSv1), for the token request gets none"
 log = logging.getLogger(__name__)
+
+
+class TokenWanted(Exception):
+    """The service requires a token, but sends none that arrives here."""
+
+
+class Metadata:
+    """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
+
+    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1 the
+    response to a token request does not reach a container with its own network, a plain one does.
+    """
+
+    def __init__(self) -> None:
+        endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
+        self.address = endpoint.rstrip("/")
+        self.way: str | None = None  # how the last answer came, None before the first
+        self._token: str | None = None
+        # The service is never behind the proxy of the environment.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def read(self, path: str) -> str | None:
+        """Return the text at `path` (below meta-data/), or None if there is none (status 404).
+
+        Raises:
+            TokenWanted: if the service requires a token, but sends none.
+            OSError, http.client.HTTPException: if the response is missing, truncated or an error.
+        """
+        if self.way is None:
+            self._token = self._take_token()
+        try:
+            text: str | None = self._request("GET", f"meta-data/{path}", {TOKEN: self._token})
+        except urllib.error.HTTPError as error:
+            if error.code == 401 and self.way is not None:
+                self.way = None  # the token ran out, or tokens are wanted from now on
+                return self.read(path)
+            if error.code == 401 and self._token is None:
+                said = "the instance metadata service wants a token, and none arrives here"
+                raise TokenWanted(said) from None
+            if error.code != 404:
+                raise
+            text = None
+        self.way = WITH_TOKEN if self._token else WITHOUT_TOKEN
+        return text
+
+    def _take_token(self) -> str | None:
+        """Return a token for six hours, or None if the service sends none to this process."""
+        try:
+            return self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "21600"})
+        except urllib.error.HTTPError as error:
+            if error.code not in (403, 404, 405):
+                raise
+        except (OSError, http.client.HTTPException):  # no answer, or a cut one
+            pass
+        return None
+
+    def _request(self, method: str, path: str, headers: dict[str, str | None]) -> str:
+        url, given = f"{self.address}/latest/{path}", {k: v for k, v in headers.items() if v}
+        request = urllib.request.Request(url, method=method, headers=given)
+        with self._open(request, timeout=TIMEOUT) as response:
+            return response.read(4096).decode("utf-8", "replace").strip()
 
 
 class SpotWatcher(threading.Thread):
@@ -45,35 +109,27 @@ class SpotWatcher(threading.Thread):
         self, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
     ) -> None:
         super().__init__(name="spot-watcher", daemon=True)
-        self.on_notice = on_notice
-        self.on_recommendation = on_recommendation
+        self.on_notice, self.on_recommendation = on_notice, on_recommendation
         self.stopped = threading.Event()
         self._metadata = Metadata()
-        self._answered = False
-        self._recommended = False
+        self._answered = self._recommended = False
         self._said: set[str] = set()
 
     def run(self) -> None:
-        notice = self._wait_for_notice()
+        notice: str | None = None
+        failures = 0
+        while notice is None and not self.stopped.is_set():
+            try:
+                notice, failures = self._look(), 0
+            except Exception as error:
+                failures += 1
+                self._say_unread(error, failures)
+            if notice is None:
+                self.stopped.wait(PERIOD if self._answered or failures < TRIES else SLOW_PERIOD)
         if notice is not None:
             # The experiments' log policies know this line by its first two words.
             log.warning("EC2 announces: %s", notice)
             self._pass_on(notice)
-
-    def _wait_for_notice(self) -> str | None:
-        failures = 0
-        while not self.stopped.is_set():
-            try:
-                notice = self._look()
-                if notice is not None:
-                    return notice
-                failures = 0
-            except Exception as error:
-                failures += 1
-                self._say_unread(error, failures)
-            fast = self._answered or failures < TRIES
-            self.stopped.wait(PERIOD if fast else SLOW_PERIOD)
-        return None
 
     def _look(self) -> str | None:
         notice = self._read(NOTICE)
@@ -133,38 +189,6 @@ def _reason(error: Exception) -> str:
     return first_line(cause if isinstance(cause, Exception) else error)
 
 
-class EarlyCheckpoint(abc.Container):
-    """Steps that end in a checkpoint: those of `checkpoint_period`, and the report after a request.
-
-    Each machine has its own watcher, so any rank may get the request, and all must save at the same
-    step. They agree at reports only, as a collective call at every step would be too expensive.
-    `first` is the number of steps completed before this start.
-    """
-
-    def __init__(
-        self, hparams: StepHParams, distributed: core.DistributedContext, first: int = 0
-    ) -> None:
-        self.hparams = hparams
-        self.every = Every(cast(int, hparams.checkpoint_period), first)
-        self.distributed = distributed
-        self._asked = threading.Event()
-
-    def request(self) -> None:
-        """Request one checkpoint at the next report. Safe from any thread."""
-        self._asked.set()
-
-    def __contains__(self, step: Any) -> bool:
-        """Return whether to save at `step`. Collective: call at the same steps on every rank."""
-        early = self.hparams.spot_notice and int(step) % self.hparams.reporting_period == 0
-        return (early and self._agreed()) or step in self.every
-
-    def _agreed(self) -> bool:
-        asked = self._asked.is_set()
-        if asked:
-            self._asked.clear()
-        return any(self.distributed.allgather(asked))
-
-
 @contextlib.contextmanager
 def watching(
     enabled: bool, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
@@ -177,27 +201,3 @@ def watching(
         yield
     finally:
         watcher.stopped.set()
-
-
-class ThroughTheMaster:
-    """Forwards EC2's interruption notice to the master as preemption; names who asked to stop."""
-
-    def __init__(self) -> None:
-        self._noticed = False  # on this machine
-
-    def request(self, notice: str) -> None:
-        """Make the Determined master preempt this allocation. Raises an Exception as `master.call`.
-
-        The trial saves a checkpoint and is requeued, at no cost in `max_restarts`. May be called
-        twice.
-        """
-        self._noticed = True
-        allocation = master.task().allocation_id
-        path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
-        master.call("post", path, json={"allocationId": allocation})
-
-    def by(self) -> str:
-        """Return who requested the stop, as far as this machine knows."""
-        if self._noticed:
-            return "EC2, which takes this machine back"
-        return "the master (a pause, a job of higher priority, a machine that is taken back)"

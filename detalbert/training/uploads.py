@@ -6,7 +6,6 @@ files, and rank 0 checks what has arrived before it reports to the master.
 """
 
 import contextlib
-import copy
 import shutil
 import tempfile
 import uuid
@@ -19,6 +18,7 @@ from determined import core
 from determined.common import storage
 from determined.errors import CheckpointNotFound
 
+from detalbert.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.training.checkpoints import MANIFEST, describe_files, find_fault, write_manifest
 from detalbert.training.parts import NUMBERS
@@ -46,11 +46,8 @@ class Peers:
         return self.allgather(value)[0]
 
 
-class UploadedParts(core.CheckpointContext):
+class UploadedParts(CheckpointContext):
     """Determined's checkpoint context, with a folder on each rank.
-
-    Depends on 0.38.1's private `_storage_manager`, `_dist`, `_upload_sharded`,
-    `_report_checkpoint`.
 
     Args:
         theirs: Determined's context, which this one replaces.
@@ -59,9 +56,8 @@ class UploadedParts(core.CheckpointContext):
     """
 
     def __init__(self, theirs: core.CheckpointContext, needed: Callable[[Path], set[str]]) -> None:
-        vars(self).update(vars(theirs))
+        super().__init__(theirs)
         self.needed = needed
-        self.stalls: list[float] = []  # seconds that training waited for each
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Peers) -> Iterator[tuple[Path, str]]:
@@ -75,11 +71,8 @@ class UploadedParts(core.CheckpointContext):
             if peers.rank == 0:
                 files = {name: facts for found in everywhere for name, facts in found.items()}
                 write_manifest(folder, {"steps": steps}, files)
-            uploading: Any = copy.copy(self)
-            uploading._dist = peers
-            # `upload(shard=True)` would not say which UUID it takes before all is uploaded.
             name = peers.broadcast(name)
-            uploading._upload_sharded(str(folder), name, metadata, selector=lambda path: True)
+            self.upload_as(name, folder, metadata, peers)
         except UserError:
             raise
         except Exception as error:  # whatever the client of a storage raises
@@ -90,26 +83,21 @@ class UploadedParts(core.CheckpointContext):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _report_checkpoint(
-        self,
-        storage_id: str,
-        resources: dict[str, int] | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> None:
+    def report(self, name: str, sizes: dict[str, int], metadata: dict[str, Any]) -> None:
         """Report the checkpoint to the master (rank 0, after all uploads). If a file is missing or
         truncated, delete the checkpoint and raise OSError.
         """
-        there = stored_sizes(self._storage_manager, storage_id)
+        there = stored_sizes(self.storage, name)
         wrong = [
-            f"{name} has {there.get(name, 'no')} of {size} bytes"
-            for name, size in sorted((resources or {}).items())
-            if there is not None and not name.endswith("/") and there.get(name) != size
+            f"{file} has {there.get(file, 'no')} of {size} bytes"
+            for file, size in sorted(sizes.items())
+            if there is not None and not file.endswith("/") and there.get(file) != size
         ]
         if wrong:
             with contextlib.suppress(Exception):  # nobody would ever delete it
-                self._storage_manager.delete(storage_id, ["**/*"])
+                self.storage.delete(name, ["**/*"])
             raise OSError(f"in the storage, {'; '.join(wrong[:3])}")
-        super()._report_checkpoint(storage_id, resources, metadata)
+        super().report(name, sizes, metadata)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
@@ -128,7 +116,7 @@ class UploadedParts(core.CheckpointContext):
 
     def _check(self, path: Path, storage_id: str, names: set[str]) -> None:
         """Check `names`; raise UserError on all ranks if any rank finds a fault."""
-        faults = [fault for fault in self._dist.allgather(find_fault(path, names)) if fault]
+        faults = [fault for fault in self.distributed.allgather(find_fault(path, names)) if fault]
         if faults:
             raise UserError(
                 f"checkpoint {storage_id}: {faults[0]}; go on from another one "
@@ -145,5 +133,7 @@ def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, 
         found = manager.bucket.objects.filter(Prefix=prefix)
         return {entry.key[len(prefix) :]: entry.size for entry in found}
     if isinstance(manager, storage.SharedFSStorageManager):
-        return manager._list_directory(Path(manager._base_path) / storage_id)
+        with manager.restore_path(storage_id) as path:
+            files = (file for file in path.rglob("*") if file.is_file())
+            return {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
     return None

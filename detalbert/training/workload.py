@@ -14,22 +14,13 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
 
-# These change how a run is carried out, or at most its rounding, not what it computes.
-FREE = {
-    "activation_checkpointing",
-    "allreduce_dtype",
-    "checkpoint_period",
-    "compile",
-    "epochs",  # spelled out as max_steps
-    "layout",
-    "max_tokens_per_forward",
-    "num_workers",
-    "profile_steps",
-    "reporting_period",
-    "spot_notice",
-    "threads",
-    "validation_period",
-}
+# These change how a run is carried out, or at most its rounding, not what it computes. `epochs` is
+# spelled out as `max_steps`.
+FREE = set(
+    "activation_checkpointing allreduce_dtype checkpoint_period compile epochs layout num_workers "
+    "max_tokens_per_forward profile_steps reporting_period spot_notice threads "
+    "validation_period".split()
+)
 
 
 class DataSummary(NamedTuple):

@@ -6,7 +6,8 @@ from typing import Any
 import determined
 import pytest
 
-from detalbert.training.search import UntilDropped
+from detalbert.training.schedule import Schedule
+from detalbert.training.stopping import MasterStops
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.cluster.container import Trial
 from tests.fakes.master import TOKEN, FakeMaster
@@ -33,10 +34,11 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
 
 def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
-    stops: list[bool] = []
-    context: Any = SimpleNamespace(distributed=alone, set_stop_requested=stops.append)
-    periods: Any = SimpleNamespace(validation_period=6, reporting_period=10)
-    until = UntilDropped((), periods, context)
+    preempt = SimpleNamespace(should_preempt=lambda acknowledge: False)
+    context: Any = SimpleNamespace(distributed=alone, _core=SimpleNamespace(preempt=preempt))
+    keys: Any = SimpleNamespace(validation_period=6, reporting_period=10, checkpoint_period=99)
+    keys.spot_notice = False
+    due = Schedule(keys, context.distributed, 0, MasterStops(context, searched=True))
     with FakeMaster(dropped_at=6) as master:
         info = SimpleNamespace(master_url=master.url, trial=SimpleNamespace(trial_id=11))
         monkeypatch.setattr(determined, "get_cluster_info", lambda: info)
@@ -44,7 +46,7 @@ def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
             monkeypatch.setenv(f"DET_{name}", value)
         master.metrics = [{"group": "validation", "steps": 6, "metrics": {"f1": 1.0}}]
         master.trial_faults = [500, "cut"]
-        assert [step in until for step in (7, 8, 9, 10)] == [False] * 4
-        assert master.trial_faults == [] and stops == []
-        assert 14 in until and stops == [True]
+        assert [due.at(step).stop for step in (7, 8, 9, 10)] == [False] * 4
+        assert master.trial_faults == [] and not due.stops()
+        assert due.at(14).report and due.stops()
     assert caplog.text.count("does not say this trial's state") == 1

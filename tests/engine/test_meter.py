@@ -109,7 +109,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
         return step(self, batch, at)
 
     def keep(self: RunMetrics, metrics: dict[str, Any], **more: Any) -> None:
-        reports.append((metrics, sum(counted) / self.throughput()["seconds"]))
+        reports.append((metrics, sum(counted) / self.loop.trial.meter.throughput["seconds"]))
         counted.clear()
         report(self, metrics=metrics, **more)
 

@@ -154,8 +154,7 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     context._scaler = None
     scaler = torch.amp.GradScaler("cuda", enabled=trial.dtype is torch.float16)
     trial.scaler, context.models = context.wrap_scaler(scaler), models
-    read = trial.forward.read if hasattr(trial, "forward") else None
-    trial.max_tokens = trial.prepare_rows(read)
+    trial.max_tokens = trial.prepare_gradients()
     trial.finite = FiniteSteps(GPU)
     trial._prepare_optimizer(64)
 

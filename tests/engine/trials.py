@@ -12,7 +12,7 @@ from determined import core
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import StopRequest
+from detalbert.training.stopping import LocalStops
 from detalbert.training.workload import Training
 from model_def import SquadTrial
 from tests.conftest import configured
@@ -36,8 +36,7 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
     alone, config = core.DummyDistributedContext(), training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     checkpoints = LocalCheckpoints(alone, metrics, {}, {})
-    with trial_context(alone, checkpoints, metrics, StopRequest(alone), config, 0) as context:
-        context._current_batch_idx = 0  # the trial loop counts it
+    with trial_context(alone, checkpoints, metrics, LocalStops(alone), config, 0) as context:
         trial = training.trial(context)
         trial.meter.reset()
         yield trial

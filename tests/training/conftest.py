@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detalbert.training import metadata
+from detalbert.training import spot
 from tests.fakes.metadata import MetadataServer
 
 NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
@@ -17,7 +17,7 @@ ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
     with MetadataServer() as server:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-        monkeypatch.setattr(metadata, "TIMEOUT", 60)  # this server shares a busy machine
+        monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
         yield server
 
 

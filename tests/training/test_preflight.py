@@ -15,11 +15,9 @@ import train
 from detalbert.engine.memory import Memory
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import UserError
-from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
-from detalbert.squad import sources
+from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
 from tests.conftest import TINY
-from tests.fakes.http import AnswerServer
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -78,41 +76,20 @@ def test_a_gpu_that_is_full_is_refused(
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
 
 
-def data(**values: Any) -> DataConfig:
-    return DataConfig(**{"train": "generated", "validation": "generated", **values})
-
-
-def test_an_official_file_is_asked_for_not_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    names = {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
-    config = data(**names, cache_dir=str(tmp_path))
-    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as site:
-        monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
-        preflight.check_source(config, "train")
-        assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
-        with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
-            preflight.check_source(config, "validation")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "dev-v2.0.json").write_text("{}")  # as if downloaded before
-    preflight.check_source(config, "validation")
-
-
-def test_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.json").write_text("{}")
-    preflight.check_source(data(train=str(tmp_path / "own.json")), "train")
-    with pytest.raises(UserError, match="data.validation: /no/dev.json: no such file.*bind_mounts"):
-        preflight.check_source(data(validation="/no/dev.json"), "validation")
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.jsonl").write_text("{}")
+    preflight.check_place(str(tmp_path / "own.jsonl"), "data.documents", (".jsonl",))
+    with pytest.raises(UserError, match="data.documents: /no/a.jsonl: no such file.*bind_mounts"):
+        preflight.check_place("/no/a.jsonl", "data.documents", (".jsonl",))
 
     def refuse(self: Any, name: str, **_: Any) -> None:
         raise ValueError(f"{name}: no such data set")
 
     monkeypatch.setattr(preflight.huggingface_hub.HfApi, "dataset_info", refuse)
-    preflight.check_source(data(train="squod"), "train")  # offline: it may be in the hub's cache
+    preflight.check_place("wikitxt", "data.documents", ())  # offline: it may be in the hub's cache
     monkeypatch.setattr(preflight.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(UserError, match="data.train: 'squod' is no file.*no such data set"):
-        preflight.check_source(data(train="squod"), "train")
+    with pytest.raises(UserError, match="data.documents: .wikitxt. is no file.*no such data set"):
+        preflight.check_place("wikitxt", "data.documents", ())
 
 
 def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from detalbert import hub
 from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import HParams
 from detalbert.settings.sections import parse_section
-from detalbert.training import run_record
+from detalbert.training import master
 from detalbert.training.checkpoints import list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
 from tests.conftest import NO_DROPOUT, ROOT, TINY, Train, settings
@@ -100,12 +100,12 @@ def test_a_branch_that_moves_changes_no_run(
 def test_the_master_keeps_the_commits_and_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Any] = {}
     call = lambda method, path, json=None: kept.update(json or {}) or kept  # noqa: E731
-    monkeypatch.setattr(run_record.master, "call", call)
-    monkeypatch.setattr(run_record, "_metadata", lambda: (7, "/api/v1/runs/7/metadata"))
+    monkeypatch.setattr(master, "call", call)
+    monkeypatch.setattr(master, "_metadata", lambda: (7, "/api/v1/runs/7/metadata"))
     monkeypatch.setattr(hub, "commits", {"models/org/tiny@main": "0" * 40})
-    run_record.keep_resolved({"data": {"text": "https://me:planted@example.org/a"}})
+    master.keep_resolved({"data": {"text": "https://me:planted@example.org/a"}})
     assert kept["metadata"]["data"] == {"text": "https://***@example.org/a"}
-    assert run_record.kept_commits() == hub.commits
+    assert master.kept_commits() == hub.commits
 
 
 def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:

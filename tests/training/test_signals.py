@@ -14,7 +14,7 @@ import pytest
 from determined import core
 
 from detalbert.training.checkpoints import find_fault
-from detalbert.training.stopping import StopRequest
+from detalbert.training.stopping import LocalStops
 from tests.conftest import Train, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import change, newest, steps_of
@@ -119,7 +119,7 @@ def test_what_a_repeated_signal_does(
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
 
     def take() -> None:
-        stop = StopRequest(core.DummyDistributedContext())
+        stop = LocalStops(core.DummyDistributedContext())
         stop.take_signals()
         names = [f"SIG{word}" for word in sent.split() if word.isupper()]
         for name in names:

@@ -4,16 +4,17 @@ protocol and a master, both of which fail; a run that is told."""
 import logging
 import re
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import determined
 import pytest
 
-from detalbert.training import metadata, spot
+from detalbert.training import spot
+from detalbert.training.stopping import MasterStops
 from tests.conftest import settings
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.metadata import MetadataServer
@@ -29,7 +30,7 @@ POLICY = re.compile(".*EC2 announces: .*")
 def master(monkeypatch: Patch) -> Iterator[FakeMaster]:
     """A master whose task this process is."""
     with FakeMaster() as master:
-        info = types.SimpleNamespace(master_url=master.url, allocation_id="1.a.1")
+        info = SimpleNamespace(master_url=master.url, allocation_id="1.a.1")
         monkeypatch.setattr(determined, "get_cluster_info", lambda: info)
         monkeypatch.setenv("DET_SESSION_TOKEN", TOKEN)
         monkeypatch.setenv("DET_USER", "determined")
@@ -96,7 +97,7 @@ def test_an_advice_and_a_notice_are_told_once(watch: Watch) -> None:
 def test_where_no_token_is_had_none_is_sent(
     tokens: str | int, watch: Watch, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(metadata, "TIMEOUT", 0.5)
+    monkeypatch.setattr(spot, "TIMEOUT", 0.5)
     watch.service.tokens, watch.service.required = tokens, False
     watch.start()
     watch.end()
@@ -114,13 +115,13 @@ def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> N
 
 
 def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None:
-    reader = metadata.Metadata()
+    reader = spot.Metadata()
     service.notice = NOTICE
     for tokens, required, token, way in (
-        ("given", True, "one", metadata.WITH_TOKEN),
-        ("given", True, "another", metadata.WITH_TOKEN),  # the first one ran out
-        (404, False, "a third", metadata.WITHOUT_TOKEN),
-        ("given", True, "a third", metadata.WITH_TOKEN),
+        ("given", True, "one", spot.WITH_TOKEN),
+        ("given", True, "another", spot.WITH_TOKEN),  # the first one ran out
+        (404, False, "a third", spot.WITHOUT_TOKEN),
+        ("given", True, "a third", spot.WITH_TOKEN),
     ):
         service.tokens, service.required, service.token = tokens, required, token
         assert (reader.read("spot/instance-action"), reader.way) == (NOTICE, way)
@@ -159,7 +160,7 @@ def test_no_error_of_the_service_ends_the_watch(
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)  # it answered once, so it is asked often
     watch.start()
     wait_for(lambda: watch.said)
-    monkeypatch.setattr(metadata, "TIMEOUT", 0.3)
+    monkeypatch.setattr(spot, "TIMEOUT", 0.3)
     asked = len(watch.service.asked)
     wait_for(lambda: len(watch.service.asked) > asked + 2)  # the old look is over
     if fault == "refused":
@@ -171,7 +172,7 @@ def test_no_error_of_the_service_ends_the_watch(
     wait_for(lambda: len(watch.said) > 1)
     time.sleep(0.1)
     watch.service.fault, watch.service.delay = "", 0.0
-    monkeypatch.setattr(metadata, "TIMEOUT", 60)  # after the fault: a look would wait so long
+    monkeypatch.setattr(spot, "TIMEOUT", 60)  # after the fault: a look would wait so long
     if fault == "refused":
         watch.service.listen()
     watch.end()
@@ -188,7 +189,8 @@ def test_a_notice_outlives_a_master_that_fails(
     service.notice, master.pending_faults = NOTICE, [fault, fault]
     if fault == "away":
         master.leave()
-    watch.start(spot.ThroughTheMaster().request)
+    context: Any = SimpleNamespace(distributed=None, _core=SimpleNamespace(preempt=Mock()))
+    watch.start(MasterStops(context, searched=False).request)
     wait_for(lambda: len(watch.told) > 2)
     if fault == "away":
         assert master.pending == 0

@@ -1,0 +1,136 @@
+"""Private names of Determined that this package uses, each once, with the reason for it.
+
+tests/test_determined_internals.py compares them with the installed version; they are of 0.38.1.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import determined
+from determined import core, pytorch, util
+from torch import nn
+
+_write_user_code = util.write_user_code  # by which `_save` copies the whole working directory
+
+
+def core_context(context: pytorch.PyTorchTrialContext) -> core.Context:
+    """Return the Core API's context, which `pytorch.init` does not return."""
+    return context._core
+
+
+def experiment_config(info: determined.ClusterInfo) -> dict[str, Any]:
+    """Return a copy of the experiment's config, private because its format may change."""
+    return dict(info.trial._config)
+
+
+def set_experiment_config(context: pytorch.PyTorchTrialContext, config: dict[str, Any]) -> None:
+    """Set the config that Determined writes into every checkpoint's load_data.json."""
+    context._exp_conf = config
+
+
+def wrap_model(context: pytorch.PyTorchTrialContext, model: nn.Module) -> Any:
+    """Wrap `model` without DistributedDataParallel, which `context.wrap_model` alone would add."""
+    context._PyTorchDistributedDataParallel = lambda model: model  # type: ignore[assignment,misc]
+    return context.wrap_model(model)
+
+
+def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
+    """Set the current step, which the trial loop counts, for optimizer steps without a loop."""
+    context._current_batch_idx = step
+
+
+class _Period(pytorch.Batch):
+    """Period of Determined's loop that ends at the steps at which the schedule has it due."""
+
+    def __init__(self, loop: "TrialLoop", name: str) -> None:
+        super().__init__([])
+        self.loop, self.name = loop, name
+
+    def should_stop(self, step_num: int) -> bool:
+        return getattr(self.loop.due, self.name)
+
+
+class TrialLoop(pytorch._PyTorchTrialController):
+    """Determined's trial loop, with public names for the methods that subclasses override.
+
+    `Trainer.fit` creates the private class itself, and unpickles what it restores. `schedule`, a
+    schedule.Schedule, replaces the periods of the loop and its poll for preemption.
+    """
+
+    trial: Any  # a StepTrial
+
+    def __init__(self, schedule: Any, **arguments: Any) -> None:
+        names = {"reporting": "report", "validation": "validate", "checkpoint": "checkpoint"}
+        periods: Any = {f"{key}_period": _Period(self, name) for key, name in names.items()}
+        super().__init__(test_mode=False, **periods, **arguments)
+        self.schedule = schedule
+
+    def after_step(self) -> None:
+        """Count a step, and find out what is due after it. Collective."""
+        super()._step_batch()
+        assert self.state is not None
+        self.due = self.schedule.at(self.state.batches_trained)
+
+    def save(self, exiting: bool) -> None:
+        """Save a checkpoint; `exiting`: the last one of this start."""
+        super()._checkpoint(exiting)
+
+    def load(self, folder: Path) -> None:
+        """Load the checkpoint in `folder`."""
+        super()._load(folder)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the loop's position; begin anew if `state` is another trial's."""
+        super()._load_state(state)
+
+    def copy_code(self, path: Path, on_cluster: bool) -> None:
+        """Save the code by which a checkpoint's trial can be loaded."""
+        _write_user_code(path, on_cluster)
+
+    def _step_batch(self) -> None:
+        self.after_step()
+
+    def _stop_requested(self) -> None:
+        if self.schedule.stops():
+            raise pytorch._ShouldExit()
+
+    def _checkpoint(self, already_exiting: bool) -> None:
+        self.save(already_exiting)
+
+    def _load(self, load_path: Path) -> None:
+        self.load(load_path)
+
+    def _save(self, path: Path) -> None:
+        util.write_user_code = self.copy_code
+        try:
+            super()._save(path)
+        finally:
+            util.write_user_code = _write_user_code
+
+
+class CheckpointContext(core.CheckpointContext):
+    """Determined's checkpoint context with public names; replaces `theirs` and has its state."""
+
+    def __init__(self, theirs: core.CheckpointContext) -> None:
+        vars(self).update(vars(theirs))
+        self.storage, self.distributed = theirs._storage_manager, theirs._dist
+
+    def upload_as(self, name: str, folder: Path, metadata: dict[str, Any], peers: Any) -> None:
+        """Upload each rank's `folder` into checkpoint `name`. Collective over `peers`, a
+        replacement for Determined's distributed context.
+
+        `upload(shard=True)` chooses the name, and returns it only after the upload.
+        """
+        uploading: Any = copy.copy(self)
+        uploading._dist = peers
+        uploading._upload_sharded(str(folder), name, metadata, selector=lambda path: True)
+
+    def report(self, name: str, sizes: dict[str, int], metadata: dict[str, Any]) -> None:
+        """Report a checkpoint, with its files' sizes, to the master; rank 0, after all uploads."""
+        super()._report_checkpoint(name, sizes, metadata)
+
+    def _report_checkpoint(
+        self, storage_id: str, resources: Any = None, metadata: Any = None
+    ) -> None:
+        self.report(storage_id, resources or {}, metadata or {})
