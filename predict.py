@@ -200,7 +200,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         )
     if given and args.prompt is None:
         raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
-    from lm.inference import command, export, load
+    from lm.inference import complete, export, load, perplexity
 
     source = load.open_source(folder)
     if args.prompt is not None:
@@ -208,9 +208,9 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         if prompt == "-":
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
-        command.print_completion(source, prompt, given, args.json)
+        complete.print_completion(source, prompt, given, args.json)
     elif args.perplexity is not None:
-        command.print_perplexity(source, args.perplexity, args.json)
+        perplexity.print_perplexity(source, args.perplexity, args.json)
     else:
         export.export(source, args.export, args.license)
         say_exported(args)
