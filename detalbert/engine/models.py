@@ -65,12 +65,14 @@ def _build(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMo
     return model
 
 
-def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
+def load_weights(
+    model_class: Any, name: str, attention: str = PACKED, **options: Any
+) -> tuple[Any, set]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
     Returns the model and the names of parameters without weights. `model_class` has transformers'
-    `from_pretrained` and `from_config`. Raises UserError if the model holds or names code, and
-    whatever transformers raises.
+    `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
+    or names code, and whatever transformers raises.
     """
     config = hub.load(read_config, name)
     if not is_checkpoint(name):
@@ -79,10 +81,11 @@ def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
             model_class.from_pretrained,
             name,
             config=config,
-            attn_implementation=PACKED,
+            attn_implementation=attention,
             dtype=torch.float32,
             trust_remote_code=False,
             output_loading_info=True,
+            **options,
         )
         return model, set(info["missing_keys"])
     model = random_model(model_class, config)

@@ -122,6 +122,11 @@ def is_sharded(folder: Path) -> bool:
     return find_table(folder).is_file()
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file; {} if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 def find(name: str) -> Path:
     """Return the folder of `name`, a checkpoint or a model folder; download it if remote."""
     folder = Path(name)
@@ -163,11 +168,9 @@ def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, 
     for _, path in found:
         if fault := find_fault(path):
             raise UserError(f"{path}: damaged ({fault}); restore it or remove it")
-    newest, metrics = read_manifest(found[-1][1]), Path(name) / "metrics.json"
-    known = newest["validations"]
-    if metrics.is_file():  # has the one at the end, which comes after the last checkpoint
-        known.append(json.loads(metrics.read_text()).get("last", {}))
-    scores = {each.get("steps"): each for each in known}
+    newest = read_manifest(found[-1][1])
+    last = read_json(Path(name) / "metrics.json").get("last", {})  # comes after the last checkpoint
+    scores = {each.get("steps"): each for each in [*newest["validations"], last]}
     return newest["run"], {steps: (str(path), scores.get(steps, {})) for steps, path in found}
 
 
