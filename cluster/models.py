@@ -12,7 +12,7 @@ from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 from cluster.schema import mapping
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
-from detalbert.engine.sizes import encoder_sizes
+from detalbert.engine.models import encoder_sizes
 from detalbert.errors import UserError
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams

@@ -21,7 +21,7 @@ import torch
 from determined.common import constants
 
 from detalbert.engine.memory import Memory, Sizes, replicated
-from detalbert.engine.sizes import find_sizes
+from detalbert.engine.models import find_sizes
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path, split_revision
 from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config

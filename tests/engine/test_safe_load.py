@@ -13,9 +13,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_
 
 from cluster.models import find_model
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_model, load_weights
+from detalbert.engine.models import build_model, find_sizes, load_weights
 from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights
-from detalbert.engine.sizes import find_sizes
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams

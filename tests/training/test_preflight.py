@@ -13,7 +13,7 @@ import torch
 
 import train
 from detalbert.engine.memory import Memory
-from detalbert.engine.sizes import find_sizes
+from detalbert.engine.models import find_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
 from detalbert.squad import sources
