@@ -178,16 +178,17 @@ def _find_all_of_cluster(name: str, reference: re.Match) -> tuple[dict[str, Any]
     from determined.experimental import client
 
     owner = getattr(client.Determined(), f"get_{reference['kind']}")(int(reference["id"]))
-    found = _list_finished(name, owner, newest_first=True)[::-1]
+    found = _list_finished(name, owner, newest_first=True)
     trials = sorted({each.training.trial_id for each in found})
     if len(trials) > 1:
         raise UserError(f"{name}: {len(trials)} trials; give one, such as trial:{trials[0]}")
-    settings, newest = {"trial": trials[0]}, _describe(found[-1].training)
+    settings, newest = {"trial": trials[0]}, _describe(found[0].training)
     for section in ("hyperparameters", "data"):
         settings |= {f"{section}.{key}": value for key, value in newest[section].items()}
-    kept = {}  # of two after the same steps, the newer one
+    kept: dict[int, Any] = {}  # of two after the same steps, the newer one
     for each in found:
-        kept[int(each.metadata["steps_completed"])] = each.uuid, _describe(each.training)["scores"]
+        scores = _describe(each.training)["scores"]
+        kept.setdefault(int(each.metadata["steps_completed"]), (each.uuid, scores))
     return settings, kept
 
 
