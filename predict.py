@@ -36,6 +36,7 @@ from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, table
+from detalbert.inference.reply import ask, describe
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
@@ -186,8 +187,6 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     elif args.interactive:
         converse(args, model, context, threshold)
     else:
-        from detalbert.inference.reply import ask
-
         show(args, ask(model, args.question, context, threshold), context)
 
 
@@ -200,7 +199,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         )
     if given and args.prompt is None:
         raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
-    from lm.inference import command, export, load
+    from lm.inference import complete, export, load, perplexity
 
     source = load.open_source(folder)
     if args.prompt is not None:
@@ -208,9 +207,9 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         if prompt == "-":
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
-        command.print_completion(source, prompt, given, args.json)
+        complete.print_completion(source, prompt, given, args.json)
     elif args.perplexity is not None:
-        command.print_perplexity(source, args.perplexity, args.json)
+        perplexity.print_perplexity(source, args.perplexity, args.json)
     else:
         export.export(source, args.export, args.license)
         say_exported(args)
@@ -239,8 +238,6 @@ def read_context(args: argparse.Namespace) -> str:
 
 def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
     """Answer questions from standard input, one per line, until it ends."""
-    from detalbert.inference.reply import ask
-
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
     terminal = sys.stdin.isatty()
     while True:
@@ -262,8 +259,6 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
     if args.json:
         print(json.dumps(reply, ensure_ascii=False), flush=True)
         return
-    from detalbert.inference.reply import describe
-
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(describe(reply, context, marks), flush=True)
 

@@ -18,11 +18,11 @@ from transformers import AlbertForPreTraining
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
-from detalbert.engine.models import config_from_keys, load_weights, random_model
+from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
-from detalbert.errors import UserError
+from detalbert.errors import UserError, as_user_error
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
@@ -178,7 +178,8 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        model, _ = load_weights(kind, hparams.model)
+        with as_user_error(partial(model_error, hparams.model)):
+            model, _ = load_weights(kind, hparams.model)
         if len(tokenizer) > model.config.vocab_size:
             raise UserError(
                 f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "

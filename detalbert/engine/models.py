@@ -27,6 +27,7 @@ from detalbert.settings.hparams import HParams
 
 # One of these is in every folder with a tokenizer.
 TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt vocab.json".split()
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -45,7 +46,9 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
             config.update(_vocabulary(tokenizer))
         model = random_model(AutoModelForQuestionAnswering, config)
     else:
-        model, missing = load_weights(AutoModelForQuestionAnswering, str(hparams.model))
+        name = str(hparams.model)
+        with as_user_error(partial(model_error, name)):
+            model, missing = load_weights(AutoModelForQuestionAnswering, name)
         missing = {name for name in missing if not name.startswith("qa_outputs")}
         if missing:
             raise UserError(
@@ -57,33 +60,34 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     return model
 
 
-def load_weights(model_class: Any, name: str) -> tuple[Any, set]:
+def load_weights(
+    model_class: Any, name: str, attention: str = PACKED, **options: Any
+) -> tuple[Any, set]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
     Returns the model and the names of parameters without weights. `model_class` has transformers'
-    `from_pretrained` and `from_config`. Raises UserError if the model holds or names code, or does
-    not load.
+    `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
+    or names code, and whatever transformers raises.
     """
-    config = named_config(name)
+    config = hub.load(read_config, name)
     if not is_checkpoint(name):
-        with as_user_error(partial(model_error, name)):
-            check_model_folder(Path(find_local(name)))
-            model, info = hub.load(
-                model_class.from_pretrained,
-                name,
-                config=config,
-                attn_implementation=PACKED,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+        check_model_folder(Path(find_local(name)))
+        model, info = hub.load(
+            model_class.from_pretrained,
+            name,
+            config=config,
+            attn_implementation=attention,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
         return model, set(info["missing_keys"])
     model = random_model(model_class, config)
+    weights = read_weights(Path(name) / STATE_DICT)
     wanted = model.state_dict()
-    with as_user_error(partial(model_error, name)):
-        weights = read_weights(Path(name) / STATE_DICT)
-        weights = {key: value for key, value in weights.items() if key in wanted}
-        model.load_state_dict(weights, strict=False)
+    weights = {key: value for key, value in weights.items() if key in wanted}
+    model.load_state_dict(weights, strict=False)
     # A tied parameter has two names, and its weights may be there under either.
     found = {wanted[key].data_ptr() for key in weights}
     return model, {key for key in wanted if wanted[key].data_ptr() not in found}
@@ -171,7 +175,7 @@ def span_model_sizes(hparams: HParams) -> Sizes | None:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             return encoder_sizes(AutoConfig.for_model(keys.pop("model_type"), **keys))
         return None
-    check_weights(hparams.model, "*.safetensors", "pytorch_model*.bin")
+    check_weights(hparams.model, *WEIGHT_FILES)
     return encoder_sizes(named_config(hparams.model))
 
 

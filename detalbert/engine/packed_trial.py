@@ -21,7 +21,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """
 
     gradients: FlatGradients
-    read = staticmethod(answer_logits)  # gives what a forward returns, see `Forward`
+    read: Any = staticmethod(answer_logits)  # gives what a forward returns, see `Forward`
 
     def prepare_gradients(self) -> int:
         hparams, device = self.hparams, self.context.device

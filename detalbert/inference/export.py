@@ -1,15 +1,28 @@
 """Export of a trained model as a Hugging Face model folder with a model card."""
 
 import contextlib
+import dataclasses
+import platform
 from collections.abc import Iterator
-from pathlib import Path
+from importlib import metadata
+from pathlib import Path, PurePath
+from string import Template
+from typing import Any
+
+import yaml
+from transformers import PreTrainedModel
 
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, first_line
-from detalbert.hub import hub_error
+from detalbert.hub import hub_error, split_revision
 from detalbert.inference.model import SETTINGS, Trained
-from detalbert.inference.model_card import card, settings
 from detalbert.integrity import SUMS, write_facts
+from detalbert.settings.experiment import masked
+from detalbert.squad.sources import OFFICIAL_SHA256
+
+CARD = Path(__file__).with_name("card.md")
+PACKAGES = ("torch", "transformers", "tokenizers", "determined")
+FROM_SCRATCH = "random weights"
 
 
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
@@ -18,9 +31,7 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
     """
     with new_folder(folder) as aside:
         trained.model.save_pretrained(aside)
-        trained.tokenizer.save_pretrained(aside)
-        write_json(aside / SETTINGS, settings(trained))
-        (aside / "README.md").write_text(card(trained, license_id), encoding="utf-8")
+        write_rest(aside, trained, SETTINGS, card(CARD, trained, trained.model, license_id))
 
 
 @contextlib.contextmanager
@@ -42,6 +53,80 @@ def new_folder(
             write_facts(aside / SUMS, {}, "*.safetensors")
     except faults as error:
         raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
+
+
+def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
+    """Write the tokenizer, the card, and the file `settings`: what a transformers config does not
+    hold, and a loader reads again. `trained` has `tokenizer`, `hparams`, `data`, `steps`, `scores`.
+    """
+    trained.tokenizer.save_pretrained(folder)
+    hparams = {**dataclasses.asdict(trained.hparams), "model": _base_model(trained)}
+    hparams["model_config"] = None  # config.json has it
+    found = {"hyperparameters": hparams, "data": _public(trained.data)}
+    found |= {"steps": trained.steps, "scores": trained.scores}
+    write_json(folder / settings, found)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+
+
+def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:
+    """Return the model card: `template` with the facts of `trained` (as for `write_rest`) and of
+    `model`, which may be on the meta device.
+    """
+    hparams, data = dataclasses.asdict(trained.hparams), _public(trained.data)
+    names = [str(data.get(split)) for split in ("train", "validation")]
+    squad = any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
+    front: dict[str, Any] = {"license": license_id}
+    base = hparams.pop("model") or FROM_SCRATCH
+    local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
+    if base != FROM_SCRATCH and not local:
+        front["base_model"] = split_revision(base)[0]
+    if squad:
+        front["datasets"] = ["rajpurkar/squad_v2"]
+    facts = {key: _shown(value) for key, value in hparams.items()}
+    del hparams["model_config"]
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    facts |= {
+        "front": yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        "license": license_id,
+        "architecture": model.config.model_type,
+        "parameters": f"{model.num_parameters():,}",
+        "tokens": f"{len(trained.tokenizer):,}",
+        "base_model": _base_model(trained),
+        "steps": str(trained.steps or "an unknown number of"),
+        "data": _rows(data) if data else "Not recorded.",
+        "data_licence": "SQuAD: cc-by-sa-4.0." if squad else "Data: see its source.",
+        "scores": _rows(trained.scores) if trained.scores else "Not validated.",
+        "hyperparameters": _rows(hparams),
+        "versions": _rows({"python": platform.python_version(), **versions}),
+    }
+    return Template(template.read_text(encoding="utf-8")).substitute(facts)
+
+
+def _rows(values: dict[str, Any]) -> str:
+    """Return a Markdown table of two columns."""
+    rows = [f"| {key} | {_shown(value)} |" for key, value in values.items()]
+    return "\n".join(["| | |", "| --- | --- |", *rows])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def _base_model(trained: Any) -> str:
+    """Return the name of the model that training started from."""
+    return _name(trained.hparams.model or FROM_SCRATCH)
+
+
+def _public(data: dict[str, Any]) -> dict[str, Any]:
+    """Return `data:` without logins and details of the machine: folders, the cache."""
+    kept = masked({key: value for key, value in data.items() if key != "cache_dir"})
+    return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
+
+
+def _name(name: str) -> str:
+    """Return `name`, or only its last component if it is a path on this machine."""
+    path = PurePath(name)
+    return path.name if path.is_absolute() or name.startswith((".", "~")) else name
 
 
 def push(folder: Path, name: str) -> str:

@@ -11,7 +11,7 @@ from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.settings.experiment import masked
-from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from detalbert.training.folder import step_name
 from detalbert.training.table import TABLE, TABLES, find_table
 
@@ -59,7 +59,7 @@ def find_checkpoint(name: str) -> Any:
             raise UserError(f"--model {name}: it has no version yet; register one")
         return version.checkpoint
     owner = getattr(master, f"get_{kind}")(int(reference["id"]))
-    return _first_finished(name, owner, rank == ":latest")
+    return _list_finished(f"--model {name}", owner, rank == ":latest")[0]
 
 
 @contextlib.contextmanager
@@ -85,15 +85,16 @@ def told(what: str) -> Iterator[None]:
         raise UserError(f"{what}: not fetched: {first_line(error)}") from None
 
 
-def _first_finished(name: str, owner: Any, latest: bool) -> Any:
-    """Return the newest or the best finished checkpoint of `owner`, a trial or an experiment."""
+def _list_finished(name: str, owner: Any, newest_first: bool) -> list[Any]:
+    """Return the finished checkpoints of `owner`, a trial or an experiment; default: best first."""
     from determined.experimental import client
 
-    newest_first = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
-    for checkpoint in owner.list_checkpoints(**(newest_first if latest else {})):  # else best first
-        if checkpoint.state is client.CheckpointState.COMPLETED:
-            return checkpoint
-    raise UserError(f"--model {name}: it has no finished checkpoint; wait for one, or give a UUID")
+    order = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
+    found = owner.list_checkpoints(**(order if newest_first else {}))
+    finished = [each for each in found if each.state is client.CheckpointState.COMPLETED]
+    if not finished:
+        raise UserError(f"{name}: it has no finished checkpoint; wait for one, or give a UUID")
+    return finished
 
 
 def _download(checkpoint: Any, cache: Path) -> Path:
@@ -121,6 +122,11 @@ def is_sharded(folder: Path) -> bool:
     return find_table(folder).is_file()
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file; {} if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 def find(name: str) -> Path:
     """Return the folder of `name`, a checkpoint or a model folder; download it if remote."""
     folder = Path(name)
@@ -140,6 +146,50 @@ def find(name: str) -> Path:
         f"--model {name}: neither a checkpoint ({STATE_DICT} or {TABLE}) nor a run's output "
         "directory (checkpoints/) nor a model folder (config.json)"
     )
+
+
+def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, float]]]]:
+    """Find the finished checkpoints of a run: of an output directory, experiment:ID or trial:ID.
+
+    Returns:
+        The run's settings by config key; and by step a checkpoint's folder or UUID, with the scores
+        of the validation after that step, {} without one.
+
+    Raises:
+        UserError: if there is no checkpoint, a damaged one, or several trials have some.
+    """
+    reference = _REFERENCE.fullmatch(name)
+    if reference and reference["kind"] and not reference["rank"] and not Path(name).exists():
+        with told(name):
+            return _find_all_of_cluster(name, reference)
+    found = list_checkpoints(Path(name) / "checkpoints")
+    if not found:
+        raise UserError(f"{name}: no checkpoint there; give an output directory or experiment:ID")
+    for _, path in found:
+        if fault := find_fault(path):
+            raise UserError(f"{path}: damaged ({fault}); restore it or remove it")
+    newest = read_manifest(found[-1][1])
+    last = read_json(Path(name) / "metrics.json").get("last", {})  # comes after the last checkpoint
+    scores = {each.get("steps"): each for each in [*newest["validations"], last]}
+    return newest["run"], {steps: (str(path), scores.get(steps, {})) for steps, path in found}
+
+
+def _find_all_of_cluster(name: str, reference: re.Match) -> tuple[dict[str, Any], dict[int, Any]]:
+    from determined.experimental import client
+
+    owner = getattr(client.Determined(), f"get_{reference['kind']}")(int(reference["id"]))
+    found = _list_finished(name, owner, newest_first=True)
+    trials = sorted({each.training.trial_id for each in found})
+    if len(trials) > 1:
+        raise UserError(f"{name}: {len(trials)} trials; give one, such as trial:{trials[0]}")
+    settings, newest = {"trial": trials[0]}, _describe(found[0].training)
+    for section in ("hyperparameters", "data"):
+        settings |= {f"{section}.{key}": value for key, value in newest[section].items()}
+    kept: dict[int, Any] = {}  # of two after the same steps, the newer one
+    for each in found:
+        scores = _describe(each.training)["scores"]
+        kept.setdefault(int(each.metadata["steps_completed"]), (each.uuid, scores))
+    return settings, kept
 
 
 def _best_of_run(folder: Path) -> Path:

@@ -20,11 +20,11 @@ from transformers import (
 from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
+from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, all_lines, as_user_error
-from detalbert.hub import PRETRAINED, STATE_DICT
-from detalbert.inference.find import find
-from detalbert.integrity import check_model_folder
+from detalbert.hub import PRETRAINED, STATE_DICT, find_local
+from detalbert.inference.find import find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
@@ -60,16 +60,23 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     with as_user_error(partial(_no_model, folder)):
-        if (folder / STATE_DICT).is_file():
-            return _from_checkpoint(folder, device)
-        return _from_export(folder, device)
+        read = _read_checkpoint if (folder / STATE_DICT).is_file() else _read_export
+        settings, model = read(folder)
+        tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
+        return Trained(
+            *prepare(model, tokenizer, parse_hparams(settings["hyperparameters"]), device),
+            scores=settings.get("scores") or {},
+            data=settings.get("data") or {},
+            steps=settings.get("steps"),
+        )
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:
     return UserError(f"{folder}: does not load as a model: {all_lines(error)}; give another")
 
 
-def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
+def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
+    """Return the settings, as an exported folder has them, and the model."""
     if (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
         raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
     if not (folder / "load_data.json").is_file() or not (folder / PRETRAINED).is_dir():
@@ -78,53 +85,30 @@ def _from_checkpoint(folder: Path, device: torch.device) -> Trained:
             f"{PRETRAINED}/); give one that train.py wrote"
         )
     facts = json.loads((folder / "load_data.json").read_text())
-    hparams = parse_hparams(facts["hparams"])
-    tokenizer = _tokenizer(folder / PRETRAINED)
     config = read_config(folder / PRETRAINED)
     model = AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
     )
     model.load_state_dict(read_weights(folder / STATE_DICT))
-    return Trained(
-        *prepare(model, tokenizer, hparams, device),
-        scores=_json(folder / SCORES),
-        data=(facts.get("experiment_config") or {}).get("data") or {},
-        steps=_json(folder / "metadata.json").get("steps_completed"),
-    )
+    settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
+    settings["data"] = (facts.get("experiment_config") or {}).get("data")
+    settings["steps"] = read_json(folder / "metadata.json").get("steps_completed")
+    return settings, model
 
 
-def _from_export(folder: Path, device: torch.device) -> Trained:
-    check_model_folder(folder)
-    settings = _json(folder / SETTINGS)
-    model, info = AutoModelForQuestionAnswering.from_pretrained(
-        folder,
-        config=read_config(folder),
-        attn_implementation=PACKED,
-        dtype=torch.float32,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
-    if info["missing_keys"]:
+def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
+    settings = read_json(folder / SETTINGS)
+    model, missing = load_weights(AutoModelForQuestionAnswering, str(folder), use_safetensors=True)
+    if missing:
         raise UserError(
-            f"{folder}: its weights lack {sorted(info['missing_keys'])[0]!r}, so it is not trained "
-            "to answer questions; give a fine-tuned model"
+            f"{folder}: its weights lack {min(missing)!r}, so it is not trained to answer "
+            "questions; give a fine-tuned model"
         )
-    positions = model.config.max_position_embeddings - first_position(model)
-    hparams = parse_hparams(
-        settings.get("hyperparameters")
-        or {"model": str(folder), "max_seq_length": min(384, positions)}
-    )
-    return Trained(
-        *prepare(model, _tokenizer(folder), hparams, device),
-        scores=settings.get("scores") or {},
-        data=settings.get("data") or {},
-        steps=settings.get("steps"),
-    )
-
-
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if not settings.get("hyperparameters"):
+        positions = model.config.max_position_embeddings - first_position(model)
+        sizes = {"max_seq_length": min(384, positions)}
+        settings["hyperparameters"] = {"model": str(folder), **sizes}
+    return settings, model
 
 
 def prepare(
@@ -170,7 +154,3 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     if not math.isfinite(value):
         raise UserError(f"--threshold {wanted}: give a number or best")
     return value
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

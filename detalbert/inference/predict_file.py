@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def write_answers(
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             names = ("predictions.json", "null_odds.json", "nbest.json")
-            writers = [stack.enter_context(_JsonMapping.at(folder / name)) for name in names]
+            writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
             bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
             stack.enter_context(bar)
             metrics = _write_all(chunks, writers, threshold, bar)
@@ -76,13 +76,13 @@ def open_questions(data: str) -> tuple[Iterable[Example], int]:
 
 
 def _write_all(
-    chunks: Iterable[Answered], writers: list["_JsonMapping"], threshold: float, bar: tqdm
+    chunks: Iterable[Answered], writers: list[Any], threshold: float, bar: tqdm
 ) -> dict[str, float]:
     tally, losses = Tally(), []
     for chunk in chunks:
         results: list[dict[str, Any]] = [chunk.predictions, chunk.null_odds, chunk.n_best]
         for writer, values in zip(writers, results, strict=True):
-            writer.add(values)
+            writer(values)
         known = [example for example in chunk.examples if example.answers is not None]
         if known:
             odds = {example.id: chunk.null_odds[example.id] for example in known}
@@ -96,26 +96,21 @@ def _write_all(
     return metrics
 
 
-class _JsonMapping:
-    """Writer of a JSON mapping entry by entry, with the same bytes as `write_json`."""
+@contextlib.contextmanager
+def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a function that appends entries to a JSON mapping, in the bytes of `write_json`."""
+    with whole_file(path) as file:
+        before = "{\n "
 
-    def __init__(self, file: Any) -> None:
-        self.file = file
-        self.before = "{\n "
+        def add(values: dict[str, Any]) -> None:
+            nonlocal before
+            for name, value in values.items():
+                text = _indented(value) if isinstance(value, list) else _encode(value)
+                file.write(f"{before}{_encode(name)}: {text}")
+                before = ",\n "
 
-    @classmethod
-    @contextlib.contextmanager
-    def at(cls, path: Path) -> Iterator["_JsonMapping"]:
-        with whole_file(path) as file:
-            mapping = cls(file)
-            yield mapping
-            file.write("\n}")
-
-    def add(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            text = _indented(value) if isinstance(value, list) else _encode(value)
-            self.file.write(f"{self.before}{_encode(name)}: {text}")
-            self.before = ",\n "
+        yield add
+        file.write("\n}")
 
 
 # Without `indent` the encoder is the one in C, ten times as fast.

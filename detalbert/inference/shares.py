@@ -6,7 +6,6 @@ master, all ranks save their answers so far into one checkpoint; a restart, on a
 answers the rest. At the end rank 0 joins the parts to the files that one process would write.
 """
 
-import dataclasses
 import itertools
 import json
 import os
@@ -41,21 +40,6 @@ ASKED = "asked.json"  # in a checkpoint: what its parts are answers to
 PREDICTIONS = "predictions.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """Facts that must not change between a trial's allocations; `model` is a folder's name."""
-
-    model: str
-    questions: str  # SHA-256 of the file, or what --data says
-    total: int
-    threshold: float
-    chunk: int = CHUNK
-
-    @property
-    def parts(self) -> int:
-        return -(-self.total // self.chunk)
-
-
 def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) -> None:
     """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
@@ -73,44 +57,54 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
         device = torch.device("cuda", slot) if on_gpu else torch.device("cpu")
         folder = _find_together(name, context.distributed)
         trained = load_model(str(folder), device)
-        threshold = choose_threshold(trained, wanted)
-        path = Path(data)
-        digest = checksum(path) if path.is_file() else data
-        asked = Asked(folder.name, digest, open_questions(data)[1], threshold)
+        threshold, path = choose_threshold(trained, wanted), Path(data)
+        questions = checksum(path) if path.is_file() else data
+        asked: dict[str, Any] = {"model": folder.name, "questions": questions}
+        asked |= {"total": open_questions(data)[1], "threshold": threshold, "chunk": CHUNK}
         with tempfile.TemporaryDirectory() as own:
             job = _Job(context, asked, data, Path(own))
             if job.restore(info.latest_checkpoint):
-                mine = job.deal()
-                job.run(zip(mine, answer(trained, job.questions(mine), threshold), strict=True))
+                answers = answer(trained, job.questions(), threshold)
+                job.run(zip(job.mine, answers, strict=True))
 
 
 def _find_together(name: str, distributed: core.DistributedContext) -> Path:
     """Find a model as `find` does, with one download per machine. Collective."""
-    found: tuple[str | None, UserError | None] = None, None
+    found: Path | UserError | None = None
     if distributed.local_rank == 0:
         try:
-            found = str(find(name)), None
+            found = find(name)
         except UserError as error:
-            found = None, error
-    everywhere = distributed.allgather(found)
-    if faults := [fault for _, fault in everywhere if fault]:
-        raise faults[0]
-    folders = [folder for folder, _ in everywhere if folder]
+            found = error
+    folders = [each for each in distributed.allgather(found) if each is not None]
+    for folder in folders:
+        if isinstance(folder, UserError):
+            raise folder
     if len(set(folders)) > 1:  # the registry got a version in between
         raise UserError(f"--model {name}: it became another one; say which version")
-    return Path(folders[0])
+    return folders[0]
 
 
 class _Job:
-    """Parts answered by this rank, in the folder `own`."""
+    """Parts answered by this rank, in the folder `own`.
 
-    def __init__(self, context: core.Context, asked: Asked, data: str, own: Path) -> None:
+    Args:
+        asked: facts that must not change between a trial's allocations: the model's folder name,
+            the questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
+    """
+
+    def __init__(self, context: core.Context, asked: dict[str, Any], data: str, own: Path) -> None:
         self.context, self.asked, self.data, self.own = context, asked, data, own
         self.distributed = context.distributed
         self.chief = self.distributed.rank == 0
-        self.left = list(range(asked.parts))  # not answered by anybody when this allocation began
+        self.parts = -(-asked["total"] // CHUNK)
+        self.mine = list(range(self.parts))[self._turns]  # what this rank answers
         self.stored: str | None = None  # the newest checkpoint
         self.stored_parts = 0  # in it
+
+    @property
+    def _turns(self) -> slice:
+        return slice(self.distributed.rank, None, self.distributed.size)
 
     def restore(self, checkpoint: str | None) -> bool:
         """Copy this rank's share of the parts in `checkpoint`; return False if all are done."""
@@ -122,33 +116,24 @@ class _Job:
                 return False
             if fault := find_fault(path):
                 raise UserError(f"checkpoint {checkpoint}: {fault}; start the experiment anew")
-            self._compare(json.loads((path / ASKED).read_text()))
+            for key, value in json.loads((path / ASKED).read_text()).items():
+                if (now := self.asked.get(key)) != value:
+                    said = f"{key}: the answers so far are for {value}, and this is {now}"
+                    raise UserError(f"{said}; start a new experiment")
             there = sorted(part.name for part in path.glob("part-*.json"))
-            for part in there[self.distributed.rank :: self.distributed.size]:
+            for part in there[self._turns]:
                 shutil.copy(path / part, self.own)
-        self.left = sorted(set(self.left) - {int(part[5:11]) for part in there})
+        left = [part for part in range(self.parts) if _name(part) not in there]
+        self.mine = left[self._turns]
         self.stored, self.stored_parts = checkpoint, len(there)
-        self.say(f"{len(there)} of {self.asked.parts} parts are answered already")
+        self.say(f"{len(there)} of {self.parts} parts are answered already")
         return True
 
-    def _compare(self, before: dict[str, Any]) -> None:
-        now = dataclasses.asdict(self.asked)
-        for key, value in before.items():
-            if now.get(key) != value:
-                raise UserError(
-                    f"{key}: the answers so far are for {value}, and this is {now.get(key)}; "
-                    "start a new experiment"
-                )
-
-    def deal(self) -> list[int]:
-        """Return the numbers of the parts that this rank answers."""
-        return self.left[self.distributed.rank :: self.distributed.size]
-
-    def questions(self, parts: list[int]) -> Iterator[Example]:
-        """Yield the questions of some parts, in order."""
-        wanted = set(parts)
+    def questions(self) -> Iterator[Example]:
+        """Yield the questions that this rank answers, in order."""
+        mine = set(self.mine)
         for number, example in enumerate(open_questions(self.data)[0]):
-            if number // self.asked.chunk in wanted:
+            if number // CHUNK in mine:
                 yield example
 
     def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
@@ -168,9 +153,8 @@ class _Job:
 
     def _answer(self, answers: Iterator[tuple[int, Answered]]) -> tuple[bool, bool]:
         """Answer for PERIOD seconds; return whether none are left, and if the master preempts."""
-        until = time.monotonic() + PERIOD
-        stopped = self.context.preempt.should_preempt(auto_ack=False)
-        while not stopped and time.monotonic() < until:
+        until, preempted = time.monotonic() + PERIOD, self.context.preempt.should_preempt
+        while not (stopped := preempted(auto_ack=False)) and time.monotonic() < until:
             found = next(answers, None)
             if found is None:
                 return True, False
@@ -180,8 +164,7 @@ class _Job:
             write_json(self.own / _name(number), values)
             if self.chief:
                 mine = len(list(self.own.iterdir())) * self.distributed.size
-                self.context.train.report_progress(min(1.0, mine / self.asked.parts))
-            stopped = self.context.preempt.should_preempt(auto_ack=False)
+                self.context.train.report_progress(min(1.0, mine / self.parts))
         return False, stopped
 
     def _store(self) -> None:
@@ -194,7 +177,7 @@ class _Job:
             for part in self.own.iterdir():
                 os.link(part, folder / part.name)
             if self.chief:
-                write_json(folder / ASKED, dataclasses.asdict(self.asked))
+                write_json(folder / ASKED, self.asked)
             everywhere = self.distributed.allgather(describe_files(folder))
             if self.chief:
                 files = {name: facts for found in everywhere for name, facts in found.items()}
@@ -203,11 +186,11 @@ class _Job:
             facts = {"steps_completed": done}
             self.stored = stored.upload(folder, facts, shard=True, selector=lambda path: True)
             self.stored_parts = done
-        self.say(f"{done} of {self.asked.parts} parts are answered: checkpoint {self.stored}")
+        self.say(f"{done} of {self.parts} parts are answered: checkpoint {self.stored}")
 
     def _join(self) -> None:
         """Write the files of a single process from all parts in the last checkpoint."""
-        checkpoint, steps = self.context.checkpoint, self.asked.parts + 1
+        checkpoint, steps = self.context.checkpoint, self.parts + 1
         assert self.stored is not None
         with tempfile.TemporaryDirectory() as name:
             parts, out = Path(name) / "parts", Path(name) / "out"
@@ -215,7 +198,7 @@ class _Job:
             if fault := find_fault(parts):
                 raise UserError(f"checkpoint {self.stored}: {fault}; start the experiment anew")
             chunks = self._read(parts)
-            metrics = write_answers(chunks, self.asked.total, out, self.asked.threshold)
+            metrics = write_answers(chunks, self.asked["total"], out, self.asked["threshold"])
             stored = checkpoint.upload(out, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
@@ -224,10 +207,10 @@ class _Job:
 
     def _read(self, parts: Path) -> Iterator[Answered]:
         questions = iter(open_questions(self.data)[0])
-        for number in range(self.asked.parts):
+        for number in range(self.parts):
             values = json.loads((parts / _name(number)).read_text())
             losses = np.array(values.pop("losses"), np.float32)
-            examples = list(itertools.islice(questions, self.asked.chunk))
+            examples = list(itertools.islice(questions, CHUNK))
             yield Answered(examples, losses=losses, **values)
 
     def say(self, text: str) -> None:

@@ -1,23 +1,27 @@
-"""Text generation after a prompt, one token at a time."""
+"""Text generation after a prompt, by transformers' `generate`, shown as it comes."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation.logits_process import TemperatureLogitsWarper, TopPLogitsWarper
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import BaseStreamer
 
 from detalbert.errors import UserError
-from detalbert.settings.sections import Section, limited
+from detalbert.settings.sections import Section, limited, parse_section
+from lm.inference.load import Source, load_model
 
 _CONTEXT = 8  # tokens before a new one that its text may depend on: a leading space, a character
+_GREEDY = 1e-6  # a temperature that chooses as 0 does; below it fp32 would overflow
 
 
 @dataclass(frozen=True)
 class Sampling(Section):
-    """Sampling parameters. The same prompt, model and values give the same text."""
+    """Sampling parameters. The same prompt, model, device and values give the same text."""
 
     max_new_tokens: int = limited(200, above=0)
     temperature: float = limited(0.8, least=0)  # 0: always the likeliest token
@@ -26,45 +30,62 @@ class Sampling(Section):
     seed: int = limited(0, least=0, below=2**63)
 
 
-class Step(NamedTuple):
-    """The result of one generated token."""
+def print_completion(source: Source, prompt: str, given: dict[str, Any], as_json: bool) -> None:
+    """Print the text after `prompt` as it is generated, or one line of JSON. `given` are values of
+    `Sampling`, whose defaults are used for the others.
+    """
+    sampling = parse_section(Sampling, "--prompt", given)
+    show: Callable[[str], Any] = str if as_json else partial(print, end="", flush=True)
+    text, ended = complete(load_model(source), source.tokenizer, prompt, sampling, show)
+    reply = {"prompt": prompt, "text": text, "ended": ended, **vars(sampling)}
+    print(json.dumps(reply, ensure_ascii=False) if as_json else "")
 
-    text: str  # "" where it is only a part of a character
-    ended: str | None = None  # why it is the last: end of text, max_new_tokens, positions
 
-
-@torch.no_grad()
 def complete(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, sampling: Sampling
-) -> Iterator[Step]:
-    """Yield the text generated after `prompt`, which begins a document.
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    sampling: Sampling,
+    show: Callable[[str], Any] = str,
+) -> tuple[str, str]:
+    """Generate the text after `prompt`, which begins a document.
 
     Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
-    Ends at the end-of-text token, `max_new_tokens`, or the model's last position. `model` is of
-    load.load_model. Raises UserError before the first step if the prompt is not text or too long.
+
+    Args:
+        model: of load.load_model; its generation config is replaced.
+        show: receives the text as it comes, in complete characters; default: shows nothing.
+
+    Returns:
+        The text, and why it ended: end of text, max_new_tokens or positions (the model's last).
+
+    Raises:
+        UserError: if the prompt is not text or is too long, or the model diverged.
     """
-    fed = encode(tokenizer, prompt)
+    ids = torch.tensor([encode(tokenizer, prompt)], device=model.device)  # [1, T]
     positions = getattr(model.config, "max_position_embeddings", None) or 1 << 62
-    if len(fed) > positions:
+    if (room := positions + 1 - ids.shape[1]) < 1:
         raise UserError(
-            f"the prompt has {len(fed):,} tokens, and the model {positions:,} positions; cut it"
+            f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions; cut it"
         )
-    positions -= len(fed)
-    generator = torch.Generator().manual_seed(sampling.seed)
-    text, cache = _Text(tokenizer, fed), DynamicCache(config=model.config)
-    for made in range(1, sampling.max_new_tokens + 1):
-        ids = torch.tensor([fed], device=model.device)  # [1, T], after the first time [1, 1]
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        token = choose(output.logits[0, -1], sampling, generator)
-        ended = "max_new_tokens" if made == sampling.max_new_tokens else None
-        if token == tokenizer.eos_token_id:
-            ended = "end of text"
-        elif made > positions:
-            ended = "positions"
-        yield Step(text.add(token, last=ended is not None), ended)
-        if ended:
-            return
-        fed = [token]
+    end, text = tokenizer.eos_token_id, _Text(tokenizer, show)
+    model.generation_config = _settings(sampling, room, end)
+    torch.manual_seed(sampling.seed)
+    given: Any = {"attention_mask": torch.ones_like(ids), "logits_processor": [_check]}
+    made = model.generate(ids, streamer=text, **given)
+    ended = "positions" if room <= sampling.max_new_tokens else "max_new_tokens"
+    return text.text[text.first :], "end of text" if made[0, -1] == end else ended
+
+
+def _settings(sampling: Sampling, room: int, end: int | None) -> GenerationConfig:
+    """Return the settings of `generate`, of which the model's own folder decides none."""
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+    return GenerationConfig(
+        max_new_tokens=min(sampling.max_new_tokens, room),
+        eos_token_id=end,
+        pad_token_id=end,
+        **({"do_sample": True, **drawn} if sampling.temperature > _GREEDY else {}),
+    )
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
@@ -81,35 +102,34 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     return ids or [tokenizer.eos_token_id]
 
 
-def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Return a token drawn by its logits [V], on the CPU, so that all devices draw alike."""
-    logits = logits.double().cpu()[None]  # [1, V]; double, for temperatures near 0
+def _check(ids: Tensor, logits: Tensor) -> Tensor:
+    """Return the logits [1, V]. Raises UserError if they are not numbers."""
     if not logits.isfinite().all():
         raise UserError("the model's logits are no numbers: it diverged; give another checkpoint")
-    if not sampling.temperature:
-        return int(logits.argmax())
-    logits = TemperatureLogitsWarper(sampling.temperature)(None, logits - logits.max())
-    if sampling.top_p < 1:
-        logits = TopPLogitsWarper(sampling.top_p)(None, logits)
-    return int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator))
+    return logits
 
 
-class _Text:
-    """Incremental decoding of tokens; holds back a character's bytes until it is complete."""
+class _Text(BaseStreamer):
+    """Incremental decoding of what `generate` streams; holds back incomplete characters."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, before: list[int]) -> None:
-        self.tokenizer, self.ids = tokenizer, before[-_CONTEXT:]
-        self.shown = len(self._decode())  # characters
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[str], Any]) -> None:
+        self.tokenizer, self.show = tokenizer, show
+        self.ids: list[int] = []  # the last of the prompt, then all new ones
+        self.text = ""  # of these
+        self.first = self.shown = 0  # characters of the prompt, and with what was shown
 
-    def add(self, token: int, last: bool) -> str:
-        self.ids.append(token)
-        text = self._decode()
-        if text.endswith("\ufffd") and not last:
-            return ""
-        new, self.shown = text[self.shown :], len(text)
-        return new
-
-    def _decode(self) -> str:
-        return self.tokenizer.decode(
+    def put(self, value: Tensor) -> None:
+        """Receive the prompt [1, T], then each new token [1]."""
+        self.ids += value.flatten()[-_CONTEXT:].tolist()
+        self.text = self.tokenizer.decode(
             self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
+        if value.dim() > 1:
+            self.first = self.shown = len(self.text)
+        elif not self.text.endswith("\ufffd"):
+            self.end()
+
+    def end(self) -> None:
+        """Show what is new."""
+        self.show(self.text[self.shown :])
+        self.shown = len(self.text)

@@ -4,7 +4,6 @@ Weights are copied one file at a time, so the model is never in memory as a whol
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -13,13 +12,13 @@ from transformers import PreTrainedModel
 
 from detalbert.atomic import write_json
 from detalbert.errors import UserError
-from detalbert.inference.export import new_folder
+from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.find import is_sharded
-from detalbert.inference.model_card import base_model, front_matter, public, settings
 from detalbert.training.parts import read_weights
 from lm.inference.load import DAMAGE, SETTINGS, Source
 from lm.model import empty_model
 
+CARD = Path(__file__).with_name("card.md")
 FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has more
 # Parameters that `save_pretrained` files under other names; `from_pretrained` reads these.
 _FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
@@ -41,9 +40,7 @@ def export(
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(aside)
         model.generation_config.save_pretrained(aside)
-        source.tokenizer.save_pretrained(aside)
-        write_json(aside / SETTINGS, settings(source))
-        (aside / "README.md").write_text(card(source, model, license_id), encoding="utf-8")
+        write_rest(aside, source, SETTINGS, card(CARD, source, model, license_id))
 
 
 def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
@@ -58,43 +55,8 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_
         read_weights(checkpoint, held)
         held = {filed.get(name, name): tensor for name, tensor in held.items()}
         save_file(held, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(0o644)  # the library makes it for one user
         del held  # before the next one's are there
     if split.is_sharded:
         placed = {filed.get(name, name): file for name, file in split.tensor_to_filename.items()}
         index = {"metadata": split.metadata, "weight_map": placed}
         write_json(folder / "model.safetensors.index.json", index)
-
-
-def card(source: Source, model: PreTrainedModel, license_id: str) -> str:
-    """Return the model card: metadata for the hub, then the same and more as text."""
-    front = {
-        "license": license_id,
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["text-generation", model.config.model_type],
-    }
-    window = source.hparams.max_seq_length
-    sections = [
-        front_matter(front),
-        "# A causal language model",
-        f"{model.config.model_type} with {model.num_parameters():,} parameters and "
-        f"{len(source.tokenizer):,} pieces. It started from {base_model(source)} and was trained "
-        f"for {source.steps or 'an unknown number of'} optimizer steps, on windows of {window:,} "
-        "tokens. A document begins with its first token: nothing stands before it.",
-        "```python\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        "model = AutoModelForCausalLM.from_pretrained(FOLDER)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)\n"
-        "```",
-        "## Data\n\n" + _lines(public(source.data), "Not recorded."),
-        "## Scores\n\nOf the run's validation: `loss` is nats a token, accuracy in percent.\n\n"
-        + _lines(source.scores, "Not validated."),
-        f"## Licences\n\nWeights: {license_id}. Data: see its source.",
-    ]
-    return "\n\n".join(sections) + "\n"
-
-
-def _lines(values: dict[str, Any], none: str) -> str:
-    shown = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in values.items()}
-    return "\n".join(f"- {key}: {value}" for key, value in shown.items()) or none

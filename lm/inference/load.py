@@ -21,11 +21,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from detalbert.engine import determinism
 from detalbert.engine.attention import PACKED_CAUSAL
+from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED
-from detalbert.inference.find import EXPERIMENT, is_sharded
-from detalbert.integrity import check_model_folder
+from detalbert.inference.find import EXPERIMENT, is_sharded, read_json
 from detalbert.settings import experiment
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.parts import read_weights
@@ -72,7 +72,7 @@ def open_source(folder: Path) -> Source:
     with as_user_error(partial(_no_model, folder)):
         config = read_config(library)
         tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
-        facts = _checkpoint_facts(folder) if sharded else _json(folder / SETTINGS)
+        facts = _checkpoint_facts(folder) if sharded else read_json(folder / SETTINGS)
     positions = getattr(config, "max_position_embeddings", None)
     values = facts.get("hyperparameters") or {
         "max_seq_length": min(filter(None, (1024, positions)))
@@ -90,16 +90,16 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     From `experiment.json` (downloaded), else the run's config.yaml and metrics.json two folders up,
     else, if the checkpoint was moved, from the manifest.
     """
-    steps = _json(folder / "metadata.json").get("steps_completed")
+    steps = read_json(folder / "metadata.json").get("steps_completed")
     if (folder / EXPERIMENT).is_file():
-        return {**_json(folder / EXPERIMENT), "steps": steps}
-    manifest, run = _json(folder / MANIFEST), folder.absolute().parent.parent
+        return {**read_json(folder / EXPERIMENT), "steps": steps}
+    manifest, run = read_json(folder / MANIFEST), folder.absolute().parent.parent
     kept = manifest.get("run") or {}
     mark = "hyperparameters."
     config = {"hyperparameters": {k.removeprefix(mark): v for k, v in kept.items() if mark in k}}
     if folder.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
         config = experiment.load(run / "config.yaml")
-    known = [*(manifest.get("validations") or []), *_json(run / "metrics.json").values()]
+    known = [*(manifest.get("validations") or []), *read_json(run / "metrics.json").values()]
     scores = next((dict(s) for s in known if steps and s.get("steps") == steps), {})
     scores.pop("steps", None)
     return {**config, "steps": steps, "scores": scores}
@@ -133,27 +133,14 @@ def _from_checkpoint(source: Source, device: torch.device, attention: str) -> Pr
 
 
 def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
-    check_model_folder(source.folder)
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        source.folder,
-        config=source.config,
-        attn_implementation=attention,
-        dtype=torch.float32,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
+    model, missing = load_weights(
+        AutoModelForCausalLM, str(source.folder), attention, use_safetensors=True
     )
-    model, info = loaded
-    if info["missing_keys"]:
-        lacks = sorted(info["missing_keys"])[0]
-        raise UserError(f"{source.folder}: its weights lack {lacks!r}; give a whole model")
+    if missing:
+        raise UserError(f"{source.folder}: its weights lack {min(missing)!r}; give a whole model")
     return model.to(device)
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:
     reason = all_lines(error)
     return UserError(f"{folder}: does not load as a language model: {reason}; give another")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,5 +1,6 @@
 """Perplexity of a language model on a text: the validation of its run, with other text."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,21 @@ from lm.loss import head_loss
 from lm.packed import count_targets, hidden_states
 from lm.trial import Scores
 from lm.windows import Windows, validation_loader
+
+
+def print_perplexity(source: Source, text: str, as_json: bool) -> None:
+    """Print the scores, one per line, or one line of JSON."""
+    scores = perplexity(source, text)
+    if as_json:
+        print(json.dumps(scores))
+        return
+    for name, value in scores.items():
+        print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
+    limit = source.hparams.max_validation_windows
+    if limit and limit < scores["windows"]:
+        print(
+            f"(a validation of the run takes the first {limit:,} windows: max_validation_windows)"
+        )
 
 
 def perplexity(source: Source, text: str, device: torch.device | None = None) -> dict[str, float]:

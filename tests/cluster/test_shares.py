@@ -1,6 +1,5 @@
 """A file of questions answered by the slots of a trial, which is cut and goes on."""
 
-import dataclasses
 import json
 import uuid
 from pathlib import Path
@@ -13,7 +12,7 @@ import predict
 from benchmarks.predict import write_model
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
-from detalbert.inference.shares import Asked, _Job
+from detalbert.inference.shares import _Job
 from detalbert.training.checkpoints import write_manifest
 from tests.cluster.conftest import steps_of
 from tests.cluster.container import Trial
@@ -62,24 +61,25 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_p
 
 
 def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path: Path) -> None:
-    asked, stored = Asked("uuid", "digest", 3 * CHUNK, 0.0), tmp_path / "storage" / "one"
+    asked: dict[str, Any] = {"model": "uuid", "questions": "digest", "total": 3 * CHUNK}
+    asked, stored = {**asked, "threshold": 0.0, "chunk": CHUNK}, tmp_path / "storage" / "one"
     stored.mkdir(parents=True)
-    (stored / "asked.json").write_text(json.dumps(dataclasses.asdict(asked)))
+    (stored / "asked.json").write_text(json.dumps(asked))
     (stored / "part-000001.json").write_text("{}")
     write_manifest(stored, {"parts": 1})
 
-    def job(asked: Asked = asked) -> _Job:
+    def job(**change: Any) -> _Job:
         own = tmp_path / uuid.uuid4().hex
         own.mkdir()
-        return _Job(context, asked, "questions.json", own)
+        return _Job(context, asked | change, "questions.json", own)
 
     with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
         again = job()
-        assert again.restore("one") and again.deal() == [0, 2]
+        assert again.restore("one") and again.mine == [0, 2]
         assert [path.name for path in again.own.iterdir()] == ["part-000001.json"]
         for change in ({"questions": "other"}, {"model": "other"}, {"threshold": 1.0}):
             with pytest.raises(UserError, match=f"{next(iter(change))}: the answers so far are"):
-                job(dataclasses.replace(asked, **change)).restore("one")
+                job(**change).restore("one")
         (stored / "part-000001.json").write_text("[]")
         with pytest.raises(UserError, match="part-000001.json is not as it was written"):
             job().restore("one")

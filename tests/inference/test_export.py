@@ -15,8 +15,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 import predict
 from detalbert.errors import Unavailable, UserError
-from detalbert.inference import answering, model_card
-from detalbert.inference.export import export, push
+from detalbert.inference import answering
+from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.tokenizer import tokenizer_sum
@@ -84,7 +84,7 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
     rows = {"train": "generated", "validation": "dev.json", "base_learning_rate": 0.002}
     rows |= {key: f"{best[key]:.6g}" for key in ("exact", "best_f1_thresh")}
     rows |= {"max_seq_length": 192}
-    rows |= {name: metadata.version(name) for name in model_card.PACKAGES}  # what pip installs
+    rows |= {name: metadata.version(name) for name in PACKAGES}  # what pip installs
     said = [f"| {key} | {value} |" for key, value in rows.items()]
     said += ["token_type_ids", "started from embedded/albert-tiny"]
     for text in [*said, f"trained for {best['steps']} optimizer steps"]:
@@ -96,10 +96,10 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
 def test_squad_brings_its_licence(model: Trained) -> None:
     squad = model._replace(data={"train": "train-v2.0.json", "validation": "/x/dev-v2.0.json"})
     base = dataclasses.replace(model.hparams, model="me/albert-modèle")
-    card = model_card.card(squad._replace(scores={}, hparams=base), "unknown")
-    assert "\nbase_model: me/albert-modèle\n" in card
-    assert "SQuAD: cc-by-sa-4.0" in card and "Not validated" in card and "/x/" not in card
-    assert "datasets:\n- rajpurkar/squad_v2" in card
+    made = card(CARD, squad._replace(scores={}, hparams=base), model.model, "unknown")
+    assert "\nbase_model: me/albert-modèle\n" in made
+    assert "SQuAD: cc-by-sa-4.0" in made and "Not validated" in made and "/x/" not in made
+    assert "datasets:\n- rajpurkar/squad_v2" in made
 
 
 def test_failures_leave_nothing(folder: Path, model: Any, tmp_path: Path, monkeypatch: Any) -> None:
