@@ -2,8 +2,7 @@
 
 python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
-Each run starts one process per side: same weights, batches, steps and optimizer, fp32 (bf16 on a
-GPU). Order and dropout masks differ between the sides, so scores are shown but not compared.
+Same weights, batches, steps and optimizer, fp32 (bf16 on a GPU); one process per side and run.
 """
 
 import json

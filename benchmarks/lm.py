@@ -45,24 +45,23 @@ def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
     shape = "base" if gpu and options.shape == "auto" else options.shape
     shape = shape if shape in SIZES else "small"
     keys: dict[str, Any] = {"model_type": "llama", **dict(zip(KEYS, SIZES[shape], strict=True))}
+    precision, length = "bf16" if gpu else "fp32", keys["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as name:
-        config = write_model(options, keys, "bf16" if gpu else "fp32", Path(name))
-        found = in_processes(config, Path(name), processes)
-    losses, length = found["losses"], keys["max_position_embeddings"]
+        write_model(options, keys, precision, Path(name))
+        found = in_processes(Path(name), processes)
+    losses = found["losses"]
     for number, (ours, peer) in enumerate(zip(losses["ours"], losses["peer"], strict=True)):
         if not abs(ours - peer) <= (2e-2 if gpu else 1e-4):
             raise Different(f"lm: loss {ours} in step {number}, the baseline's {peer}")
     settings = {"workload": "lm", "shape": shape, "model": keys, "processes": processes}
-    settings |= {"precision": config["hyperparameters"]["precision"], "steps_per_turn": TURN}
-    settings |= {"windows": WINDOWS, "windows_per_forward": MICRO, "tokens_per_window": length}
+    settings |= {"precision": precision, "steps_per_turn": TURN, "windows": WINDOWS}
+    settings |= {"windows_per_forward": MICRO, "tokens_per_window": length}
     result = compare(found["seconds"], "tokens", TURN * WINDOWS * length)
     return {**result, "losses": losses, "settings": settings}
 
 
-def write_model(
-    options: Namespace, keys: dict[str, Any], precision: str, folder: Path
-) -> dict[str, Any]:
-    """Write the text, its shards and the first weights; return the config of our run."""
+def write_model(options: Namespace, keys: dict[str, Any], precision: str, folder: Path) -> None:
+    """Write the text, its shards, the first weights, and config.json of our run."""
     text, length = folder / "text.jsonl", keys["max_position_embeddings"]
     text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
     hyperparameters = {"model": str(folder / "model"), "seed": 42, "num_workers": 0}
@@ -77,12 +76,12 @@ def write_model(
     torch.manual_seed(42)
     model = AutoModelForCausalLM.from_config(read_config(None, keys, tokenizer, length))
     model.save_pretrained(folder / "model")
-    return {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
-
-
-def in_processes(config: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
-    """Return per side the seconds of each turn and the loss of each step."""
+    config = {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def in_processes(folder: Path, processes: int) -> dict[str, Any]:
+    """Return per side the seconds of each turn and the loss of each step."""
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if processes > 1 else {}
     run_python("-m", *torchrun, "-m", "benchmarks.lm", str(folder), **env)
@@ -146,14 +145,12 @@ def process(folder: Path) -> None:
         trial.model.train()
         rows = list(islice(trial.build_training_data_loader(), trial.steps))
         peer = Peer(trial)
-        sides = {
-            "ours": Side(rows, lambda number, batch: measure.train_step(trial, number, batch)),
-            "peer": Side([peer.batch(batch) for batch in rows], lambda _, batch: peer.step(batch)),
-        }
-        seconds = measure.interleave(sides, trial.steps // TURN - 1)
+        ours = Side(rows, lambda number, batch: measure.train_step(trial, number, batch))
+        theirs = Side([peer.batch(batch) for batch in rows], lambda _, batch: peer.step(batch))
+        seconds = measure.interleave({"ours": ours, "peer": theirs}, trial.steps // TURN - 1)
         reduce = trial.meter.cross_slot_reduce
-        ours = sides["ours"].losses(lambda slots: reduce(slots)["loss"])
-        losses = {"ours": ours, "peer": sides["peer"].losses(np.mean)}
+        losses = {"ours": ours.losses(lambda slots: reduce(slots)["loss"])}
+        losses["peer"] = theirs.losses(np.mean)
         if group.rank == 0:
             found = {"seconds": seconds, "losses": losses}
             (folder / "found.json").write_text(json.dumps(found))

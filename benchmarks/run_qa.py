@@ -2,9 +2,8 @@
 
 python -m benchmarks.run_qa CONFIG.yaml FOLDER
 
-Windows padded to max_seq_length, shuffled batches, AdamW with a linear schedule and clipping, then
-logits of all padded validation windows, answers, scores, and the model saved. Windows, answers and
-scores are computed by this package, which is faster than the example. On a GPU in bf16.
+Windows padded to max_seq_length, shuffled batches, AdamW with a linear schedule and clipping.
+Windows, answers and scores are computed by this package, which is faster than the example.
 """
 
 import json

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from cluster import speeds, traffic
 from cluster.fleet import slots_of
-from cluster.machines import MACHINES
+from cluster.machines import MACHINES, ROOT
 from cluster.masterconf import Pool
 from cluster.models import Model, find_model
 from cluster.prices import Price
+from cluster.published import KNOWN_WINDOWS
 from cluster.schema import mapping
-from cluster.windows import WINDOWS
 from detalbert.engine.memory import Memory, replicated
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
@@ -89,10 +89,8 @@ class Planned(NamedTuple):
         if self.layout is None:
             dtype = self.hparams.allreduce_dtype
             return traffic.replicated_bytes(parameters, self.machines, dtype)
-        half = self.hparams.precision != "fp32"
-        return traffic.split_bytes(
-            parameters, self.layout, self.width, self.slots, self.forwards, half
-        )
+        half, sides = self.hparams.precision != "fp32", (self.layout, self.width, self.slots)
+        return traffic.split_bytes(parameters, *sides, self.forwards, half)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
@@ -121,7 +119,7 @@ class Planned(NamedTuple):
         """Steps of the run; None if the data's size is not known before it is read."""
         if self.hparams.max_steps is not None:
             return self.hparams.max_steps
-        windows = WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
+        windows = KNOWN_WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
         return windows and math.ceil(windows * self.hparams.epochs / self.hparams.global_batch_size)
 
     def dollars(self, price: Price, spot: bool) -> float | None:
@@ -131,6 +129,7 @@ class Planned(NamedTuple):
 
 def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
     """Plan an experiment; return None if the pool has no known GPU or the model is not known.
+
     Raises UserError if the layout does not fit the slots, the machines or the model.
     """
     if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
@@ -144,7 +143,6 @@ def plan_model(
     """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
     half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
     grid = not (gpu.has_bf16 and half)
-    efa = traffic.has_efa(config, pool)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
         layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
@@ -152,14 +150,14 @@ def plan_model(
         checkpointing = hparams.activation_checkpointing == "full"
         flops = speeds.causal_token(model.config, length)
         rate = speeds.language_rate(model.sizes, flops, gpu, slots, length, checkpointing)
-        facts: tuple[Any, ...] = layout, memory, length, flops, rate, efa
+        facts: tuple[Any, ...] = layout, memory, length, flops, rate
     else:
         masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
         memory = replicated(model.sizes, slots, half, grid, masked)
         window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
         flops = speeds.encoder_token(model.config, window, masked)
-        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots), efa
-    return Planned(config, hparams, pool, model, slots, *facts)
+        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots)
+    return Planned(config, hparams, pool, model, slots, *facts, traffic.has_efa(config, pool))
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:
@@ -183,13 +181,12 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
 def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
     gpu, most, hparams = planned.pool.known_gpu, planned.most, planned.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
-    split = isinstance(hparams, LmHParams)
-    recompute = isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none"
-    more = ", or activation_checkpointing: full" if recompute else ""
-    budget = hparams.max_tokens_per_forward
+    more, budget = "", hparams.max_tokens_per_forward
+    if isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none":
+        more = ", or activation_checkpointing: full"
     if most < hparams.max_seq_length:
         key, cure = "hyperparameters.model", "take a smaller model or another GPU"
-        if split:
+        if planned.layout is not None:
             key, cure = "hyperparameters.layout", "use more shards or another GPU"
         yield key, f"does not train in {where}; {cure}{more}"
     elif budget != "auto" and budget > most:

@@ -75,9 +75,9 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
     return prices[instance]
 
 
-def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
-    """Load all types of a price file. Raises UserError, naming file and key, if invalid."""
-    content = goyaml.load(path)
+def load_prices(path: Path | None = None) -> dict[str, Price]:
+    """Load all types of a price file (PRICE_FILE). Raises UserError, naming file and key, if wrong."""
+    content = goyaml.load(path := path or PRICE_FILE)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")

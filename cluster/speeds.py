@@ -2,17 +2,18 @@
 
 import json
 import math
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from cluster.machines import FAMILIES, Gpu, gpu_of
+from cluster.machines import FAMILIES, ROOT, Gpu, gpu_of
 from cluster.published import FINE_TUNING, LANGUAGE, LENGTH, Language
 from detalbert.engine.flops import causal_flops, training_flops
 from detalbert.engine.memory import Sizes
+from pretrain.hparams import SIZE_KEYS, SIZES
 
-MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "step-h100.json"
+MEASURED = ROOT / "benchmarks" / "results" / "step-h100.json"
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 
 
@@ -24,14 +25,7 @@ class Rate(NamedTuple):
     how: str
 
 
-class _Shape:
-    """The fields of a config that FLOPs depend on."""
-
-    def __init__(self, **keys: Any) -> None:
-        vars(self).update(keys)
-
-
-_XXL = _Shape(hidden_size=4096, num_hidden_layers=12, intermediate_size=16_384, embedding_size=128)
+_XXL = SimpleNamespace(**dict(zip(SIZE_KEYS, SIZES["xxlarge"], strict=True)))
 
 
 def causal_token(config: Any, length: int) -> float:
@@ -63,8 +57,9 @@ def language_rate(
 
     row = min((row for row in LANGUAGE if row.by == "llm-foundry"), key=distance)
     h, published = row.hidden, next(g for g in FAMILIES.values() if g.name == row.gpu)
-    keys = {"hidden_size": h, "intermediate_size": 4 * h, "num_attention_heads": h // 64}
-    mpt = _Shape(model_type="gpt_neox", vocab_size=50_368, num_hidden_layers=row.layers, **keys)
+    keys: dict[str, Any] = {"model_type": "gpt_neox", "vocab_size": 50_368}
+    keys |= {"hidden_size": h, "intermediate_size": 4 * h, "num_attention_heads": h // 64}
+    mpt = SimpleNamespace(num_hidden_layers=row.layers, **keys)
     done = row.tokens * causal_token(mpt, row.length)  # FLOP/s
     again = (1 + checkpointing / 3) / (1 + bool(row.checkpointing) / 3)
     tokens = done / flops / again * gpu.teraflops / published.teraflops

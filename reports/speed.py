@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from cluster.prices import Price
 from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
 
+WANTED = "SLOTS=RATE,...@INSTANCE, each number of slots once, rates from 1e-6 to 1e12"
 
-@dataclass(frozen=True)
-class Speed:
+
+class Speed(NamedTuple):
     """Windows (or tokens) per second at any slot count, from measurements at some.
 
     Between two measured slot counts the rate per slot is interpolated over log2(slots); beyond them
@@ -38,7 +39,7 @@ class Speed:
 
 def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) -> Speed:
     """Parse `1=2,8=15.8@p3.16xlarge`; for None, the published V100 figures times `unit`."""
-    points_text, _, instance = (text or "").partition("@")
+    parts, _, instance = (text or "").partition("@")
     instance = instance or "p3.16xlarge"
     gpu = gpu_of(instance)
     teraflops = gpu.teraflops if gpu else prices[instance].teraflops if instance in prices else None
@@ -49,14 +50,13 @@ def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) 
         layouts = {(row.slots, row.instance): "published" for row in FINE_TUNING}
         return Speed(points, teraflops, layouts)
     found: dict[int, float] = {}
-    for part in points_text.split(","):
+    for part in parts.split(","):
         slots, _, value = part.partition("=")
         try:
             count, rate = int(slots), float(value)
         except ValueError:
             count, rate = 0, math.nan
         if count < 1 or not 1e-6 <= rate <= 1e12 or count in found:
-            wanted = "SLOTS=RATE,...@INSTANCE, each number of slots once, rates from 1e-6 to 1e12"
-            raise UserError(f"--throughput {part}: expected {wanted}")
+            raise UserError(f"--throughput {part}: expected {WANTED}")
         found[count] = rate
     return Speed(found, teraflops, {(count, instance): "measured" for count in found})

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import lm, predict, render, serve, step
-from benchmarks.__main__ import main
+from benchmarks import __main__ as command
+from benchmarks import lm, predict, serve, step
+from benchmarks.__main__ import BEGIN, END, main
 from detalbert.squad import world
 from tests.conftest import ROOT, Script
 
@@ -45,8 +46,8 @@ def result_of(tiny: tuple[str, ...], tmp_path: Path, monkeypatch: Any, capsys: A
         found = json.loads(file.read_text())
         assert found.keys() >= FACTS and found["identical"]
         assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
-        page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
-        monkeypatch.setattr(render, "RESULTS", file.parent)
+        page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+        monkeypatch.setattr(command, "RESULTS", file.parent)
         assert main(["render", "--readme", str(page)]) == 0
         first, *table, last = page.read_text().splitlines()
         assert (first, last) == ("before", "after") and "old" not in table and len(table) == 5
