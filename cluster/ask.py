@@ -20,16 +20,8 @@ from detalbert.errors import Unavailable, first_line
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
 _AWAY = (502, 503, 504)
 _UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
-_FAULTS = (
-    errors.BadRequestException,
-    errors.BadResponseException,
-    requests.exceptions.RequestException,
-    OSError,
-    ValueError,
-    KeyError,  # an answer, of something else than a master
-    TypeError,
-    AttributeError,
-)
+_FAULTS: tuple[type[Exception], ...] = errors.BadRequestException, errors.BadResponseException
+_FAULTS += OSError, ValueError, KeyError, TypeError, AttributeError  # not a master's answer
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from cluster import goyaml, layouts, planner, traffic
+from cluster import goyaml, layouts, planner, speeds
 from cluster.fleet import pool_name
 from cluster.jobs import samples
 from cluster.machines import MACHINES, ROOT
@@ -148,13 +148,13 @@ def _times(planned: Planned) -> Iterator[Line]:
     speed = batch * planned.window / planned.step
     how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
     yield Line("tokens/s", f"{speed:,.0f}", rate.source, how)
-    place, pace = traffic.scratch(planned.config, planned.pool)
+    place, pace = speeds.scratch(planned.config, planned.pool)
     step, disk, upload = planned.leaving()
     how = f"{planned.stored / 1e9:.1f} GB a machine to {place}, {pace / 1e6:.0f} MB/s"
     yield Line("checkpoint, disk", f"{disk:.0f} s", how=how)
-    how = f"{traffic.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
+    how = f"{speeds.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
     yield Line("checkpoint, upload", f"{upload:.0f} s", how=how)
-    how = f"of {traffic.NOTICE} s: the step, the disk, the upload"
+    how = f"of {speeds.NOTICE} s: the step, the disk, the upload"
     yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
 
 

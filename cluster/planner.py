@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster import speeds, traffic
+from cluster import speeds
 from cluster.fleet import slots_of
 from cluster.machines import MACHINES, ROOT
 from cluster.masterconf import Pool
@@ -77,7 +77,7 @@ class Planned(NamedTuple):
         if self.layout is not None and self.layout.tensor > 1:
             sizes, half = self.model.sizes, self.hparams.precision != "fp32"
             peers = self.pool, self.layout.tensor, sizes.layers, sizes.hidden, half
-            seconds += tokens / self.data_ranks * traffic.tensor_seconds(*peers)
+            seconds += tokens / self.data_ranks * speeds.tensor_seconds(*peers)
         return seconds
 
     @property
@@ -88,13 +88,13 @@ class Planned(NamedTuple):
             return 0.0
         if self.layout is None:
             dtype = self.hparams.allreduce_dtype
-            return traffic.replicated_bytes(parameters, self.machines, dtype)
+            return speeds.replicated_bytes(parameters, self.machines, dtype)
         half, sides = self.hparams.precision != "fp32", (self.layout, self.width, self.slots)
-        return traffic.split_bytes(parameters, *sides, self.forwards, half)
+        return speeds.split_bytes(parameters, *sides, self.forwards, half)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
-        rate = traffic.network_rate(self.pool, efa)
+        rate = speeds.network_rate(self.pool, efa)
         return self.sent / rate if rate else 0.0
 
     @property
@@ -111,8 +111,8 @@ class Planned(NamedTuple):
     def leaving(self) -> tuple[float, float, float]:
         """Return the seconds to finish the step, to write and to upload, after a notice."""
         uploading = 1 if self.layout is None else self.width
-        disk = self.stored / traffic.scratch(self.config, self.pool)[1]
-        return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
+        disk = self.stored / speeds.scratch(self.config, self.pool)[1]
+        return speeds.READ + self.step, disk, self.stored / speeds.UPLOAD_RATE / uploading
 
     @property
     def steps(self) -> int | None:
@@ -157,7 +157,7 @@ def plan_model(
         window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
         flops = speeds.encoder_token(model.config, window, masked)
         facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots)
-    return Planned(config, hparams, pool, model, slots, *facts, traffic.has_efa(config, pool))
+    return Planned(config, hparams, pool, model, slots, *facts, speeds.has_efa(config, pool))
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:
@@ -174,7 +174,7 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
     slow = planned.network(False) > planned.compute / 2
     if machine and machine.efa > machine.plain and not planned.efa and slow:
         yield "resources.resource_pool", _no_efa(planned)
-    if planned.pool.spot and sum(planned.leaving()) > traffic.NOTICE:
+    if planned.pool.spot and sum(planned.leaving()) > speeds.NOTICE:
         yield "environment.environment_variables", _too_slow(planned)
 
 
@@ -205,7 +205,7 @@ def _no_efa(planned: Planned) -> str:
 
 def _too_slow(planned: Planned) -> str:
     step, disk, upload = planned.leaving()
-    place, _ = traffic.scratch(planned.config, planned.pool)
+    place, _ = speeds.scratch(planned.config, planned.pool)
     return (
         f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a step, "
         f"{disk:.0f} s to write {planned.stored / 1e9:.1f} GB a machine to {place}, "

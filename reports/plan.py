@@ -20,8 +20,7 @@ from detalbert.errors import UserError
 from reports import settings, simulate
 from reports.plots import pareto_plot
 from reports.report import Report, Table, frame, price_table
-from reports.settings import Settings
-from reports.speed import Speed, parse_speed
+from reports.settings import Settings, Speed, parse_speed
 
 if TYPE_CHECKING:
     from cluster.layouts import Pace

@@ -16,9 +16,8 @@ from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports import simulate
 from reports.plan import count_windows, mark_front
-from reports.settings import Settings
+from reports.settings import Settings, parse_speed
 from reports.simulate import CASES, Constant, SpotJob, best_period, load_trace, running_seconds
-from reports.speed import parse_speed
 from tests.conftest import ROOT, TINY, max_examples
 from tests.reports.conftest import refused, report
 
