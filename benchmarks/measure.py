@@ -89,10 +89,7 @@ def now() -> float:
 def interleave(
     sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call: sides in turn, `warm_up` times unmeasured, then `repeats`.
-
-    Taking turns spreads the machine's other load evenly over both sides.
-    """
+    """Return the seconds of each call, in turn to spread other load; `warm_up` are not measured."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(warm_up + repeats):
         for name, call in sides.items():
@@ -140,11 +137,7 @@ def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
-    """Return columns of a packed row as int64 [windows, length], and their attention mask.
-
-    Args:
-        columns: per name, the values [T] and the padding value.
-    """
+    """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
     real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
     padded = {"attention_mask": real.long()}
     for name, (values, fill) in columns.items():

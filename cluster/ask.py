@@ -45,13 +45,9 @@ class Master:
 
     @classmethod
     def login(cls, address: str | None = None, user: str | None = None) -> "Master":
-        """Log in to `address`, or to the master that `det` would use, without prompting.
+        """Log in to `address` and as `user`, or as `det` would, without prompting.
 
-        Args:
-            user: as for `det -u`; default: the user that `det` would take.
-
-        Raises:
-            Unavailable: if no master answers there, or it accepts no stored login.
+        Raises Unavailable if no master answers there, or it accepts no stored login.
         """
         address = address or api.get_default_master_url()
         with reaching(address, f"no master answers at {address}", "set DET_MASTER"):
@@ -100,8 +96,7 @@ class Master:
 def _session(address: str, wanted: str | None) -> api.Session:
     """Return a session with the credentials that `det` would use, without prompting.
 
-    Raises:
-        UnauthenticatedException: if no stored token is valid and no password is known.
+    Raises UnauthenticatedException if no stored token is valid and no password is known.
     """
     cert = certs.default_load(address)
     store = authentication.TokenStore(address)

@@ -23,11 +23,7 @@ SHOWN = 8
 
 
 def table(planned: Planned) -> list[dict[str, Any]]:
-    """Return a row for each of the first SHOWN layouts.
-
-    Raises:
-        UserError: if the model is an encoder, which is not sharded.
-    """
+    """Return a row for each of the first SHOWN layouts; UserError if the model is an encoder."""
     config, hparams, pool, model, slots, *_ = planned
     if not isinstance(hparams, LmHParams):
         raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
@@ -83,10 +79,7 @@ def _row(planned: Planned) -> dict[str, Any]:
 
 
 class Pace:
-    """Planned tokens per second of an experiment config at any slot count.
-
-    Raises UserError if the sizes of its model are not known.
-    """
+    """Planned tokens per second of a config at any slot count; UserError for an unknown model."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         values = single_values(mapping(config.get("hyperparameters")))

@@ -99,10 +99,7 @@ def plan_file(path: Path, master: Path | None) -> Planned:
 
 
 def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
-    """Return the experiment's pool from `master`, by default from the first of MASTERS with one.
-
-    Raises UserError if no file has a pool of that name.
-    """
+    """Return the experiment's pool in `master` or the first of MASTERS; UserError if in none."""
     clusters = [cluster_of(goyaml.load(file)) for file in ([master] if master else MASTERS)]
     for cluster in clusters:
         if found := cluster.pools.get(pool_name(config, cluster)):

@@ -58,10 +58,7 @@ def run(args: argparse.Namespace) -> Report:
 def _report(
     args: argparse.Namespace, runs: list[Run], used: list[Price], notes: list[str], sums: Any
 ) -> Report:
-    """Return the report; `sums` is a frame of totals of the cluster's runs, or None.
-
-    Raises UserError if there are no runs, or --baseline is not the name of one.
-    """
+    """Return the report; `sums` are the cluster's totals. UserError without runs or baseline."""
     if not runs:
         raise UserError("cost: nothing to report; give --published, --run or --experiment")
     named = {run.name: run for run in reversed(runs)}

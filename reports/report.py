@@ -97,10 +97,7 @@ class Report:
 
 
 def write(report: Report, args: argparse.Namespace) -> int:
-    """Write the report; return the exit status: 0, or 3 if over --budget.
-
-    The page is written first: if that fails, nothing is printed.
-    """
+    """Write the page, then the report; return the exit status: 0, or 3 if over --budget."""
     if args.budget is not None and report.total is None:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
     if args.html is not None:

@@ -23,10 +23,7 @@ def _shown(head: str, style: str = "", default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Facts that the reports show of a run. None: unknown, shown as a dash, never as zero.
-
-    Costs are always derived: prices x machine-hours.
-    """
+    """Facts that the reports show of a run; None: unknown. Costs are prices x machine-hours."""
 
     name: str = _shown("run", default=MISSING)
     hardware: str = _shown("hardware", default=MISSING)  # 8 x p3.16xlarge
@@ -163,10 +160,7 @@ class Document(NamedTuple):
         return None if (value := self.at(where)) is None else self.number(where, value, zero=True)
 
     def number(self, where: str, value: Any = None, zero: bool = False) -> float:
-        """Return the number at a key, or `value` from a list there.
-
-        Raises UserError if it is no number, less than 0, or 0 unless `zero`.
-        """
+        """Return the number at a key, or `value` from a list there, if more than 0 (or `zero`)."""
         value = self.at(where) if value is None else value
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise UserError(f"{self.file}: {where}: no number there ({value!r:.40}); run it anew")

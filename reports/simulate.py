@@ -125,10 +125,7 @@ Market = Constant | Trace
 
 
 def load_trace(path: Path) -> Trace:
-    """Load a CSV, or a JSON file of skypilot-org/spot-traces; see "How a plan is made".
-
-    Raises UserError, naming the row, if it is invalid.
-    """
+    """Load a CSV or a JSON file of spot-traces (README). UserError, naming the row, if wrong."""
     wrong = "a CSV with numbers in the columns hours and machines, or a JSON file of spot-traces"
     try:
         if path.suffix == ".json":
