@@ -6,7 +6,7 @@ DET_MASTER, and DET_USER and DET_PASS or the token that `det user login` stored.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import requests
 from determined.common import api
@@ -36,12 +36,11 @@ def reaching(address: str, said: str, cure: str) -> Iterator[None]:
         raise Unavailable(f"{said}{why}; {cure}") from None
 
 
-class Master:
+class Master(NamedTuple):
     """A master that the user is logged in to. Methods raise Unavailable if it does not answer."""
 
-    def __init__(self, address: str, session: api.Session) -> None:
-        self.address = address
-        self.session = session
+    address: str
+    session: api.Session
 
     @classmethod
     def login(cls, address: str | None = None, user: str | None = None) -> "Master":

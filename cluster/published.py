@@ -14,7 +14,6 @@ KNOWN_WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.jso
 EPOCHS = 2
 LENGTH = 384  # tokens of a window, padding included
 MODEL = "albert-xxlarge-v2"
-PARAMETERS = 223_000_000
 
 
 class Published(NamedTuple):

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +30,7 @@ class Plot(NamedTuple):
     caption: str
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(NamedTuple):
     """Numbers in a frame, and the format of each column; a column without a format is text.
 
     `narrow` is for output without --wide, from head to the columns in it: "{cost} {EM}/{F1}".
@@ -40,9 +38,9 @@ class Table:
 
     title: str
     frame: pd.DataFrame
-    formats: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = {}
     long: bool = False  # on the page and in JSON only
-    narrow: Mapping[str, str] = field(default_factory=dict)
+    narrow: Mapping[str, str] = {}
 
     def shown(self) -> pd.DataFrame:
         """Return every cell as text; an unknown value is a dash."""
@@ -83,15 +81,14 @@ def _short(text: str, head: str) -> str:
     return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$")) or "-"
 
 
-@dataclass(frozen=True, eq=False)
-class Report:
+class Report(NamedTuple):
     """The result of one command."""
 
     title: str
     tables: list[Table]
-    method: list[str]
-    notes: list[str] = field(default_factory=list)
-    plots: list[Plot] = field(default_factory=list)
+    method: Sequence[str]
+    notes: Sequence[str]
+    plots: Sequence[Plot]
     snippet: str = ""  # what to write into the YAML
     total: float | None = None  # dollars, what --budget is compared with
 
