@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cluster import speeds
 from cluster.fleet import slots_of
-from cluster.machines import MACHINES, ROOT
+from cluster.machines import MACHINES
 from cluster.masterconf import Pool
 from cluster.models import Model, find_model
 from cluster.prices import Price
@@ -157,7 +157,7 @@ def plan_model(
         window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
         flops = speeds.encoder_token(model.config, window, masked)
         facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots)
-    return Planned(config, hparams, pool, model, slots, *facts, speeds.has_efa(config, pool))
+    return Planned(config, hparams, pool, model, slots, *facts, efa=speeds.has_efa(config, pool))
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:
