@@ -142,7 +142,7 @@ def plan_model(
 ) -> Planned:
     """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
     half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
-    grid = not (gpu.has_bf16 and half)
+    grid, efa = not (gpu.has_bf16 and half), speeds.has_efa(config, pool)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
         layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
@@ -150,14 +150,14 @@ def plan_model(
         checkpointing = hparams.activation_checkpointing == "full"
         flops = speeds.causal_token(model.config, length)
         rate = speeds.language_rate(model.sizes, flops, gpu, slots, length, checkpointing)
-        facts: tuple[Any, ...] = layout, memory, length, flops, rate
+        facts: tuple[Any, ...] = layout, memory, length, flops, rate, efa
     else:
         masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
         memory = replicated(model.sizes, slots, half, grid, masked)
         window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
         flops = speeds.encoder_token(model.config, window, masked)
-        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots)
-    return Planned(config, hparams, pool, model, slots, *facts, efa=speeds.has_efa(config, pool))
+        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots), efa
+    return Planned(config, hparams, pool, model, slots, *facts)
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:

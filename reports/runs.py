@@ -1,5 +1,7 @@
 """One run of a workload, from any source: published runs, an output directory, a benchmark."""
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, replace
@@ -11,7 +13,7 @@ from cluster import goyaml
 from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
-from detalbert.errors import UserError
+from detalbert.errors import UserError, first_line
 
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
 
@@ -138,10 +140,19 @@ class Document(NamedTuple):
     @classmethod
     def read(cls, file: Path) -> "Document":
         """Read a file. Raises UserError if it cannot be read or holds no mapping."""
-        if not file.is_file():
+        if file.suffix == ".yaml":
+            return cls(file, goyaml.load(file))
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
             wanted = "the directory of a finished run, or a benchmark's JSON"
-            raise UserError(f"{file}: cannot read it (no such file); give {wanted}")
-        return cls(file, goyaml.load(file))
+            said = f"cannot read it ({first_line(error)})"
+            raise UserError(f"{file}: {said}; give {wanted}") from None
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            raise UserError(f"{file}: no keys and values; give what a run or a benchmark wrote")
+        return cls(file, content)
 
     def at(self, where: str, kind: Any = object) -> Any:
         """Return the value at a dotted key, None if missing; check that it is of `kind`."""
@@ -162,7 +173,8 @@ class Document(NamedTuple):
     def number(self, where: str, value: Any = None, zero: bool = False) -> float:
         """Return the number at a key, or `value` from a list there, if more than 0 (or `zero`)."""
         value = self.at(where) if value is None else value
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
             raise UserError(f"{self.file}: {where}: no number there ({value!r:.40}); run it anew")
         if value < 0 or (value == 0 and not zero):
             raise UserError(f"{self.file}: {where}: {value:g} must be greater than 0")
