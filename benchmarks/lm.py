@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -117,22 +117,6 @@ class Peer(Baseline):
         return self.forward(input_ids=micro["input_ids"], use_cache=False, **labels).loss[None]
 
 
-class Side:
-    """Optimizer steps of one side, TURN per call; `done` keeps what `step` returned for each."""
-
-    def __init__(self, batches: list[Any], step: Callable[[int, Any], Any]) -> None:
-        self.batches, self.step, self.done = iter(enumerate(batches)), step, list[Any]()
-
-    def __call__(self) -> None:
-        self.done += [self.step(*each) for each in islice(self.batches, TURN)]
-        dist.barrier()
-
-    def losses(self, mean: Callable[[list[Any]], Any]) -> list[float]:
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, self.done)
-        return [float(mean(list(step))) for step in zip(*everywhere, strict=True)]
-
-
 def process(folder: Path) -> None:
     """Measure both sides in turn; rank 0 writes what `in_processes` returns."""
     config = json.loads((folder / "config.json").read_text())
@@ -145,12 +129,24 @@ def process(folder: Path) -> None:
         trial.model.train()
         rows = list(islice(trial.build_training_data_loader(), trial.steps))
         peer = Peer(trial)
-        ours = Side(rows, lambda number, batch: measure.train_step(trial, number, batch))
-        theirs = Side([peer.batch(batch) for batch in rows], lambda _, batch: peer.step(batch))
-        seconds = measure.interleave({"ours": ours, "peer": theirs}, trial.steps // TURN - 1)
+        steps = {
+            "ours": [partial(measure.train_step, trial, n, batch) for n, batch in enumerate(rows)],
+            "peer": [partial(peer.step, peer.batch(batch)) for batch in rows],
+        }
+        done: dict[str, list[Any]] = {side: [] for side in steps}
+
+        def turn(side: str) -> None:
+            done[side] += [step() for step in steps[side][len(done[side]) :][:TURN]]
+            dist.barrier()
+
+        sides = {side: partial(turn, side) for side in steps}
+        seconds = measure.interleave(sides, trial.steps // TURN - 1)
+        everywhere: list[Any] = [None] * group.size
+        dist.all_gather_object(everywhere, done)
+        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in steps)
         reduce = trial.meter.cross_slot_reduce
-        losses = {"ours": ours.losses(lambda slots: reduce(slots)["loss"])}
-        losses["peer"] = theirs.losses(np.mean)
+        losses = {"ours": [float(reduce(list(step))["loss"]) for step in ours]}
+        losses["peer"] = [float(np.mean(step)) for step in theirs]
         if group.rank == 0:
             found = {"seconds": seconds, "losses": losses}
             (folder / "found.json").write_text(json.dumps(found))

@@ -49,28 +49,23 @@ def efficiency(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield a row per run and experiment."""
-    first: dict[str, Run] = {}
-    for label, run in _series(args):
+    """Yield a row per run and experiment; one series per model and data."""
+    known, series, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
+    for text in args.run:
+        label, path = text.split("=", 1) if "=" in text else ("", text)
+        series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
+    if cluster := records.fetch(args):
+        for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
+            machine = run.hardware.partition(" x ")[2] or run.hardware
+            kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running
+            series.append((f"{kind}, windows/s over slots", run))
+    for label, run in series:
         base = first.setdefault(label, run)
         if (run.model, run.data) != (base.model, base.data):
             raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
         if run.throughput is None:
             raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
         yield {"series": label, "source": "measured", "N": run.slots, "throughput": run.throughput}
-
-
-def _series(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
-    """Yield runs with the names of their series."""
-    known = load_prices(args.prices)
-    for text in args.run:
-        label, path = text.split("=", 1) if "=" in text else ("", text)
-        yield label or "measured, windows/s over slots", read_run(path, known, None)
-    if cluster := records.fetch(args):
-        for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
-            machine = run.hardware.partition(" x ")[2] or run.hardware
-            running = ", still running" if run.running else ""
-            yield f"{run.model or 'a model'} on {machine}{running}, windows/s over slots", run
 
 
 def published_tables() -> list[Table]:
