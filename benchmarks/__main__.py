@@ -17,7 +17,7 @@ STAGES = {
     f.__name__: f for f in (step.step, finetune.finetune, predict.predict, serve.serve, lm.lm)
 }
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"  # of the table in a page
+BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | --- |"
 
 
@@ -72,8 +72,8 @@ def run(args: Namespace) -> None:
 
 def render(page: Path | None) -> None:
     """Print the table of all results, or write it between the markers of `page`."""
-    lines = [line(json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
-    table = "\n".join([HEAD, *lines])
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    table = "\n".join([HEAD, *map(line, results)])
     if page is None:
         return print(table)
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)

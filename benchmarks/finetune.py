@@ -1,25 +1,34 @@
-"""Fine-tuning from files to scores: `train.py` compared with the equivalent of run_qa.py.
+"""Fine-tuning from files to scores: `train.py` compared with the steps of transformers' run_qa.py.
 
 python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
-Each run starts one process per side: same weights, batches, steps and optimizer, fp32 (bf16 on a
-GPU). Order and dropout masks differ between the sides, so scores are shown but not compared.
+Same weights, batches, steps and optimizer, fp32 (bf16 on a GPU); one process per side and run. The
+baseline pads windows to max_seq_length and shuffles them; windows, answers and scores are computed
+by this package, which is faster than the example.
 """
 
 import json
 import shutil
+import sys
 import tempfile
 from argparse import Namespace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import transformers
 import yaml
 
-from benchmarks.measure import SEARCHER, compare, interleave, run_python
+from benchmarks.measure import SEARCHER, compare, device, interleave, pad, run_python
 from detalbert.errors import UserError
+from detalbert.squad.question_stream import read_questions
+from squad_utils import Windows, best_spans, build_windows, merge_answers, score
 
 TRAIN = 600  # questions, without --examples; half as many to validate
+LENGTH = 384
+ENDS = ("start_positions", "end_positions")
 
 
 def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
@@ -53,7 +62,7 @@ def finetune(options: Namespace) -> dict[str, Any]:
             run_python("train.py", "--config", str(file), "--output-dir", str(folder / "ours"))
 
         def peer() -> None:
-            run_python("-m", "benchmarks.run_qa", str(file), str(folder / "peer"))
+            run_python("-m", "benchmarks.finetune", str(file), str(folder / "peer"))
 
         seconds = interleave({"ours": ours, "peer": peer}, options.repeats, warm_up=0)
         found = {x: json.loads((folder / x / "metrics.json").read_text()) for x in seconds}
@@ -62,3 +71,68 @@ def finetune(options: Namespace) -> dict[str, Any]:
         result["results"][side] |= {key: scores[key] for key in ("exact", "f1")}
     settings = {"model": options.model.name, "train": train, "dev": train // 2}
     return {**result, "settings": {**settings, "batch": 12, "epochs": 1}}
+
+
+def forward(model: Any, windows: Windows, chosen: np.ndarray, labels: bool) -> Any:
+    """Return the output of the chosen windows, their packed row and their attention mask (bool)."""
+    row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
+    fills = {"input_ids": model.config.pad_token_id or 0, "token_type_ids": 0}
+    inputs = pad(row, LENGTH, **{name: (row[name], fill) for name, fill in fills.items()})
+    real = inputs["attention_mask"].bool()
+    inputs |= {name: row[name] for name in ENDS if labels}
+    inputs = {name: values.to(device()) for name, values in inputs.items()}
+    with torch.autocast(device().type, torch.bfloat16, enabled=device().type == "cuda"):
+        return model(**inputs), row, real
+
+
+def fit(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
+    """Train by AdamW with a linear schedule and clipping."""
+    count, batch = len(windows), hyperparameters["global_batch_size"]
+    steps = -(-count // batch) * hyperparameters["epochs"]
+    rate, warmup = (hyperparameters[x] for x in ("base_learning_rate", "warmup_fraction"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(warmup * steps), steps)
+    model.train()
+    for _ in range(hyperparameters["epochs"]):
+        for chosen in torch.randperm(count).split(batch):
+            forward(model, windows, chosen.numpy(), labels=True)[0].loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+
+@torch.no_grad()
+def evaluate(model: Any, windows: Windows, examples: Any, batch: int) -> Any:
+    """Return the answers of all validation questions."""
+    model.eval()
+    candidates = []
+    for chosen in np.array_split(np.arange(len(windows)), -(-len(windows) // batch)):
+        output, row, real = forward(model, windows, chosen, labels=False)
+        start, end = (x.float().cpu()[real] for x in (output.start_logits, output.end_logits))
+        candidates.append(best_spans(start, end, row, n_best_size=20, max_answer_length=30))
+    return merge_answers(examples, windows, candidates)
+
+
+def run_qa(config: dict[str, Any], output: Path) -> None:
+    """Run the baseline: train, answer, score, and save the model."""
+    data, hyperparameters = config["data"], config["hyperparameters"]
+    torch.manual_seed(42)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hyperparameters["model"])
+    kind: Any = transformers.AutoModelForQuestionAnswering
+    model = kind.from_pretrained(hyperparameters["model"]).to(device())
+    trained, held = (
+        list(islice(read_questions(Path(data[split])), data[f"max_{split}_examples"]))
+        for split in ("train", "validation")
+    )
+    fit(model, build_windows(trained, tokenizer), hyperparameters)
+    windows, batch = build_windows(held, tokenizer), hyperparameters["global_batch_size"]
+    answers = evaluate(model, windows, held, batch)
+    model.save_pretrained(output)
+    (output / "predictions.json").write_text(json.dumps(answers.predictions))
+    scores = score(held, answers.predictions, answers.null_odds)
+    (output / "metrics.json").write_text(json.dumps({k: scores[k] for k in ("exact", "f1")}))
+
+
+if __name__ == "__main__":
+    run_qa(yaml.safe_load(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

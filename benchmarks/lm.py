@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,24 +45,23 @@ def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
     shape = "base" if gpu and options.shape == "auto" else options.shape
     shape = shape if shape in SIZES else "small"
     keys: dict[str, Any] = {"model_type": "llama", **dict(zip(KEYS, SIZES[shape], strict=True))}
+    precision, length = "bf16" if gpu else "fp32", keys["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as name:
-        config = write_model(options, keys, "bf16" if gpu else "fp32", Path(name))
-        found = in_processes(config, Path(name), processes)
-    losses, length = found["losses"], keys["max_position_embeddings"]
+        write_model(options, keys, precision, Path(name))
+        found = in_processes(Path(name), processes)
+    losses = found["losses"]
     for number, (ours, peer) in enumerate(zip(losses["ours"], losses["peer"], strict=True)):
         if not abs(ours - peer) <= (2e-2 if gpu else 1e-4):
             raise Different(f"lm: loss {ours} in step {number}, the baseline's {peer}")
     settings = {"workload": "lm", "shape": shape, "model": keys, "processes": processes}
-    settings |= {"precision": config["hyperparameters"]["precision"], "steps_per_turn": TURN}
-    settings |= {"windows": WINDOWS, "windows_per_forward": MICRO, "tokens_per_window": length}
+    settings |= {"precision": precision, "steps_per_turn": TURN, "windows": WINDOWS}
+    settings |= {"windows_per_forward": MICRO, "tokens_per_window": length}
     result = compare(found["seconds"], "tokens", TURN * WINDOWS * length)
     return {**result, "losses": losses, "settings": settings}
 
 
-def write_model(
-    options: Namespace, keys: dict[str, Any], precision: str, folder: Path
-) -> dict[str, Any]:
-    """Write the text, its shards and the first weights; return the config of our run."""
+def write_model(options: Namespace, keys: dict[str, Any], precision: str, folder: Path) -> None:
+    """Write the text, its shards, the first weights, and config.json of our run."""
     text, length = folder / "text.jsonl", keys["max_position_embeddings"]
     text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
     hyperparameters = {"model": str(folder / "model"), "seed": 42, "num_workers": 0}
@@ -77,12 +76,12 @@ def write_model(
     torch.manual_seed(42)
     model = AutoModelForCausalLM.from_config(read_config(None, keys, tokenizer, length))
     model.save_pretrained(folder / "model")
-    return {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
-
-
-def in_processes(config: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
-    """Return per side the seconds of each turn and the loss of each step."""
+    config = {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def in_processes(folder: Path, processes: int) -> dict[str, Any]:
+    """Return per side the seconds of each turn and the loss of each step."""
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if processes > 1 else {}
     run_python("-m", *torchrun, "-m", "benchmarks.lm", str(folder), **env)
@@ -118,22 +117,6 @@ class Peer(Baseline):
         return self.forward(input_ids=micro["input_ids"], use_cache=False, **labels).loss[None]
 
 
-class Side:
-    """Optimizer steps of one side, TURN per call; `done` keeps what `step` returned for each."""
-
-    def __init__(self, batches: list[Any], step: Callable[[int, Any], Any]) -> None:
-        self.batches, self.step, self.done = iter(enumerate(batches)), step, list[Any]()
-
-    def __call__(self) -> None:
-        self.done += [self.step(*each) for each in islice(self.batches, TURN)]
-        dist.barrier()
-
-    def losses(self, mean: Callable[[list[Any]], Any]) -> list[float]:
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, self.done)
-        return [float(mean(list(step))) for step in zip(*everywhere, strict=True)]
-
-
 def process(folder: Path) -> None:
     """Measure both sides in turn; rank 0 writes what `in_processes` returns."""
     config = json.loads((folder / "config.json").read_text())
@@ -146,14 +129,24 @@ def process(folder: Path) -> None:
         trial.model.train()
         rows = list(islice(trial.build_training_data_loader(), trial.steps))
         peer = Peer(trial)
-        sides = {
-            "ours": Side(rows, lambda number, batch: measure.train_step(trial, number, batch)),
-            "peer": Side([peer.batch(batch) for batch in rows], lambda _, batch: peer.step(batch)),
+        steps = {
+            "ours": [partial(measure.train_step, trial, n, batch) for n, batch in enumerate(rows)],
+            "peer": [partial(peer.step, peer.batch(batch)) for batch in rows],
         }
+        done: dict[str, list[Any]] = {side: [] for side in steps}
+
+        def turn(side: str) -> None:
+            done[side] += [step() for step in steps[side][len(done[side]) :][:TURN]]
+            dist.barrier()
+
+        sides = {side: partial(turn, side) for side in steps}
         seconds = measure.interleave(sides, trial.steps // TURN - 1)
+        everywhere: list[Any] = [None] * group.size
+        dist.all_gather_object(everywhere, done)
+        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in steps)
         reduce = trial.meter.cross_slot_reduce
-        ours = sides["ours"].losses(lambda slots: reduce(slots)["loss"])
-        losses = {"ours": ours, "peer": sides["peer"].losses(np.mean)}
+        losses = {"ours": [float(reduce(list(step))["loss"]) for step in ours]}
+        losses["peer"] = [float(np.mean(step)) for step in theirs]
         if group.rank == 0:
             found = {"seconds": seconds, "losses": losses}
             (folder / "found.json").write_text(json.dumps(found))

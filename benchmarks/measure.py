@@ -89,9 +89,7 @@ def now() -> float:
 def interleave(
     sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call: sides in turn, `warm_up` times unmeasured, then `repeats`.
-    Taking turns spreads the machine's other load evenly over both sides.
-    """
+    """Return the seconds of each call, in turn to spread other load; `warm_up` are not measured."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(warm_up + repeats):
         for name, call in sides.items():
@@ -108,12 +106,7 @@ def spread_of(values: list[float]) -> dict[str, Any]:
 
 
 def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dict[str, Any]:
-    """Return the `results` of both sides, seconds and `<unit>_per_second`, and the `ratio`.
-
-    Args:
-        seconds: of each run of `ours` and of `peer`, the baseline.
-        amount: units per run.
-    """
+    """Return the `results` of both sides, which did `amount` units per run, and the `ratio`."""
     figure, results = f"{unit}_per_second", dict[str, Any]()
     for side, values in seconds.items():
         speeds = [amount / value for value in values]
@@ -128,8 +121,7 @@ def context_of(
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield a trial context as a training run creates it; its reports are written into `folder`."""
     choose_exact_kernels()
-    group = group or core.DummyDistributedContext()
-    metrics = RunMetrics(folder, config["searcher"])
+    group, metrics = group or core.DummyDistributedContext(), RunMetrics(folder, config["searcher"])
     checkpoints = LocalCheckpoints(group, metrics, {}, {})
     with trial_context(group, checkpoints, metrics, LocalStops(group), config, 0) as context:
         yield context
@@ -144,11 +136,7 @@ def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
-    """Return columns of a packed row [T] as int64 [windows, length], and their attention mask.
-
-    Args:
-        columns: per name, the values [T] and the padding value.
-    """
+    """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
     real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
     padded = {"attention_mask": real.long()}
     for name, (values, fill) in columns.items():
@@ -185,8 +173,7 @@ class Baseline:
     def step(self, micros: list[dict[str, Tensor]]) -> float:
         """Run one optimizer step and return the mean loss of its windows.
 
-        Each micro-batch has `gradient_weights` and `loss_weights` [terms], the weights of its loss
-        terms in the gradient and in the mean.
+        `gradient_weights` and `loss_weights` [terms] of a micro-batch weight the terms of its loss.
         """
         exact = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels

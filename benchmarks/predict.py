@@ -3,9 +3,7 @@
 python -m benchmarks predict        # a quarter of an hour on two cores
 
 The embedded model with a random span head on generated questions; on a GPU an albert-xxlarge, or
-`--shape`. `ratio` is the time of `predict`, including reading and writing files, over that of the
-forward passes on the same packed rows. `peak_mib` is the peak resident memory of predict.py in MiB,
-by number of questions.
+`--shape`. `predict` includes reading and writing files. `peak_mib` is by number of questions.
 """
 
 import json
@@ -38,8 +36,7 @@ sys.exit(status)"""
 
 def write_questions(path: Path, count: int) -> Path:
     """Write at least `count` questions as SQuAD JSON."""
-    document = world.generate("train", seed=2, paragraphs=-(-count // 6))
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(world.generate("train", seed=2, paragraphs=-(-count // 6))))
     return path
 
 
@@ -74,8 +71,8 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
 
 def predict(options: Namespace) -> dict[str, Any]:
     """Measure the ratio, medians and spread in seconds, and peak memory in MiB."""
-    auto = options.shape == "auto" and device().type == "cpu"
-    shape = "embedded" if auto else shape_of(options)
+    small = options.shape == "auto" and device().type == "cpu"
+    shape = "embedded" if small else shape_of(options)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = write_model(folder / "model", shape)
@@ -83,8 +80,8 @@ def predict(options: Namespace) -> dict[str, Any]:
         peaks = {n: peak_mib(path, file, folder / "out") for n, file in files.items()}
         model = load_model(str(path))
         examples = list(read_questions(files[LARGE]))
-        parts = [examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK)]
-        rows = [row for part in parts for row in answering.featurise(model, part).rows]
+        chunks = (examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK))
+        rows = [row for chunk in chunks for row in answering.featurise(model, chunk).rows]
         run_forward(model, rows[:20])  # burn in
         whole = partial(predict_file.predict, model, str(files[LARGE]), folder / "out", 0.0)
         sides: dict[str, Any] = {"forward": partial(run_forward, model, rows), "predict": whole}

@@ -2,9 +2,8 @@
 
 python -m benchmarks serve --before FOLDER    # minutes on two cores
 
-The embedded model with a random span head behind `predict.py --serve`, twice: from this checkout
-and from FOLDER, a checkout of an earlier commit (`peer`). e206833 is the last commit that answers
-one question at a time. Each client keeps its connection open. Answers must be equal.
+The embedded model with a random span head behind `predict.py --serve`, of this checkout and of
+FOLDER, one of an earlier commit: e206833 is the last that answers one question at a time.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Optimizer steps: fine-tuning, pretraining, or a language model.
 
 Ours is the trial's `train_batch`; the baseline is the model of transformers over the same windows,
-padded: its default attention, autocast, and the same optimizer, schedule and clipping. Its loss
-excludes the padding, so that both losses are equal; those of the first step are compared.
+padded, with the same optimizer. Its loss excludes the padding, so that both first losses are equal.
 """
 
 import contextlib
@@ -136,9 +135,9 @@ def step(options: Namespace) -> dict[str, Any]:
 
 def _first_step(sides: Mapping[str, Callable[[], Any]], allowed: float) -> dict[str, Any]:
     """Run both warm-up steps; raise Different unless their losses are equal up to rounding."""
-    gpu, seconds, memory, found = torch.cuda.is_available(), {}, {}, {}
+    seconds, memory, found = {}, {}, {}
     for side, call in sides.items():
-        if gpu:
+        if gpu := torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         began = measure.now()
         found[side] = call()

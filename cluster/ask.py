@@ -4,9 +4,9 @@ Nothing is created: experiments are sent with `validateOnly`. The login is that 
 DET_MASTER, and DET_USER and DET_PASS or the token that `det user login` stored.
 """
 
-from collections import Counter
+import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import requests
 from determined.common import api
@@ -19,37 +19,43 @@ from detalbert.errors import Unavailable, first_line
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
 _AWAY = (502, 503, 504)
+_UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
+_FAULTS: tuple[type[Exception], ...] = errors.BadRequestException, errors.BadResponseException
+_FAULTS += OSError, ValueError, KeyError, TypeError, AttributeError  # not a master's answer
 
 
-class Master:
+@contextlib.contextmanager
+def reaching(address: str, said: str, cure: str) -> Iterator[None]:
+    """Convert the failures of a query to Unavailable: no login, or `said`, why and the cure."""
+    try:
+        yield
+    except errors.UnauthenticatedException:
+        raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
+    except _FAULTS as error:
+        why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
+        raise Unavailable(f"{said}{why}; {cure}") from None
+
+
+class Master(NamedTuple):
     """A master that the user is logged in to. Methods raise Unavailable if it does not answer."""
 
-    def __init__(self, address: str, session: api.Session) -> None:
-        self.address = address
-        self.session = session
+    address: str
+    session: api.Session
 
     @classmethod
     def login(cls, address: str | None = None, user: str | None = None) -> "Master":
-        """Log in to `address`, or to the master that `det` would use, without prompting.
+        """Log in to `address` and as `user`, or as `det` would, without prompting.
 
-        Args:
-            user: as for `det -u`; default: the user that `det` would take.
-
-        Raises:
-            Unavailable: if no master answers there, or it accepts no stored login.
+        Raises Unavailable if no master answers there, or it accepts no stored login.
         """
         address = address or api.get_default_master_url()
-        try:
+        with reaching(address, f"no master answers at {address}", "set DET_MASTER"):
             address = api.canonicalize_master_url(address)
-            session = _session(address, user)
-        except errors.ForbiddenException:
-            raise Unavailable(f"{address} does not know this user and password; {_LOGIN}") from None
-        except (errors.UnauthenticatedException, _NoLogin):
-            raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
-        except _FAULTS as error:
-            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
-            raise Unavailable(f"no master answers at {address}{why}; set DET_MASTER") from None
-        return cls(address, session)
+            try:
+                return cls(address, _session(address, user))
+            except errors.ForbiddenException:
+                said = f"{address} does not know this user and password; {_LOGIN}"
+                raise Unavailable(said) from None
 
     def check(self, file: str, text: str) -> Iterator[Finding]:
         """Yield a finding with the master's reason if it rejects the experiment config `text`."""
@@ -64,57 +70,32 @@ class Master:
         raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
         agents = mappings(self._ask("/api/v1/agents").get("agents"))
         config = self._ask("/api/v1/master/config").get("config")
-        said = cluster_of(mapping(config))
-        found = {}
+        said, found = cluster_of(mapping(config)), {}
         for pool in raw:
             name = str(pool.get("name"))
             image = said.pools[name].image if name in said.pools else None
-            found[name] = _pool(pool, agents)._replace(image=image)
+            found[name] = _pool(name, pool, agents)._replace(image=image)
         default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
-        return said._replace(
-            pools=found, default=str(default), live=True, images_known=bool(config)
-        )
+        known = bool(config)
+        return said._replace(pools=found, default=str(default), live=True, images_known=known)
 
     def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
-        try:
-            if body is None:
-                return mapping(self.session.get(path).json())
-            return mapping(self.session.post(path, json=body).json())
-        except errors.UnauthenticatedException:
-            raise Unavailable(f"{self.address} wants a login; {_LOGIN}") from None
-        except (errors.APIException, errors.ForbiddenException) as error:
-            if getattr(error, "status_code", 0) in _AWAY:
-                problem = f"{self.address} is not ready ({first_line(error)}); try again"
-                raise Unavailable(problem) from None
-            return {"refused": str(error) or type(error).__name__}
-        except _FAULTS as error:
-            why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
-            raise Unavailable(f"{self.address} does not answer{why}; try again") from None
-
-
-_UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
-
-
-class _NoLogin(Exception):
-    """No stored token is valid, and no password is known."""
-
-
-_FAULTS = (
-    errors.BadRequestException,
-    errors.BadResponseException,
-    requests.exceptions.RequestException,
-    OSError,
-    ValueError,
-    KeyError,  # an answer, of something else than a master
-    TypeError,
-)
+        """Return the answer, or the reason of a refusal under the key `refused`."""
+        with reaching(self.address, f"{self.address} does not answer", "try again"):
+            try:
+                get, post = self.session.get, self.session.post
+                return mapping((post(path, json=body) if body else get(path)).json())
+            except (errors.APIException, errors.ForbiddenException) as error:
+                if getattr(error, "status_code", 0) in _AWAY:
+                    said = f"{self.address} is not ready ({first_line(error)}); try again"
+                    raise Unavailable(said) from None
+                return {"refused": str(error) or type(error).__name__}
 
 
 def _session(address: str, wanted: str | None) -> api.Session:
     """Return a session with the credentials that `det` would use, without prompting.
 
-    Raises:
-        _NoLogin: if no stored token is valid and no password is known.
+    Raises UnauthenticatedException if no stored token is valid and no password is known.
     """
     cert = certs.default_load(address)
     store = authentication.TokenStore(address)
@@ -126,30 +107,28 @@ def _session(address: str, wanted: str | None) -> api.Session:
     for name, token in tokens:
         if name and token:
             session = api.Session(address, name, token, cert, max_retries=0)
-            try:
+            with contextlib.suppress(errors.UnauthenticatedException):
                 session.get("/api/v1/me")
                 return session
-            except errors.UnauthenticatedException:
-                continue
     if password is None:
-        raise _NoLogin
+        raise errors.UnauthenticatedException
     token = authentication.login(address, user, password, cert).token
     return api.Session(address, user, token, cert, max_retries=0)
 
 
-def _pool(raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
+def _pool(name: str, raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
     """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
-    name, instance = str(raw.get("name")), str(raw.get("instanceType") or "")
+    instance, kind = str(raw.get("instanceType") or ""), raw.get("type")
     spot = bool(mapping(mapping(raw.get("details")).get("aws")).get("spotEnabled"))
-    if raw.get("type") != "RESOURCE_POOL_TYPE_STATIC":
+    if kind != "RESOURCE_POOL_TYPE_STATIC":
         width = raw.get("slotsPerAgent")
         width = width if isinstance(width, int) and width >= 0 else None
-        if raw.get("type") == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
+        if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
             return Pool(name, width, None, None, spot, own=True)
         return Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
-    widths = Counter(len(mapping(agent.get("slots"))) for agent in mine)
-    width = next(iter(widths)) if len(widths) == 1 else None
-    kind, _, gpu = own_machine(name)
+    widths = {len(mapping(agent.get("slots"))) for agent in mine}
+    width = widths.pop() if len(widths) == 1 else None
+    machine, _, gpu = own_machine(name)
     slots = raw.get("slotsAvailable")
-    return Pool(name, width, len(mine), gpu, spot, kind, slots=slots, own=True)
+    return Pool(name, width, len(mine), gpu, spot, machine, slots=slots, own=True)

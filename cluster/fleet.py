@@ -59,8 +59,7 @@ class Start(NamedTuple):
             count = f"{self.needed} of " if self.needed else ""
             return f"pool {pool.name}: {count}your own machines"
         counts = sorted({self.needed, self.launched or 0} - {0})
-        count = " to ".join(map(str, counts)) or "0"
-        kind = "spot" if pool.spot else "on demand"
+        count, kind = " to ".join(map(str, counts)) or "0", "spot" if pool.spot else "on demand"
         text = f"pool {pool.name}: {count} {pool.instance} ({kind}) at the start"
         if pool.instance not in prices:
             return f"{text}, no price in cluster/prices.yaml"
@@ -85,11 +84,10 @@ def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator
     """Yield findings if the pool is missing or too small, or would run an unsuitable image."""
     name = pool_name(config, cluster)
     pool = cluster.pools.get(name)
-    if pool is None and cluster.live:
-        return  # the master says so itself
     if pool is None:
-        problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
-        yield Finding(file, "resources.resource_pool", problem)
+        if not cluster.live:  # a running master says so itself
+            problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
+            yield Finding(file, "resources.resource_pool", problem)
         return
     width = list(_check_width(file, config, pool))
     yield from width
@@ -111,10 +109,8 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
         yield Finding(file, "resources.resource_pool", problem)
     elif width and slots > width and slots % width:
         fit = f"{slots // width * width} or {-(-slots // width) * width}"
-        problem = (
-            f"{slots} slots on agents of {width}: no agents would start; use a multiple, {fit}"
-        )
-        yield Finding(file, KEY, problem)
+        problem = f"{slots} slots on agents of {width}: no agents would start"
+        yield Finding(file, KEY, f"{problem}; use a multiple, {fit}")
     elif width and single and slots > width:
         problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"
         yield Finding(file, "resources.is_single_node", problem)
@@ -122,12 +118,6 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
         problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
         fix = "add machines" if pool.own else "raise max_instances"
         yield Finding(file, KEY, f"{problem}; lower it or {fix}")
-
-
-def excludes_nodes(config: dict[str, Any]) -> bool:
-    """Return whether a log policy excludes a machine from the trial's restarts."""
-    actions = [policy.get("action") for policy in mappings(config.get("log_policies"))]
-    return any(mapping(a).get("type", a) == "exclude_node" for a in actions)
 
 
 def _check_spare(
@@ -138,20 +128,17 @@ def _check_spare(
     if not width or not most:
         return
     machines = -(-slots // width)
-    if excludes_nodes(config) and machines + 1 > most and cluster.launch_error and slots:
-        problem = (
-            f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
-            f"{machines}: once one is excluded, the trial ends or waits for ever"
-        )
-        own = pool.own  # more of them may be added
-        fix = "add one" if own else f"max_instances: {machines + 1}"
+    actions = [policy.get("action") for policy in mappings(config.get("log_policies"))]
+    excludes = any(mapping(a).get("type", a) == "exclude_node" for a in actions)
+    if excludes and machines + 1 > most and cluster.launch_error and slots:
+        problem = f"an exclude_node policy, and pool {pool.name!r} has no machine beside the "
+        problem += f"trial's {machines}: once one is excluded, the trial ends or waits for ever"
+        fix = "add one" if pool.own else f"max_instances: {machines + 1}"
         fix += ", or set launch_error: false in the master"
-        yield Finding(file, "log_policies", f"{problem}; {fix}", warning=own)
-    start = Start.of(config, pool)
-    wanted = (start.needed or 0) + 1
-    if machines > 1 and (start.launched or 0) > wanted:
-        problem = (
-            f"pool {pool.name!r} starts up to {start.launched} machines for {start.needed}, and "
-            f"too many again after every reclaim; max_instances: {wanted} is enough for it"
-        )
+        yield Finding(file, "log_policies", f"{problem}; {fix}", warning=pool.own)
+    _, needed, launched = Start.of(config, pool)
+    wanted = (needed or 0) + 1
+    if machines > 1 and (launched or 0) > wanted:
+        problem = f"pool {pool.name!r} starts up to {launched} machines for {needed}, and too many "
+        problem += f"again after every reclaim; max_instances: {wanted} is enough for it"
         yield Finding(file, KEY, problem, warning=True)

@@ -12,9 +12,9 @@ from cluster.fleet import pool_name, slots_of
 from cluster.masterconf import Cluster, Pool
 from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
+from cluster.published import KNOWN_WINDOWS
 from cluster.ranges import RANGES
 from cluster.schema import Finding, mapping, nearest
-from cluster.windows import WINDOWS
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
@@ -216,7 +216,7 @@ def _check_loss(file: str, planned: Planned) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
     hparams, windows = planned.hparams, None
     train = str(mapping(planned.config.get("data")).get("train"))
-    if (windows := WINDOWS.get(train)) is not None:
+    if (windows := KNOWN_WINDOWS.get(train)) is not None:
         windows //= hparams.global_batch_size
     period = hparams.checkpoint_period or windows
     if period is None:

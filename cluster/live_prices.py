@@ -8,8 +8,8 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
@@ -34,25 +34,19 @@ _REASONS = {
 def priced(
     args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
 ) -> tuple[dict[str, Price], list[str]]:
-    """Return `known`, refreshed if `--live` is set, and notes; `--live=try` ignores failures."""
+    """Return `known`, with AWS's figures for `wanted` if --live is set, and notes.
+
+    Where AWS lacks a figure, or fails with `--live=try`, the file's price stands and a note says
+    so. Raises UserError if AWS fails with plain --live.
+    """
     if args.region and not args.live:
         raise UserError(f"--region {args.region}: only --live asks for a region; give both")
-    if not args.live or not wanted:
-        return known, []
-    region = args.region or known[wanted[0]].region
-    return refresh(known, wanted, region, args.today, must=args.live != "try")
-
-
-def refresh(
-    known: Mapping[str, Price], wanted: Sequence[str], region: str, today: date, must: bool
-) -> tuple[dict[str, Price], list[str]]:
-    """Return `known` with AWS's figures for `wanted`, and a line for each figure that AWS lacks.
-    Raises UserError if AWS fails and `must` is true; otherwise the file's prices are kept.
-    """
     notes: list[str] = []
-    now = pd.Timestamp.now("UTC").to_pydatetime()
-    spot = _asked(lambda: _zones(wanted, region, StartTime=now), SPOT, must, notes)
-    listed = _asked(lambda: {i: _on_demand(i, region) for i in wanted}, LIST, must, notes)
+    if not args.live or not wanted:
+        return known, notes
+    region, now = args.region or known[wanted[0]].region, pd.Timestamp.now("UTC").to_pydatetime()
+    spot = _asked(args, lambda: _zones(wanted, region, StartTime=now), SPOT, notes)
+    listed = _asked(args, lambda: {i: _on_demand(i, region) for i in wanted}, LIST, notes)
     fresh = dict(known)
     for instance in wanted:
         zones, price = (spot or {}).get(instance), (listed or {}).get(instance)
@@ -70,13 +64,30 @@ def refresh(
         if price is not None:
             changes |= {"on_demand": price, "on_demand_origin": "live"}
         if zones is not None and price is not None:
-            changes |= {"region": region, "date": today, "source": "AWS, asked on that day"}
+            changes |= {"region": region, "date": args.today, "source": "AWS, asked on that day"}
         fresh[instance] = dataclasses.replace(known[instance], **changes)
     return fresh, notes
 
 
-def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> Any:
-    """Return `call()`; if AWS fails, add a note and return None, or raise UserError if `must`."""
+def history(
+    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str], *span: datetime
+) -> tuple[dict[str, pd.Series], list[str]]:
+    """Return past spot prices (dollars per hour, median of the zones) and notes; only with --live.
+
+    The price at any time (UTC) is that of the last change before it; AWS keeps 90 days. A type
+    without data is left out. `span`: from, until.
+    """
+    notes: list[str] = []
+    if not args.live or not wanted:
+        return {}, notes
+    region, (since, until) = args.region or known[wanted[0]].region, span
+    ends = {"StartTime": since, "EndTime": until}
+    found = _asked(args, lambda: _zones(wanted, region, **ends), SPOT, notes) or {}
+    return {instance: zones.median(axis=1) for instance, zones in found.items()}, notes
+
+
+def _asked(args: argparse.Namespace, call: Callable[[], Any], what: str, notes: list[str]) -> Any:
+    """Return `call()`; if AWS fails, raise UserError, or note it and return None with =try."""
     import botocore.exceptions as errors
 
     try:
@@ -91,8 +102,8 @@ def _asked(call: Callable[[], Any], what: str, must: bool, notes: list[str]) -> 
         reason = "AWS cannot be reached; check the network"
     except (errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
         reason = first_line(error)
-    if must:
-        raise UserError(f"--live: {what}: {reason}; or take --live=try") from None
+    if args.live != "try":
+        raise UserError(f"--live: {what}: {reason}; or take --live=try")
     notes.append(f"--live: {what}: {reason}; the file's prices stand")
     return None
 
@@ -115,42 +126,11 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
     table = pd.DataFrame([e for page in pages for e in page["SpotPriceHistory"]], columns=columns)
     table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
     table["SpotPrice"] = table["SpotPrice"].astype(float)
+    shape = "SpotPrice", "Timestamp", "AvailabilityZone"
     return {
-        str(instance): rows.pivot_table(
-            "SpotPrice", "Timestamp", "AvailabilityZone", aggfunc="last"
-        ).ffill()
+        str(instance): rows.pivot_table(*shape, aggfunc="last").ffill()
         for instance, rows in table.groupby("InstanceType")
     }
-
-
-def history(
-    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], *span: datetime
-) -> tuple[dict[str, pd.Series], list[str]]:
-    """Return past spot prices as `spot_history` does, and notes; nothing without --live."""
-    if not args.live or not wanted:
-        return {}, []
-    region = args.region or known[wanted[0]].region
-    try:
-        found = spot_history(wanted, region, *span)
-    except UserError as error:
-        if args.live != "try":
-            raise
-        return {}, [f"{error}; past spot hours have the file's price"]
-    return {name: series for name, series in found.items() if len(series)}, []
-
-
-def spot_history(
-    instances: Sequence[str], region: str, since: datetime, until: datetime
-) -> dict[str, pd.Series]:
-    """Return the median spot price over the zones per type, dollars per hour at each change (UTC).
-
-    The price at any time is that of the last change before it. AWS keeps 90 days; a type without
-    data has an empty series. Raises UserError if AWS fails.
-    """
-    span = {"StartTime": since, "EndTime": until}
-    found = _asked(lambda: _zones(instances, region, **span), SPOT, True, [])
-    none = pd.DataFrame(dtype=float)
-    return {instance: found.get(instance, none).median(axis=1) for instance in instances}
 
 
 def _on_demand(instance: str, region: str) -> float | None:

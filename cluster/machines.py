@@ -8,6 +8,7 @@ import yaml
 
 from detalbert.engine.flops import PEAKS
 
+ROOT = Path(__file__).parents[1]  # of the repository
 _DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 

@@ -19,20 +19,23 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from cluster import goyaml, layouts, planner, traffic
+from cluster import goyaml, layouts, planner, speeds
 from cluster.fleet import pool_name
 from cluster.jobs import samples
-from cluster.machines import MACHINES
-from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.machines import MACHINES, ROOT
+from cluster.masterconf import Pool, cluster_of
 from cluster.planner import Planned
 from cluster.prices import load_prices
 from cluster.schema import mapping
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 from detalbert.errors import UserError
-from workloads import choose
+from workloads import parsers
 
-ROOT = Path(__file__).parents[1]
-MASTERS = "modern", "spot", "pretrain"  # of cluster/master-aws-*.yaml, and where a pool is sought
+# Where a pool is sought without --master.
+MASTERS = [
+    ROOT / "cluster" / f"master-{name}.yaml"
+    for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
+]
 GIB = 2**30
 
 
@@ -72,13 +75,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plan_file(path: Path, master: Path | None) -> Planned:
-    """Return the plan of a config; of a search, that of the trial with the largest memory. Raises
-    UserError if config or pool is invalid, or the GPU or the model's sizes are not known.
+    """Return the plan of a config; of a search, that of the trial with the largest memory.
+
+    Raises UserError if config or pool is invalid, or the GPU or the model's sizes are not known.
     """
     config = goyaml.load(path)
-    parsers = choose(config).parsers
-    trials = [parsers.hyperparameters(v) for v in samples(mapping(config.get("hyperparameters")))]
-    parsers.data(config.get("data"))
+    parse = parsers(config)
+    trials = [parse.hyperparameters(v) for v in samples(mapping(config.get("hyperparameters")))]
+    parse.data(config.get("data"))
     pool = find_pool(config, master)
     if pool.gpu is None:
         raise UserError(
@@ -95,14 +99,8 @@ def plan_file(path: Path, master: Path | None) -> Planned:
 
 
 def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
-    """Return the experiment's pool from `master`, by default from the first of this package's
-    files.
-
-    Raises UserError if no file has a pool of that name.
-    """
-    files = [master] if master else [ROOT / f"cluster/master-aws-{n}.yaml" for n in MASTERS]
-    files += [] if master else [ROOT / "cluster/master-efa.yaml"]
-    clusters: list[Cluster] = [cluster_of(goyaml.load(file)) for file in files]
+    """Return the experiment's pool in `master` or the first of MASTERS; UserError if in none."""
+    clusters = [cluster_of(goyaml.load(file)) for file in ([master] if master else MASTERS)]
     for cluster in clusters:
         if found := cluster.pools.get(pool_name(config, cluster)):
             return found
@@ -113,58 +111,47 @@ def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
 
 def lines(planned: Planned) -> Iterator[Line]:
     """Yield the figures, from the memory of a GPU to the cost."""
-    hparams, memory, most = planned.hparams, planned.memory, planned.most
-    length = hparams.max_seq_length
-    total = memory.at(planned.tokens)
+    memory, most, length = planned.memory, planned.most, planned.hparams.max_seq_length
     yield Line("states", _gib(memory.states), how="weights, gradients, two moments")
     if memory.gathered:
-        yield Line(
-            "gathered", _gib(memory.gathered), how="embeddings, head, one layer and the next"
-        )
-    activations = planned.tokens * memory.per_token
+        how = "embeddings, head, one layer and the next"
+        yield Line("gathered", _gib(memory.gathered), how=how)
     how = f"{planned.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    yield Line("activations", _gib(activations), how=how)
+    yield Line("activations", _gib(planned.tokens * memory.per_token), how=how)
     if memory.head:
         yield Line("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time")
     yield Line("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation")
-    gpu = planned.pool.known_gpu
-    yield Line(
-        "of a GPU", _gib(total), how=f"of {gpu.gigabytes} GB, {total / GIB / gpu.gigabytes:.0%}"
-    )
-    yield Line(
-        "largest forward", f"{max(0, most):,} tokens", how=f"{most // length} windows of {length:,}"
-    )
+    total, sold = memory.at(planned.tokens), planned.pool.known_gpu.gigabytes
+    yield Line("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}")
+    how = f"{most // length} windows of {length:,}"
+    yield Line("largest forward", f"{max(0, most):,} tokens", how=how)
     yield from _times(planned)
     yield from _bill(planned)
 
 
 def _times(planned: Planned) -> Iterator[Line]:
-    batch = planned.hparams.global_batch_size
-    tokens = batch * planned.window
-    rate = planned.rate
+    batch, rate = planned.hparams.global_batch_size, planned.rate
     how = "forward and backward, recomputation left out"
     yield Line("FLOPs a token", f"{planned.flops / 1e9:.3f} G", how=how)
     how = f"{batch:,} windows, {planned.forwards} forward(s) a slot; {rate.how}"
     yield Line("compute a step", f"{planned.compute:.2f} s", rate.source, how)
-    if planned.machines > 1:
-        machine = MACHINES.get(planned.pool.instance)
-        for efa in (False, True):
-            gbits = machine and (machine.efa if efa else machine.plain)
-            if gbits:
-                kind = "EFA" if efa else "one plain interface"
-                used = " (this one)" if efa == planned.efa else ""
-                how = f"{planned.sent / 1e9:.1f} GB a machine, {gbits} Gbit/s by {kind}{used}"
-                yield Line("network a step", f"{planned.network(efa):.2f} s", how=how)
-    speed = tokens / planned.step
+    machine: Any = MACHINES.get(planned.pool.instance)
+    for efa in (False, True) if machine and planned.machines > 1 else ():
+        if gbits := machine.efa if efa else machine.plain:
+            kind = "EFA" if efa else "one plain interface"
+            used = " (this one)" if efa == planned.efa else ""
+            how = f"{planned.sent / 1e9:.1f} GB a machine, {gbits} Gbit/s by {kind}{used}"
+            yield Line("network a step", f"{planned.network(efa):.2f} s", how=how)
+    speed = batch * planned.window / planned.step
     how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
     yield Line("tokens/s", f"{speed:,.0f}", rate.source, how)
-    place, pace = traffic.scratch(planned.config, planned.pool)
+    place, pace = speeds.scratch(planned.config, planned.pool)
     step, disk, upload = planned.leaving()
     how = f"{planned.stored / 1e9:.1f} GB a machine to {place}, {pace / 1e6:.0f} MB/s"
     yield Line("checkpoint, disk", f"{disk:.0f} s", how=how)
-    how = f"{traffic.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
+    how = f"{speeds.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
     yield Line("checkpoint, upload", f"{upload:.0f} s", how=how)
-    how = f"of {traffic.NOTICE} s: the step, the disk, the upload"
+    how = f"of {speeds.NOTICE} s: the step, the disk, the upload"
     yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
 
 

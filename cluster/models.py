@@ -12,7 +12,6 @@ from cluster.schema import mapping
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.models import encoder_sizes
-from detalbert.errors import UserError
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
@@ -42,13 +41,15 @@ def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Mode
     invalid model keys, which the workload reports. Raises UserError if a language model's sizes do
     not fit its windows.
     """
-    kind: Any = type(hparams)
-    if isinstance(hparams, LmHParams):
-        found: Any = _language(mapping(config.get("data")), hparams, root)
+    if hparams.model is not None and (root / hparams.model / "config.json").is_file():
+        found: Any = safe_load.read_config(root / hparams.model)
+    elif isinstance(hparams, LmHParams):
+        found = _language(mapping(config.get("data")), hparams)
     else:
-        found = _encoder(hparams, root)
+        found = _encoder(hparams)
     if found is None:
         return None
+    kind: Any = type(hparams)
     sizes = _sizes(kind, found.__class__, found.to_json_string(use_diff=False))
     return Model(found, sizes) if sizes is not None and sizes.family in KEPT else None
 
@@ -61,34 +62,25 @@ def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
     return encoder_sizes(config, AlbertForPreTraining if kind is PretrainHParams else None)
 
 
-def _encoder(hparams: StepHParams, root: Path) -> PretrainedConfig | None:
-    if hparams.model is None:
-        keys: Any = hparams.model_config or {}
-        if isinstance(hparams, PretrainHParams):
-            keys = hparams.model_keys()
-    else:
-        if (root / hparams.model / "config.json").is_file():
-            return safe_load.read_config(root / hparams.model)
+def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
+    keys: Any = hparams.model_config or {}
+    if hparams.model is not None:
         keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1])
         if keys is None:
             return None
+    elif isinstance(hparams, PretrainHParams):
+        keys = hparams.model_keys()
     keys = {"model_type": "albert", **keys}
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return AutoConfig.for_model(keys.pop("model_type"), **keys)
     return None
 
 
-def _language(data: dict[str, Any], hparams: LmHParams, root: Path) -> PretrainedConfig | None:
-    if hparams.model is not None:
-        folder = root / hparams.model
-        return safe_load.read_config(folder) if (folder / "config.json").is_file() else None
+def _language(data: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | None:
     keys = hparams.model_config or {}
     pieces = data.get("vocab_size") or keys.get("vocab_size")
-    if not isinstance(pieces, int):
+    if hparams.model is not None or not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
-    try:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
         return read_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
-    except UserError:
-        raise
-    except (ValueError, TypeError, KeyError):
-        return None
+    return None

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster import speeds, traffic
+from cluster import speeds
 from cluster.fleet import slots_of
 from cluster.machines import MACHINES
 from cluster.masterconf import Pool
 from cluster.models import Model, find_model
 from cluster.prices import Price
+from cluster.published import KNOWN_WINDOWS
 from cluster.schema import mapping
-from cluster.windows import WINDOWS
 from detalbert.engine.memory import Memory, replicated
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
@@ -76,7 +76,7 @@ class Planned(NamedTuple):
         if self.layout is not None and self.layout.tensor > 1:
             sizes, half = self.model.sizes, self.hparams.precision != "fp32"
             peers = self.pool, self.layout.tensor, sizes.layers, sizes.hidden, half
-            seconds += tokens / self.data_ranks * traffic.tensor_seconds(*peers)
+            seconds += tokens / self.data_ranks * speeds.tensor_seconds(*peers)
         return seconds
 
     @property
@@ -87,15 +87,13 @@ class Planned(NamedTuple):
             return 0.0
         if self.layout is None:
             dtype = self.hparams.allreduce_dtype
-            return traffic.replicated_bytes(parameters, self.machines, dtype)
-        half = self.hparams.precision != "fp32"
-        return traffic.split_bytes(
-            parameters, self.layout, self.width, self.slots, self.forwards, half
-        )
+            return speeds.replicated_bytes(parameters, self.machines, dtype)
+        half, sides = self.hparams.precision != "fp32", (self.layout, self.width, self.slots)
+        return speeds.split_bytes(parameters, *sides, self.forwards, half)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
-        rate = traffic.network_rate(self.pool, efa)
+        rate = speeds.network_rate(self.pool, efa)
         return self.sent / rate if rate else 0.0
 
     @property
@@ -112,15 +110,15 @@ class Planned(NamedTuple):
     def leaving(self) -> tuple[float, float, float]:
         """Return the seconds to finish the step, to write and to upload, after a notice."""
         uploading = 1 if self.layout is None else self.width
-        disk = self.stored / traffic.scratch(self.config, self.pool)[1]
-        return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
+        disk = self.stored / speeds.scratch(self.config, self.pool)[1]
+        return speeds.READ + self.step, disk, self.stored / speeds.UPLOAD_RATE / uploading
 
     @property
     def steps(self) -> int | None:
         """Steps of the run; None if the data's size is not known before it is read."""
         if self.hparams.max_steps is not None:
             return self.hparams.max_steps
-        windows = WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
+        windows = KNOWN_WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
         return windows and math.ceil(windows * self.hparams.epochs / self.hparams.global_batch_size)
 
     def dollars(self, price: Price, spot: bool) -> float | None:
@@ -130,6 +128,7 @@ class Planned(NamedTuple):
 
 def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
     """Plan an experiment; return None if the pool has no known GPU or the model is not known.
+
     Raises UserError if the layout does not fit the slots, the machines or the model.
     """
     if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
@@ -142,8 +141,7 @@ def plan_model(
 ) -> Planned:
     """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
     half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
-    grid = not (gpu.has_bf16 and half)
-    efa = traffic.has_efa(config, pool)
+    grid, efa = not (gpu.has_bf16 and half), speeds.has_efa(config, pool)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
         layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
@@ -175,20 +173,19 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
     slow = planned.network(False) > planned.compute / 2
     if machine and machine.efa > machine.plain and not planned.efa and slow:
         yield "resources.resource_pool", _no_efa(planned)
-    if planned.pool.spot and sum(planned.leaving()) > traffic.NOTICE:
+    if planned.pool.spot and sum(planned.leaving()) > speeds.NOTICE:
         yield "environment.environment_variables", _too_slow(planned)
 
 
 def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
     gpu, most, hparams = planned.pool.known_gpu, planned.most, planned.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
-    split = isinstance(hparams, LmHParams)
-    recompute = isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none"
-    more = ", or activation_checkpointing: full" if recompute else ""
-    budget = hparams.max_tokens_per_forward
+    more, budget = "", hparams.max_tokens_per_forward
+    if isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none":
+        more = ", or activation_checkpointing: full"
     if most < hparams.max_seq_length:
         key, cure = "hyperparameters.model", "take a smaller model or another GPU"
-        if split:
+        if planned.layout is not None:
             key, cure = "hyperparameters.layout", "use more shards or another GPU"
         yield key, f"does not train in {where}; {cure}{more}"
     elif budget != "auto" and budget > most:
@@ -207,7 +204,7 @@ def _no_efa(planned: Planned) -> str:
 
 def _too_slow(planned: Planned) -> str:
     step, disk, upload = planned.leaving()
-    place, _ = traffic.scratch(planned.config, planned.pool)
+    place, _ = speeds.scratch(planned.config, planned.pool)
     return (
         f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a step, "
         f"{disk:.0f} s to write {planned.stored / 1e9:.1f} GB a machine to {place}, "

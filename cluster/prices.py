@@ -60,10 +60,9 @@ class Price(Listed):
         """Return the machines for `slots`; raise UserError unless the slots fill them."""
         if slots < 1 or slots % self.slots:
             below = max(slots // self.slots, 1) * self.slots
-            raise UserError(
-                f"--slots: {slots} slots do not fill machines of {self.slots} ({self.instance}); "
-                f"Determined starts none of them; use {below} or {below + self.slots}"
-            )
+            problem = f"{slots} slots do not fill machines of {self.slots} ({self.instance})"
+            cure = f"Determined starts none of them; use {below} or {below + self.slots}"
+            raise UserError(f"--slots: {problem}; {cure}")
         return slots // self.slots
 
 
@@ -75,8 +74,9 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
     return prices[instance]
 
 
-def load_prices(path: Path = PRICE_FILE) -> dict[str, Price]:
-    """Load all types of a price file. Raises UserError, naming file and key, if invalid."""
+def load_prices(path: Path | None = None) -> dict[str, Price]:
+    """Load a price file, by default PRICE_FILE. Raises UserError, naming file and key, if wrong."""
+    path = path or PRICE_FILE
     content = goyaml.load(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
@@ -132,14 +132,11 @@ def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     ]
     for price in prices:
         if price.retired:
-            lines.append(
-                f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
-                "stand for past and published runs"
-            )
+            said = f"RETIRED, AWS launches none since {price.retired}; its prices stand"
+            lines.append(f"{price.instance}: {said} for past and published runs")
         old = (today - price.date).days > STALE_DAYS
         if old and "file" in (price.on_demand_origin, price.spot_origin):
-            lines.append(
-                f"{price.instance}: STALE price of {price.date}, more than {STALE_DAYS} days old; "
-                "take --live, or look it up and date the file anew"
-            )
+            said = f"STALE price of {price.date}, more than {STALE_DAYS} days old"
+            cure = "take --live, or look it up and date the file anew"
+            lines.append(f"{price.instance}: {said}; {cure}")
     return lines

@@ -1,32 +1,31 @@
 """Records of experiments on a Determined 0.38.1 master: allocations, machines, reports.
 
 Queried with the client's own types (`determined.common.api.bindings`) and the login of `ask.py`.
-Pitfalls of that release, seen in its responses: a task's allocations come without slots, exit
-reason and time zone (they are UTC); a continued trial has another task; raw entries name the
-experiment and not the trial, begin where the previous entry ended, and are not cut to the requested
-span; metrics of steps that were rolled back are missing. Other users of a machine are in the CSV of
-all allocations (`det resources allocations`), its machines in each task's accelerator data.
+Pitfalls of that release: allocations of a task have no slots, exit reason and time zone (UTC); a
+continued trial has another task; raw entries name the experiment and not the trial, begin where the
+previous one ended, and are not cut to the requested span; metrics of steps that were rolled back
+are missing. Who else used a machine is in the CSV of `det resources allocations`.
 """
 
+import argparse
+import contextlib
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
-import requests
 from determined.common.api import bindings, errors
 
-from cluster.ask import Master
-from detalbert.errors import UserError, first_line
+from cluster.ask import Master, reaching
+from detalbert.errors import UserError
 
-T = TypeVar("T")
 Moment: TypeAlias = pd.Timestamp
-MALFORMED = KeyError, TypeError, ValueError, AttributeError  # of what no master would answer
+REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
 DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
-COLUMNS = {"allocation_id", "slots", "start_time", "end_time"}  # that the CSV cannot be without
 
 
 class Allocation(NamedTuple):
@@ -50,8 +49,8 @@ class Allocation(NamedTuple):
         return self.slots / max(len(self.nodes), 1)
 
 
-class Report(NamedTuple):
-    """One training report: total `steps` so far, at `speed` windows (and `tokens`) per second."""
+class TrainingReport(NamedTuple):
+    """Total `steps` so far, at `speed` windows (and `tokens`) per second."""
 
     time: Moment
     steps: int
@@ -65,8 +64,15 @@ class Trial(NamedTuple):
     allocations: tuple[Allocation, ...]  # in order of start
     checkpoints: tuple[Moment, ...]
     steps: int
-    reports: tuple[Report, ...]  # in order of steps
+    reports: tuple[TrainingReport, ...]  # in order of steps
     scores: Mapping[str, float]
+
+    def timed_reports(self) -> Iterator[tuple[int, TrainingReport]]:
+        """Yield the reports that have a speed, with the number of steps in each."""
+        steps = [0, *(report.steps for report in self.reports)]
+        for before, report in zip(steps, self.reports, strict=False):
+            if report.speed > 0 and report.steps > before:
+                yield report.steps - before, report
 
 
 class Experiment(NamedTuple):
@@ -96,10 +102,10 @@ class Entry(NamedTuple):
     end: Moment
 
 
-class Pool(NamedTuple):
-    """A resource pool; `instance` is empty if it is not on EC2. `boot`, `idle`: seconds."""
+class RecordedPool(NamedTuple):
+    """A resource pool as the master describes it."""
 
-    instance: str
+    instance: str  # empty if it is not on EC2
     spot: bool
     boot: float = PATIENCE
     idle: float = PATIENCE
@@ -107,7 +113,7 @@ class Pool(NamedTuple):
 
 class Records(NamedTuple):
     experiments: tuple[Experiment, ...]
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, RecordedPool]
     until: Moment  # "now": the end of what still runs
     entries: tuple[Entry, ...] = ()
     others: tuple[Allocation, ...] = ()  # on the same machines, of tasks that are not named
@@ -131,27 +137,21 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(
-    address: str | None, user: str | None, ids: Sequence[int], since: Moment | None, until: Moment
-) -> Records:
-    """Return records of the experiments `ids`, or all since `since`; UserError if unavailable."""
-    master = Master.login(address, user)
-    try:
-        return _Asker(master.session, until).records(ids, since)
-    except errors.ForbiddenException as error:
-        raise UserError(f"{master.address}: this user may not see it: {error}") from None
-    except (errors.APIException, errors.BadResponseException) as error:
-        said = f"the master answered: {first_line(error)[:200]}"
-        raise UserError(f"{master.address}: {said}") from None
-    except (errors.BadRequestException, requests.RequestException, *MALFORMED) as error:
-        said = f"not understood: {first_line(error)[:80]}"
-        raise UserError(f"{master.address}: no Determined master answers there ({said})") from None
+def fetch(args: argparse.Namespace) -> Records | None:
+    """Return what --experiment and --since ask for, None without them; UserError if unavailable."""
+    if not args.experiment and args.since is None:
+        return None
+    until = args.until or pd.Timestamp.now("UTC")
+    if args.since is not None and args.since >= until:
+        raise UserError(f"--since {args.since}: not before --until ({until})")
+    master = Master.login(args.master, args.user)
+    said = f"the records of {master.address} cannot be read"
+    with reaching(master.address, said, "use a Determined master and a user who may see them"):
+        return _Queries(master.session, until).records(args.experiment, args.since)
 
 
-class _Asker:
+class _Queries:
     """A session with the master and the queries made through it."""
-
-    refusals = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
 
     def __init__(self, session: Any, until: Moment) -> None:
         self.session, self.until, self.notes = session, until, list[str]()
@@ -159,20 +159,19 @@ class _Asker:
     def ask(self, name: str, **about: Any) -> Any:
         return getattr(bindings, f"get_{name}")(self.session, **about)
 
-    def unless_refused(self, said: str, call: Callable[[], T], otherwise: T) -> T:
-        """Return `call()`; if the user lacks permission, note `said` and return `otherwise`."""
+    @contextlib.contextmanager
+    def noting(self, said: str) -> Iterator[None]:
+        """End the block and note `said` if the user lacks the permission for a query in it."""
         try:
-            return call()
-        except self.refusals:
+            yield
+        except REFUSED:
             self.notes.append(said)
-            return otherwise
 
     def records(self, ids: Sequence[int], since: Moment | None) -> Records:
-        rows = list(self.csv_rows(since)) if since is not None else []
+        rows = [] if since is None else self.csv_rows(since)
         held = {int(row.get("experiment_id") or 0) for row in rows if float(row["slots"] or 0)}
-        seen = sorted(held - {0, *ids})
         named = [self.experiment(number) for number in dict.fromkeys(ids)]
-        named += [self.experiment(number, must=False) for number in seen]
+        named += [self.experiment(number, must=False) for number in sorted(held - {0, *ids})]
         experiments = tuple(experiment for experiment in named if experiment)
         pools = {p.name: _pool(p) for p in self.ask("GetResourcePools").resourcePools or []}
         found = Records(experiments, pools, self.until, notes=self.notes)
@@ -180,38 +179,33 @@ class _Asker:
             return found
         start = min(a.start for a in found.allocations)
         nodes = {node for a in found.allocations for node in a.nodes}
-        # Machines boot before they are used.
-        entries = tuple(self.entries(start - DAY))
-        lives = [e.start for e in entries if e.kind == "instance" and e.name in nodes]
-        back = max(min([start, *lives]), start - LOOK_BACK)
-        said = "who else held the machines is not seen: no CSV of all allocations"
+        said = "the master does not show this user its allocation records: "
+        with self.noting(said + "boot and idle time are not priced"):
+            found = found._replace(entries=tuple(self.entries(start - DAY)))  # they boot first
+        lives = [e.start for e in found.entries if e.kind == "instance" and e.name in nodes]
         if lives:
-            rows = self.unless_refused(said, lambda: list(self.csv_rows(back)), [])
-        others = tuple(self.others(rows if lives else [], {e.id for e in experiments}, nodes))
-        return found._replace(entries=entries, others=others)
+            back = max(min([start, *lives]), start - LOOK_BACK)
+            with self.noting("who else held the machines is not seen: no CSV of all allocations"):
+                others = self.others(self.csv_rows(back), {e.id for e in experiments}, nodes)
+                found = found._replace(others=tuple(others))
+        return found
 
     def entries(self, since: Moment) -> Iterator[Entry]:
         span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{self.until:{ZULU}}"}
-        said = "the master does not show this user its allocation records: "
-        said += "boot and idle time are not priced"
-        ask: Callable[[], Any] = lambda: self.ask("ResourceAllocationRaw", **span)  # noqa: E731
-        found = self.unless_refused(said, ask, None)
-        for e in (found and found.resourceEntries) or []:
+        for e in self.ask("ResourceAllocationRaw", **span).resourceEntries or []:
             times = parse_time(e.startTime), self.end(e.endTime)
             yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times)
 
-    def csv_rows(self, since: Moment) -> Iterator[dict[str, str]]:
-        """Yield all allocations of the cluster: columns as in Determined's internal/core.go."""
+    def csv_rows(self, since: Moment) -> list[dict[str, str]]:
+        """Return all allocations of the cluster: columns as in Determined's internal/core.go."""
         span = {"timestamp_after": f"{since:{ZULU}}", "timestamp_before": f"{self.until:{ZULU}}"}
-        answer = self.session.get("resources/allocation/allocations-csv", params=span)
-        found = csv.DictReader(answer.text.splitlines())
-        if not set(found.fieldnames or ()) >= COLUMNS:
+        text = self.session.get("resources/allocation/allocations-csv", params=span).text
+        found = csv.DictReader(text.splitlines())
+        if not {"allocation_id", "slots", "start_time", "end_time"} <= set(found.fieldnames or ()):
             raise ValueError("the CSV of allocations has other columns")
-        yield from found
+        return list(found)
 
-    def others(
-        self, rows: Iterable[dict[str, str]], named: set[int], nodes: set[str]
-    ) -> Iterator[Allocation]:
+    def others(self, rows: list[Any], named: set[int], nodes: set[str]) -> Iterator[Allocation]:
         """Yield the allocations of other tasks on `nodes`."""
         hidden, tasks = 0, dict[str, Any]()
         for row in rows:
@@ -221,7 +215,7 @@ class _Asker:
             task = row["allocation_id"].rpartition(".")[0]
             try:
                 machines = tasks[task] = tasks.get(task) or self.machines(task)
-            except self.refusals:
+            except REFUSED:
                 hidden += 1
                 continue
             where = tuple(machines.get(row["allocation_id"], ()))
@@ -235,11 +229,10 @@ class _Asker:
 
     def machines(self, task: str) -> dict[str, dict[str, str]]:
         """Return the pool of each machine, by allocation and machine."""
-        found: dict[str, dict[str, str]] = {}
+        found: dict[str, dict[str, str]] = defaultdict(dict)
         for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
             if entry.allocationId and entry.nodeName:
-                mine = found.setdefault(entry.allocationId, {})
-                mine[entry.nodeName] = entry.resourcePool or ""
+                found[entry.allocationId][entry.nodeName] = entry.resourcePool or ""
         return found
 
     def end(self, text: str | None) -> Moment:
@@ -279,22 +272,21 @@ class _Asker:
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
         reports = sorted((_report(r) for p in parts for r in p.metrics), key=lambda r: r.steps)
-        best = trial.bestValidation
         saved = tuple(parse_time(c.reportTime) for c in stored if c.reportTime)
         held.sort(key=lambda a: a.start)
-        scores = dict(best.metrics.avgMetrics or {}) if best else {}
+        scores = dict(best.metrics.avgMetrics or {}) if (best := trial.bestValidation) else {}
         seen = tuple(held), saved, trial.totalBatchesProcessed, tuple(reports), scores
         return Trial(trial.id, trial.state.value, *seen)
 
 
-def _report(report: Any) -> Report:
+def _report(report: Any) -> TrainingReport:
     metrics = report.metrics.get("avg_metrics", report.metrics)
     rates = (float(metrics.get(f"{unit}_per_second") or 0) for unit in ("examples", "tokens"))
-    return Report(parse_time(report.endTime), report.totalBatches, *rates)
+    return TrainingReport(parse_time(report.endTime), report.totalBatches, *rates)
 
 
-def _pool(pool: Any) -> Pool:
+def _pool(pool: Any) -> RecordedPool:
     if (aws := pool.details.aws) is None:
-        return Pool("", False)
+        return RecordedPool("", False)
     times = (pool.maxAgentStartingPeriod or PATIENCE, pool.maxIdleAgentPeriod or PATIENCE)
-    return Pool(aws.instanceType or pool.instanceType, aws.spotEnabled, *times)
+    return RecordedPool(aws.instanceType or pool.instanceType, aws.spotEnabled, *times)

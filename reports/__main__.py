@@ -10,8 +10,9 @@ Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and w
 """
 
 import argparse
-import datetime
+import importlib
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,9 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the report; return the exit status."""
     try:
         args = _parser().parse_args(argv)
-        from reports import commands
+        from reports import report
 
-        return commands.write(commands.COMMANDS[args.command](args), args)
+        return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
     except UserError as error:
         fault = str(error)
     except ImportError as error:  # pandas raises a bare one for tabulate
@@ -61,8 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
     add("--region", help="for --live; default: the price file's")
     add("--budget", type=number("--budget", 0.01, 1e15), metavar="DOLLARS", help="over it, exit 3")
-    day = datetime.date
-    add("--today", type=day.fromisoformat, default=day.today(), help="to tell stale prices by")
+    add("--today", type=date.fromisoformat, default=date.today(), help="to tell stale prices by")
     add = records.add_argument
     add("--published", action="store_true", help="the published figures")
     add("--run", action="append", default=[], metavar="PATH", help="see README")

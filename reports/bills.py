@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cluster.prices import FREE_HOUR, Price, find
-from cluster.records import Allocation, Experiment, Moment, Pool, Records, Report, Trial
-from reports.run import Run, data_name, model_name
+from cluster.records import Allocation, Experiment, Moment, RecordedPool, Records, Trial
+from reports.runs import Run, data_name, model_name
 
 HOUR = pd.Timedelta(hours=1)
 SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
@@ -26,11 +26,11 @@ NUMBERS = ["hours", "cost", "low", "high", "on demand"]
 History = Mapping[str, pd.Series]  # instance type -> dollars an hour from each moment on
 
 
-class Machine(NamedTuple):
+class Life(NamedTuple):
     """One machine's life; `share` of it is charged, `taken` says that AWS reclaimed it."""
 
     name: str
-    pool: Pool
+    pool: RecordedPool
     start: Moment
     end: Moment
     holds: Sequence[Allocation]
@@ -38,7 +38,7 @@ class Machine(NamedTuple):
     taken: bool = False
 
 
-def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]:
+def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Life]:
     """Yield the machines that the named experiments held, in priced pools."""
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
     for a in records.allocations:
@@ -52,17 +52,17 @@ def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Machine]
         if life is None:
             slots = find(prices, pool.instance).slots
             for a in holds:
-                yield Machine(node, pool, a.start, a.end, [a], a.slots_each / slots)
+                yield Life(node, pool, a.start, a.end, [a], a.slots_each / slots)
             continue
         holds = [*holds, *(a for a in records.others if node in a.nodes)]
         last = max(a.end for a in holds)
         gone = life.end - last < min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
         span = min([life.start, *(a.start for a in holds)]), max(life.end, last)
         taken = pool.spot and gone and life.end < records.until
-        yield Machine(node, pool, *span, holds, 1.0, taken)
+        yield Life(node, pool, *span, holds, 1.0, taken)
 
 
-def share_life(machine: Machine) -> Iterator[tuple[Any, str, Moment, Moment, float]]:
+def share_life(machine: Life) -> Iterator[tuple[Any, str, Moment, Moment, float]]:
     """Yield owner (or None), phase, from, to, share; the shares of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
     cuts = {machine.start, machine.end} | {t for a in holds for t in (a.start, a.end)}
@@ -146,7 +146,7 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
     for trial in experiment.trials:
         found["lost"] += sum(lost for _, lost in stops(trial, records))
         begun: dict[str, float] = {}
-        for steps, report in _reports(trial):
+        for steps, report in trial.timed_reports():
             seconds = steps * experiment.batch / report.speed
             found["training"] += seconds
             for a in trial.allocations:
@@ -159,13 +159,6 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
     return {**found, "other": max(held - sum(found.values()), 0.0)}
 
 
-def _reports(trial: Trial) -> Iterator[tuple[int, Report]]:
-    """Yield the reports that have a speed, with the number of steps in each."""
-    for before, report in zip([0, *(r.steps for r in trial.reports)], trial.reports, strict=False):
-        if report.speed > 0 and report.steps > before:
-            yield report.steps - before, report
-
-
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     """Return a run per experiment; `table` is of `segments`."""
     return [_run(e, records, table[table["owner"] == e.id]) for e in records.experiments]
@@ -173,16 +166,15 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
 
 def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     held, trials = experiment.allocations, experiment.trials
+    known = {name: pool.instance for name, pool in records.pools.items()}
     names = sorted({a.pool for a in held}) or [experiment.pool]
-    instances = [records.pools[name].instance if name in records.pools else "" for name in names]
-    both = zip(names, instances, strict=True)
-    unpriced = [name for name, instance in both if held and not instance]
+    unpriced = [name for name in names if held and not known.get(name)]
     start = min((a.start for a in held), default=records.until)
     end = max((a.end for a in held), default=start)
     worked, slots, most = _clock(held)
     seconds = phase_seconds(experiment, records)
     windows = sum(trial.steps for trial in trials) * experiment.batch
-    reports = [(n, n / r.speed, r.tokens) for trial in trials for n, r in _reports(trial)]
+    reports = [(n, n / r.speed, r.tokens) for trial in trials for n, r in trial.timed_reports()]
     steps, reported = (sum(r[i] for r in reports) for i in (0, 1))
     speed = steps / reported if steps else windows / (seconds["training"] or float("inf"))
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
@@ -190,7 +182,7 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     running = any(trial.state not in OVER for trial in trials)
     run = Run(
         name=f"experiment {experiment.id}, {experiment.name}", pool=", ".join(names),
-        hardware=f"{most} x {instances[0] or 'machine'}", windows=windows,
+        hardware=f"{most} x {known.get(names[0]) or 'machine'}", windows=windows,
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
         data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600,

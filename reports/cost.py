@@ -1,19 +1,21 @@
-"""`cost`: time and cost of runs, compared with one of them as the baseline."""
+"""The command `cost`: time and cost of runs, compared with one of them as the baseline."""
 
-import datetime
-from collections.abc import Sequence
+import argparse
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import yaml
 
+from cluster import live_prices, records
 from cluster import prices as price_file
-from cluster.prices import Price
+from cluster.prices import Price, find, load_prices
+from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
+from reports import bills
 from reports.plots import cost_plot
 from reports.report import Report, Table, frame, price_table
-from reports.run import Run
+from reports.runs import Run, machine_of, published_runs, read_run
 
 SHOWN = {each.name: each.metadata for each in fields(Run) if each.metadata}
 FORMATS = {column["head"]: column["style"] for column in SHOWN.values() if column["style"]}
@@ -22,20 +24,49 @@ FORMATS |= {"$/1,000 windows": "${:,.4f}", "$/1M tokens": "${:,.4f}", "faster": 
 METHOD = yaml.safe_load(Path(__file__).with_name("method.yaml").read_text(encoding="utf-8"))
 
 
-def cost_report(
-    runs: Sequence[Run], baseline: str | None, used: Sequence[Price], notes: Sequence[str],
-    today: datetime.date, tokens: bool = False, sums: pd.DataFrame | None = None,
-) -> Report:  # fmt: skip
-    """Return the cost report; `sums` are totals of the cluster's runs. Raises UserError if there
-    are no runs, or `baseline` is not the name of one.
-    """
+def run(args: argparse.Namespace) -> Report:
+    """Report the cost of published, local and cluster runs."""
+    known, pools = load_prices(args.prices), dict[str, records.RecordedPool]()
+    for text in args.price_pool:
+        name, _, machine = text.partition("=")
+        price, on_spot = machine_of(f"--price-pool {name}=", machine, known)
+        pools[name] = records.RecordedPool(price.instance, on_spot)
+    found = records.fetch(args)
+    if args.by and found is None:
+        raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
+    wanted = {row.instance for row in FINE_TUNING} if args.published else set()
+    wanted |= {text.rpartition("@")[2].partition(":")[0] for text in args.run if "@" in text}
+    if found:
+        found = found._replace(pools={**found.pools, **pools})
+        held = {a.pool for a in found.allocations}
+        wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
+    used = sorted(find(known, instance).instance for instance in wanted if instance)
+    known, notes = live_prices.priced(args, known, used)
+    runs, sums = published_runs(known) if args.published else [], None
+    runs += [read_run(text, known, args.windows) for text in args.run]
+    if found:
+        spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
+        since = min((a.start for a in found.allocations), default=found.until) - records.LOOK_BACK
+        past, more = live_prices.history(args, known, spot, since, found.until)
+        table = bills.segments(found, known, past)
+        runs += bills.experiment_runs(found, table)
+        notes += [*more, *found.notes, *bills.notes(table)]
+        sums = bills.totals(found, table, args.by) if args.by else None
+    return _report(args, runs, [known[instance] for instance in used], notes, sums)
+
+
+def _report(
+    args: argparse.Namespace, runs: list[Run], used: list[Price], notes: list[str], sums: Any
+) -> Report:
+    """Return the report; `sums` are the cluster's totals. UserError without runs or baseline."""
     if not runs:
         raise UserError("cost: nothing to report; give --published, --run or --experiment")
     named = {run.name: run for run in reversed(runs)}
-    base = runs[0] if baseline is None else named.get(baseline)
+    base = runs[0] if args.baseline is None else named.get(args.baseline)
     if base is None:
-        raise UserError(f"--baseline {baseline}: not the name of a run; one of: {', '.join(named)}")
-    unit = "$/1M tokens" if tokens else "$/1,000 windows"
+        known = ", ".join(named)
+        raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
+    unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
     rows = frame([_row(run, base, unit) for run in runs])
     tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
     tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow=_narrow(unit)))
@@ -46,7 +77,7 @@ def cost_report(
     tables += [price_table(used)] if used else []
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
-    own += [*notes, *price_file.notes(list(used), today)]
+    own += [*notes, *price_file.notes(used, args.today)]
     plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]

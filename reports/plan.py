@@ -1,28 +1,31 @@
-"""`plan`: time and cost of every pool and slot count, before anything is paid for."""
+"""The command `plan`: time and cost of every pool and slot count, before anything is paid for."""
 
 import argparse
 import dataclasses
 import math
+import os
 import re
+import socket
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster import live_prices
+from cluster import goyaml, live_prices
 from cluster import prices as price_file
-from cluster.pace import Pace, pace
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, LENGTH, WINDOWS
-from cluster.windows import count_windows
+from cluster.schema import mapping
 from detalbert.errors import UserError
-from reports import settings
-from reports.market import CASES, Constant, Market, Trace, load_trace
+from reports import settings, simulate
 from reports.plots import pareto_plot
 from reports.report import Report, Table, frame, price_table
-from reports.settings import Settings
-from reports.simulate import Job, best_period, simulate
-from reports.speed import Speed, parse_speed
+from reports.settings import Settings, Speed, parse_speed
 
+if TYPE_CHECKING:
+    from cluster.layouts import Pace
+
+HUB = "huggingface.co"
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
 RANGES = ("", " low", " high", " 5 %", " 95 %")
 FORMATS = {
@@ -42,7 +45,7 @@ NARROW_CASES |= {"hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}
 NARROW_CASES |= {"95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}
 
 
-class Planned(NamedTuple):
+class Option(NamedTuple):
     """A machine type, on spot or on demand: a row of the table, and one for each case."""
 
     price: Price
@@ -53,36 +56,64 @@ class Planned(NamedTuple):
 def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
     rules = settings.given(args)
-    trace = load_trace(args.trace) if args.trace else None
-    known = price_file.load_prices(args.prices or price_file.PRICE_FILE)
+    seen = markets(rules, args.trace)
+    known = price_file.load_prices(args.prices)
     unit = LENGTH if rules.tokens is not None else 1
-    paced = pace(args.config) if rules.tokens and not args.throughput else None
+    paced = _pace(args.config) if rules.tokens and not args.throughput else None
     speed = paced or parse_speed(args.throughput, known, unit)
     rules = dataclasses.replace(rules, batch=rules.batch or (paced.batch if paced else None))
-    choices = layouts(known, args.pool, args.slots, paced)
+    choices = offers(args, known, paced)
     work = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
         work = count_windows(args.data, args.config) * rules.epochs
-    wanted = sorted({price.instance for price, _ in choices})
-    known, notes = live_prices.priced(args, known, wanted)
-    seen = markets(rules, trace)
-    planned = [
+    known, notes = live_prices.priced(args, known, sorted({p.instance for p, _ in choices}))
+    options = [
         evaluate(rules, work, unit, known[price.instance], spot, slots, speed, seen)
         for price, slots in choices
         for spot in (True, False)
     ]
-    used = list({p.price.instance: p.price for p in planned}.values())
-    return plan_report(rules, work, planned, [*notes, *price_file.notes(used, args.today)])
+    used = list({option.price.instance: option.price for option in options}.values())
+    return _report(rules, work, options, used, [*notes, *price_file.notes(used, args.today)])
 
 
-def layouts(
-    known: Mapping[str, Price], pool: Sequence[str] | None, slots: Sequence[int], paced: Pace | None
+def _pace(config: Path) -> "Pace | None":
+    """Return the planner's speeds for a config; None unless it trains a language model."""
+    content = goyaml.load(config)
+    if "documents" not in mapping(content.get("data")):
+        return None
+    from cluster.layouts import Pace  # it imports torch, which other plans do without
+
+    return Pace(config, content)
+
+
+def count_windows(train: str, config: Path) -> int:
+    """Count the windows of a SQuAD-shaped file with the tokenizer and lengths of a config."""
+    if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
+        try:
+            socket.create_connection((HUB, 443), timeout=5).close()
+        except OSError:
+            os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
+    from data import load_split, load_tokenizer
+    from detalbert.settings import experiment
+    from detalbert.settings.hparams import parse_data_config, parse_hparams
+    from detalbert.squad.sources import open_source
+
+    loaded = experiment.load(config)
+    hparams = parse_hparams(experiment.single_values(loaded.get("hyperparameters") or {}))
+    data = parse_data_config({**(loaded.get("data") or {}), "train": train})
+    open_source(train, "train", Path(data.cache_dir))  # first: a missing file is told at once
+    return load_split(data, "train", load_tokenizer(data, hparams), hparams).counts["windows"]
+
+
+def offers(
+    args: argparse.Namespace, known: Mapping[str, Price], paced: "Pace | None"
 ) -> list[tuple[Price, int]]:
     """Return all fitting pairs of instance type (default: those that AWS launches) and slots.
 
-    Jobs over several machines narrower than WIDE only if `pool` names them. Raises UserError if no
+    Jobs over several machines narrower than WIDE only if --pool names them. Raises UserError if no
     instance fits a requested slot count.
     """
+    pool, slots = args.pool, args.slots
     types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
@@ -98,34 +129,35 @@ def layouts(
     return found
 
 
-def markets(rules: Settings, trace: Trace | None) -> dict[str, Market]:
-    """Return the low, middle and high market: as recorded, or three times the given values."""
+def markets(rules: Settings, trace: Path | None) -> dict[str, simulate.Market]:
+    """Return the low, middle and high market: as recorded, or three times the given one."""
     if trace is not None:
-        return dict.fromkeys(CASES, trace)
-    given = {"hourly": rules.hourly, "wait_seconds": rules.wait_seconds}
-    if rules.hourly is not None and rules.wait_seconds is None:
-        given["wait_seconds"] = CASES["middle"].wait_seconds
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return {name: dataclasses.replace(case, **changes) for name, case in CASES.items()}
+        return dict.fromkeys(simulate.CASES, simulate.load_trace(trace))
+    changes: dict[str, Any] = {} if rules.hourly is None else {"hourly": rules.hourly}
+    if rules.wait_seconds is not None:
+        changes["wait_seconds"] = rules.wait_seconds
+    elif changes:
+        changes["wait_seconds"] = simulate.CASES["middle"].wait_seconds
+    return {name: dataclasses.replace(case, **changes) for name, case in simulate.CASES.items()}
 
 
 def evaluate(
     rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int,
-    speed: Speed | Pace, seen: Mapping[str, Market],
-) -> Planned:  # fmt: skip
+    speed: "Speed | Pace", seen: Mapping[str, simulate.Market],
+) -> Option:  # fmt: skip
     """Simulate an option; `work` is in windows, or in tokens, of which `unit` are a window."""
     rate, source = speed.at(slots, price)
     step = (rules.batch or (256 if slots >= 16 else 48) * unit) / rate
     seconds, hourly = work / rate, price.spot_range() if spot else (price.on_demand,) * 3
-    job = Job(seconds, seconds, price.machines(slots), price.on_demand, rules)
+    job = simulate.SpotJob(seconds, seconds, price.machines(slots), price.on_demand, rules)
     row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}"}
     row |= {"market": "spot" if spot else "on demand", "slots": slots}
     if spot:
         middle, high = (seen[case].alike() for case in ("middle", "high"))
-        steps = rules.checkpoint_period or best_period(job, middle, high, step)
+        steps = rules.checkpoint_period or simulate.best_period(job, middle, high, step)
         job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
     else:
-        seen = dict.fromkeys(CASES, Constant(0.0))
+        seen = dict.fromkeys(simulate.CASES, simulate.Constant(0.0))
         job = dataclasses.replace(job, rules=dataclasses.replace(rules, runs=10))
     paid = [dataclasses.replace(job, price=dollars) for dollars in hourly]
     cases = [_figures(name, at, seen[name]) for name, at in zip(seen, paid, strict=True)]
@@ -140,12 +172,12 @@ def evaluate(
         row["minutes"] = job.period_seconds / 60
     kind, many = ("windows", 1000) if rules.tokens is None else ("tokens", 1_000_000)
     row |= {f"$/{many:,} {kind}": row["cost"] / work * many, f"{kind}/s": rate}
-    return Planned(price, row, cases)
+    return Option(price, row, cases)
 
 
-def _figures(case: str, job: Job, market: Market) -> dict[str, Any]:
+def _figures(case: str, job: simulate.SpotJob, market: simulate.Market) -> dict[str, Any]:
     """Return means over the runs, and their 5 and 95 % quantiles."""
-    runs, alike = simulate(job, market, job.rules.runs, job.rules.seed), market.alike()
+    runs, alike = simulate.simulate(job, market, job.rules.runs, job.rules.seed), market.alike()
     found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
     found |= {"$/h": job.price, **runs.mean().to_dict()}
     for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
@@ -168,19 +200,19 @@ def mark_front(rows: Sequence[dict[str, Any]]) -> None:
             row["front"], cheapest = "*", row["cost"]
 
 
-def recommended(planned: Sequence[Planned], deadline: float | None) -> Planned:
+def recommended(options: Sequence[Option], deadline: float | None) -> Option:
     """Return the cheapest option of which 95 % of runs meet the deadline, else the fastest."""
-    finite = [p for p in planned if math.isfinite(p.row["cost"])]
+    finite = [option for option in options if math.isfinite(option.row["cost"])]
     if not finite:
         raise UserError("plan: no option ever finishes at this interruption rate; lower it")
-    safe = [p for p in finite if deadline is None or p.cases[1]["hours 95 %"] <= deadline]
-    return min(safe or finite, key=lambda p: p.row["cost" if safe else "hours"])
+    safe = [o for o in finite if deadline is None or o.cases[1]["hours 95 %"] <= deadline]
+    return min(safe or finite, key=lambda option: option.row["cost" if safe else "hours"])
 
 
-def plan_report(
-    rules: Settings, work: float, planned: Sequence[Planned], notes: list[str]
+def _report(
+    rules: Settings, work: float, options: list[Option], used: list[Price], notes: list[str]
 ) -> Report:
-    rows, best = [p.row for p in planned], recommended(planned, rules.deadline)
+    rows, best = [option.row for option in options], recommended(options, rules.deadline)
     mark_front(rows)
     fixed = {row["hardware"]: row["cost"] for row in rows if row["market"] == "on demand"}
     for row in rows:
@@ -193,7 +225,7 @@ def plan_report(
         Table(head, full[~rest | (rest.cumsum() <= 10)], FORMATS, narrow=NARROW),
         Table(f"Recommended: {name}", frame(best.cases), FORMATS, narrow=NARROW_CASES),
         Table("All options", full, FORMATS, long=True),
-        price_table(list({p.price.instance: p.price for p in planned}.values())),
+        price_table(used),
     ]
     done = full[full["cost"].map(math.isfinite)].infer_objects()
     title = f"What {work:,.0f} {'tokens' if rules.tokens else 'windows'} would take and cost"
@@ -201,7 +233,7 @@ def plan_report(
     return Report(title, tables, method(), notes, [plot], yaml, best.row["cost"])
 
 
-def snippet(rules: Settings, best: Planned) -> str:
+def snippet(rules: Settings, best: Option) -> str:
     """Return the experiment's YAML keys for the recommended option."""
     row, (late, worst) = best.row, (case["hours 95 %"] for case in best.cases[1:])
     missed = rules.deadline is not None and late > rules.deadline

@@ -1,5 +1,6 @@
 """Plots as SVG text: readable in black and white, the same bytes for the same numbers."""
 
+import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from reports.report import Plot
-from reports.run import Run
+from reports.runs import Run
 
 STYLE = Path(__file__).with_name("page.mplstyle")
 MARKERS = "osD^vP*X<>hdp"
@@ -29,7 +30,7 @@ def _plot(name: str, axes: Axes, caption: str, x: str, y: str = "") -> Plot:
     text = io.StringIO()
     axes.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})  # type: ignore[union-attr]  # no SubFigure
     svg = text.getvalue()
-    return Plot(name, svg[svg.index("<svg") :], caption)
+    return Plot(name, base64.b64encode(svg[svg.index("<svg") :].encode()).decode(), caption)
 
 
 @style.context(STYLE)

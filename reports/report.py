@@ -1,36 +1,36 @@
 """Reports of tables, plots and notes: for a terminal, as Markdown, JSON, CSV, or one HTML page."""
 
-import base64
+import argparse
 import json
 import math
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
 import tabulate
 
 from cluster.prices import Price
+from detalbert import atomic
+from detalbert.errors import UserError, first_line
 
 tabulate.MIN_PADDING = 0  # a head is no wider than its words
 NAME = 18  # characters of a first column, on a terminal that has no more; it is folded there
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """An SVG drawing and the sentence under it."""
 
     name: str
-    svg: str
+    svg: str  # in base64
     caption: str
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(NamedTuple):
     """Numbers in a frame, and the format of each column; a column without a format is text.
 
     `narrow` is for output without --wide, from head to the columns in it: "{cost} {EM}/{F1}".
@@ -38,9 +38,9 @@ class Table:
 
     title: str
     frame: pd.DataFrame
-    formats: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = {}
     long: bool = False  # on the page and in JSON only
-    narrow: Mapping[str, str] = field(default_factory=dict)
+    narrow: Mapping[str, str] = {}
 
     def shown(self) -> pd.DataFrame:
         """Return every cell as text; an unknown value is a dash."""
@@ -81,26 +81,52 @@ def _short(text: str, head: str) -> str:
     return "\n".join(line for line in text.split("\n") if line.strip("- /()x%$")) or "-"
 
 
-@dataclass(frozen=True, eq=False)
-class Report:
+class Report(NamedTuple):
     """The result of one command."""
 
     title: str
     tables: list[Table]
-    method: list[str]
-    notes: list[str] = field(default_factory=list)
-    plots: list[Plot] = field(default_factory=list)
+    method: Sequence[str]
+    notes: Sequence[str]
+    plots: Sequence[Plot]
     snippet: str = ""  # what to write into the YAML
-    total: float | None = None  # dollars, what --budget is held against
+    total: float | None = None  # dollars, what --budget is compared with
 
 
-def to_terminal(report: Report, file: TextIO, wide: bool) -> None:
-    """Write the report, no wider than the terminal unless `wide` or `file` is not a terminal."""
-    room = math.inf if wide or not file.isatty() else shutil.get_terminal_size().columns
+def write(report: Report, args: argparse.Namespace) -> int:
+    """Write the page, then the report; return the exit status: 0, or 3 if over --budget."""
+    if args.budget is not None and report.total is None:
+        raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
+    if args.html is not None:
+        try:
+            with atomic.whole_file(args.html) as file:
+                file.write(to_html(report))
+        except OSError as error:
+            said = f"cannot write there ({first_line(error)})"
+            raise UserError(f"--html {args.html}: {said}") from None
+    if args.json:
+        sys.stdout.write(to_json(report))
+    elif args.markdown:
+        sys.stdout.write(to_markdown(report))
+    elif args.csv:
+        sys.stdout.write(report.tables[0].frame.to_csv(index=False))
+    else:
+        sys.stdout.write(to_terminal(report, args.wide))
+    if args.budget is None or (over := (report.total or 0.0) - args.budget) <= 0:
+        return 0
+    total, budget = f"${report.total:,.2f}", f"${args.budget:,.2f}"
+    print(f"reports: {total} is ${over:,.2f} over the budget of {budget}", file=sys.stderr)
+    return 3
+
+
+def to_terminal(report: Report, wide: bool) -> str:
+    """Return the report, no wider than the terminal unless `wide` or stdout is not a terminal."""
+    narrow = sys.stdout.isatty() and not wide
+    room = shutil.get_terminal_size().columns if narrow else math.inf
     tables = [f"{t.title}\n\n{t.text('simple', wide, room)}" for t in report.tables if not t.long]
     notes = "\n".join(f"note: {note}" for note in report.notes)
     parts = [report.title, *tables, report.snippet, notes]
-    file.write("\n\n".join(filter(None, parts)) + "\n")
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def to_markdown(report: Report) -> str:
@@ -134,24 +160,21 @@ def _plain(value: Any) -> Any:
 
 def to_html(report: Report) -> str:
     """Return a self-contained page, the same bytes for the same report."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    text = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
     look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    environment = jinja2.Environment(loader=loader, autoescape=True, **look)
-    environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
-    return environment.get_template("page.html.j2").render(report=report)
+    return jinja2.Template(text, autoescape=True, **look).render(report=report)
 
 
 def price_table(prices: Sequence[Price]) -> Table:
     """Return all prices that a report used, with origin, day and source."""
     found = frame(sorted(map(vars, prices), key=lambda row: row["instance"]))
-    names = [name for name in found if name not in ("instance", "spot_discount", "source")]
-    found = found[["instance", *names, "source"]].rename(
-        columns=lambda name: name.replace("_", " ")
-    )
     for name in ("date", "retired"):
         found[name] = found[name].map(lambda day: day and str(day))
+    found.columns = [name.replace("_", " ") for name in found]
+    names = [name for name in found if name not in ("instance", "spot discount", "source")]
     money = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
-    return Table("Prices", found, {"slots": "{}", "teraflops": "{:,.0f}", **money}, True)
+    formats = {"slots": "{}", "teraflops": "{:,.0f}", **money}
+    return Table("Prices", found[["instance", *names, "source"]], formats, True)
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -1,25 +1,90 @@
-"""Published runs, local ones (an output directory) and benchmark results."""
+"""One run of a workload, from any source: published runs, an output directory, a benchmark."""
 
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import MISSING, dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import yaml
-
+from cluster import goyaml
 from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
-from reports.run import Run, data_name, model_name
 
-SQUAD = data_name({"train": "rajpurkar/squad_v2"})
+SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
+
+
+def _shown(head: str, style: str = "", default: Any = None) -> Any:
+    """Return a field that has a column: its head, and the format of its numbers."""
+    return field(default=default, metadata={"head": head, "style": style})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Facts that the reports show of a run; None: unknown. Costs are prices x machine-hours."""
+
+    name: str = _shown("run", default=MISSING)
+    hardware: str = _shown("hardware", default=MISSING)  # 8 x p3.16xlarge
+    slots: int = _shown("slots", "{}", MISSING)
+    pool: str = _shown("pool", default=MISSING)  # on demand, spot, or a cluster's pool
+    throughput: float | None = _shown("windows/s", "{:,.2f}")
+    # From the first start to the last end, pauses included.
+    hours: float = _shown("elapsed h", "{:,.2f}", MISSING)
+    worked: float | None = _shown("worked h", "{:,.2f}")  # machines were held; None: `hours`
+    lost_hours: float | None = _shown("lost h", "{:,.2f}")
+    stops: Mapping[str, int] | None = _shown("stops", "{}")  # interruptions by kind
+    rate: float | None = _shown("$/hour", "${:,.2f}")  # of work, all machines
+    cost: float | None = _shown("cost", "${:,.2f}")
+    low: float | None = _shown("low", "${:,.2f}")  # the cost at the lowest spot price seen,
+    high: float | None = _shown("high", "${:,.2f}")  # and at the highest
+    on_demand: float | None = _shown("on demand", "${:,.2f}")  # the same hours, on demand
+    stopped: float | None = _shown("interruptions", "${:,.2f}")  # lost, boot, idle, restart
+    exact: float | None = _shown("EM", "{:,.2f}")
+    f1: float | None = _shown("F1", "{:,.2f}")
+    windows: float  # trained on and kept
+    model: str | None = None
+    data: str | None = None
+    tokens: float | None = None  # of a window, padding left out
+    parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
+    notes: tuple[str, ...] = ()
+    running: bool = False
+    elsewhere: str = ""  # where it was measured, if not on its hardware
+
+    def unlike(self, base: "Run") -> str:
+        """Return why the two runs cannot be compared; empty if they can."""
+        if self is base:
+            return self.elsewhere
+        reasons = [f"{run.name} still runs" for run in (self, base) if run.running]
+        reasons += [run.elsewhere for run in (self, base) if run.elsewhere]
+        for what in ("model", "data"):
+            mine, its = getattr(self, what), getattr(base, what)
+            if mine != its:
+                reasons.append(f"another {what} ({mine or 'not known'}, not {its or 'known'})")
+        if abs(self.windows - base.windows) > SAME_WORK * base.windows:
+            reasons.append(f"other work ({self.windows:,.0f} windows, not {base.windows:,.0f})")
+        return "; ".join(dict.fromkeys(reasons))
+
+
+def model_name(name: object) -> str | None:
+    """Return a model's common name: albert/albert-xxlarge-v2 gives albert-xxlarge."""
+    return re.sub(r"-v\d+$", "", PurePosixPath(str(name)).name.lower()) if name else None
+
+
+def data_name(data: Mapping[str, object]) -> str | None:
+    """Return the name of the data; SQuAD 2.0 has two, and a file's first part is other data."""
+    train, first = data.get("train") or data.get("text"), data.get("max_train_examples")
+    if not isinstance(train, str):
+        return None
+    name = "SQuAD 2.0" if re.search(r"squad_v2$|train-v2\.0\.json$", train) else train
+    return f"{name}, first {first}" if first else name
+
+
 # Workloads of `python -m benchmarks step` whose throughput is in windows, and their data.
-TRAINING = {"finetuning": SQUAD, "pretraining": "text"}
+TRAINING = {"finetuning": "SQuAD 2.0", "pretraining": "text"}
 
 
 def published_runs(prices: Mapping[str, Price]) -> list[Run]:
@@ -29,8 +94,9 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
         run = Run(
             name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
             hardware="", pool="", slots=row.slots, throughput=row.throughput, hours=row.hours,
-            windows=EPOCHS * WINDOWS, model=model_name(MODEL), data=SQUAD, exact=row.exact,
-            f1=row.f1, notes=("no cost was published for it",) if row.slots == 8 else (),
+            windows=EPOCHS * WINDOWS, model=model_name(MODEL), data=TRAINING["finetuning"],
+            exact=row.exact, f1=row.f1,
+            notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
         runs.append(_priced(run, {"training": row.hours}, find(prices, row.instance), row.spot))
     return runs
@@ -66,7 +132,7 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 
 class Document(NamedTuple):
-    """The mapping in a file; errors name the file and the dotted key."""
+    """The mapping in a JSON or YAML file; errors name the file and the dotted key."""
 
     file: Path
     content: dict[str, Any]
@@ -74,15 +140,15 @@ class Document(NamedTuple):
     @classmethod
     def read(cls, file: Path) -> "Document":
         """Read a file. Raises UserError if it cannot be read or holds no mapping."""
+        if file.suffix == ".yaml":
+            return cls(file, goyaml.load(file))
         try:
-            text = file.read_text(encoding="utf-8")
-            content = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+            content = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserError(
-                f"{file}: cannot read it ({first_line(error)}); give the directory of a finished "
-                "run, or a benchmark's JSON"
-            ) from None
-        except (ValueError, RecursionError, yaml.YAMLError):
+            wanted = "the directory of a finished run, or a benchmark's JSON"
+            said = f"cannot read it ({first_line(error)})"
+            raise UserError(f"{file}: {said}; give {wanted}") from None
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise UserError(f"{file}: no keys and values; give what a run or a benchmark wrote")
@@ -101,14 +167,11 @@ class Document(NamedTuple):
         return value
 
     def optional(self, where: str) -> float | None:
-        return None if self.at(where) is None else self.number(where, True)
+        """Return the number at a key, 0 or more; None if missing."""
+        return None if (value := self.at(where)) is None else self.number(where, value, zero=True)
 
-    def number(self, where: str, zero: bool = False, value: Any = None) -> float:
-        """Return the number at a key, or `value` from a list there; raise UserError if not
-        positive.
-
-        With `zero`, 0 is allowed.
-        """
+    def number(self, where: str, value: Any = None, zero: bool = False) -> float:
+        """Return the number at a key, or `value` from a list there, if more than 0 (or `zero`)."""
         value = self.at(where) if value is None else value
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
@@ -125,7 +188,7 @@ def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
         for key in ("examples_per_second", "training_seconds", "training_windows")
     )
     key, file = "throughput.checkpoint_seconds", found.file.parent / "config.yaml"
-    saved = sum(found.number(key, True, seconds) for seconds in found.at(key, list) or [])
+    saved = sum(found.number(key, seconds, zero=True) for seconds in found.at(key, list) or [])
     config = Document.read(file) if file.exists() else Document(file, {})
     batch = config.optional("hyperparameters.global_batch_size") or 0
     windows = (found.optional("last.steps") or 0) * batch or windows
@@ -164,16 +227,14 @@ def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, 
     """Return a benchmark's run, and its hours by purpose."""
     stage, workload = str(found.at("stage")), str(found.at("settings.workload") or "finetuning")
     if stage != "step" or workload not in TRAINING:
-        said = f"{stage[:20]} {workload[:20]}"
-        raise UserError(
-            f"{found.file}: {said} is no training; give a step of {' or '.join(TRAINING)}"
-        )
+        said = f"{stage[:20]} {workload[:20]} is no training"
+        raise UserError(f"{found.file}: {said}; give a step of {' or '.join(TRAINING)}")
     throughput = found.number("results.ours.windows_per_second.median")
-    work, data = windows or EPOCHS * WINDOWS, TRAINING[workload]
+    work = windows or EPOCHS * WINDOWS
     run = Run(
-        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput, data=data,
+        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput,
         hardware=str(found.at("device.name") or "a machine not named"), windows=work,
-        slots=int(found.optional("device.count") or 1),
+        slots=int(found.optional("device.count") or 1), data=TRAINING[workload],
         model=model_name(f"albert-{found.at('settings.shape')}"),
         tokens=found.optional("settings.tokens_per_window"),
         notes=(f"a benchmark's throughput, projected to {work:,.0f} windows",),

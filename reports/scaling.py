@@ -1,26 +1,29 @@
-"""`scaling`: the throughput of N GPUs or machines relative to N times that of one."""
+"""The command `scaling`: throughput of N GPUs or machines relative to N times that of one."""
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
+from cluster import records
 from cluster.prices import load_prices
 from cluster.published import METHOD, TABLES, points
 from detalbert.errors import UserError
+from reports import bills
 from reports.plots import scaling_plot
 from reports.report import Report, Table, frame
-from reports.run import Run
+from reports.runs import Run, read_run
 
 FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
-def scaling_report(series: Sequence[tuple[str, Run]], published: bool) -> Report:
-    """Return the scaling report; `series` are pairs of a series' name and a run. Raises UserError
-    if runs do not belong to one series, or have no throughput yet.
+def run(args: argparse.Namespace) -> Report:
+    """Report efficiency over slots, published and measured; one series per model and data.
+
+    Raises UserError if runs do not belong to one series, or have no throughput yet.
     """
-    rows = list(_measured(series))
-    rows += points() if published else []
+    rows = list(_measured(args)) + (points() if args.published else [])
     if not rows:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
     found = pd.DataFrame(rows)
@@ -31,7 +34,7 @@ def scaling_report(series: Sequence[tuple[str, Run]], published: bool) -> Report
     found = efficiency(found)
     many = found[found.groupby("series")["N"].transform("size") > 1]
     single = found.loc[~found["series"].isin(many["series"]), "series"]
-    tables = [Table("Scaling", found, FORMATS), *(published_tables() if published else [])]
+    tables = [Table("Scaling", found, FORMATS), *(published_tables() if args.published else [])]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
     plots = [scaling_plot(many)] if len(many) else []
     return Report("How throughput scales", tables, METHOD, notes, plots)
@@ -45,8 +48,17 @@ def efficiency(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(efficiency=each / each.groupby(found["series"]).transform("first"))
 
 
-def _measured(series: Sequence[tuple[str, Run]]) -> Iterator[dict[str, Any]]:
-    first: dict[str, Run] = {}
+def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row per run and experiment; one series per model and data."""
+    known, series, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
+    for text in args.run:
+        label, path = text.split("=", 1) if "=" in text else ("", text)
+        series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
+    if cluster := records.fetch(args):
+        for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
+            machine = run.hardware.partition(" x ")[2] or run.hardware
+            kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running
+            series.append((f"{kind}, windows/s over slots", run))
     for label, run in series:
         base = first.setdefault(label, run)
         if (run.model, run.data) != (base.model, base.data):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import lm, predict, serve, step
-from benchmarks.__main__ import main
+from benchmarks.__main__ import BEGIN, END, main
 from detalbert.squad import world
 from tests.conftest import ROOT, Script
 
@@ -46,7 +46,7 @@ def result_of(tiny: tuple[str, ...], tmp_path: Path, monkeypatch: Any, capsys: A
         found = json.loads(file.read_text())
         assert found.keys() >= FACTS and found["identical"]
         assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
-        page.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
+        page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
         monkeypatch.setattr(command, "RESULTS", file.parent)
         assert main(["render", "--readme", str(page)]) == 0
         first, *table, last = page.read_text().splitlines()

@@ -57,10 +57,9 @@ def _error(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def master(recorded, monkeypatch, tmp_path) -> Iterator[AnswerServer]:
-    for name in ("DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_MASTER_CERT_FILE"):
+    for name in ("DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_MASTER_CERT_FILE", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     with AnswerServer(Replay(recorded)) as server:
         for name, value in {"MASTER": server.url, "USER": "ada", "PASS": "Secret-123"}.items():
             monkeypatch.setenv(f"DET_{name}", value)
@@ -86,23 +85,17 @@ def ask(master: AnswerServer, tmp_path: pathlib.Path, capsys: Any) -> Ask:
 
 
 def test_the_masters_verdict(recorded: Any, master: AnswerServer, ask: Ask) -> None:
-    for number, words in enumerate(
-        [
-            None,
-            '<config>.resources: additionalProperties "slots" not allowed',
-            "slots requested exceeds cluster capacity",
-            "resource pool aws does not exist",
-        ]
-    ):
-        status, lines, _ = ask(recorded[number]["request"]["config"])
+    refused = '<config>.resources: additionalProperties "slots" not allowed'
+    full, gone = "slots requested exceeds cluster capacity", "resource pool aws does not exist"
+    for one, words in zip(recorded, ["", refused, full, gone], strict=False):
+        status, lines, _ = ask(one["request"]["config"])
         assert status == (2 if words else 0), lines
         refusals = [line for line in lines if line.startswith("job: master: refuses it: ")]
-        assert len(refusals) == bool(words) and (not words or words in refusals[0])
+        assert len(refusals) == bool(words) and words in "".join(refusals)
     assert len(lines) == 2  # a pool that is not there: the one line, and what is not checked
     posts = [request for request in master.asked if request.method == "POST"]
     assert {post.path for post in posts} == {LOGIN, "/api/v1/experiments"}
-    for post in posts:
-        assert post.path == LOGIN or json.loads(post.body)["validateOnly"] is True
+    assert all(p.path == LOGIN or json.loads(p.body)["validateOnly"] is True for p in posts)
 
 
 def test_pools_and_images_of_the_master(recorded: Any, master: Any, ask: Ask) -> None:

@@ -1,5 +1,6 @@
 """`--live` against AWS's own protocols on loopback, by boto3: prices, and every way to get none."""
 
+import argparse
 import datetime
 import functools
 import json
@@ -8,7 +9,8 @@ import pytest
 from botocore import loaders
 from botocore.retries import standard
 
-from cluster.live_prices import refresh, spot_history
+from cluster.live_prices import history as past_prices
+from cluster.live_prices import priced
 from cluster.prices import load_prices
 from detalbert.errors import UserError
 from reports.__main__ import main
@@ -66,17 +68,21 @@ def ec2_error(status: int, code: str) -> AnswerServer:
     return AnswerServer(lambda _: (status, body.encode()))
 
 
-def ask(monkeypatch, ec2: str, pricing: str, region: str = "us-east-1", *names: str, must=False):
+def flags(region: str = "us-east-1", live: str = "try") -> argparse.Namespace:
+    return argparse.Namespace(region=region, live=live, today=TODAY)
+
+
+def ask(monkeypatch, ec2: str, pricing: str, *names: str, **given: str):
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing)
-    return refresh(load_prices(), list(names or ["p3.16xlarge"]), region, TODAY, must)
+    return priced(flags(**given), load_prices(), names or ["p3.16xlarge"])
 
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     zones = {"a": 9, "b": 7, "c": 8.5}.items()
     told = [moment("p5.48xlarge", zone, 1, price) for zone, price in zones]
     with history(*told) as ec2, price_list("25.5000000000") as pricing:
-        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-west-2", "p5.48xlarge")
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="us-west-2")
     price = known["p5.48xlarge"]
     assert notes == [] and price.spot_range() == (7, 8.5, 9) and price.on_demand == 25.5
     assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
@@ -86,7 +92,7 @@ def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
     assert known["g5.xlarge"].spot_origin == "file"  # not asked for
     with history() as ec2, price_list() as pricing:  # a region without the type
-        known, notes = ask(monkeypatch, ec2.url, pricing.url, "eu-south-1", "p5.48xlarge")
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="eu-south-1")
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
@@ -113,15 +119,14 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked,
         assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
         pricing.asked.clear()
         with pytest.raises(UserError) as caught:  # plain --live ends there
-            ask(monkeypatch, ec2.url, pricing.url, must=True)
+            ask(monkeypatch, ec2.url, pricing.url, live="must")
         assert said in str(caught.value) and not pricing.asked
 
 
 def test_wrong_credentials_at_the_price_list(monkeypatch):
     body = {"__type": "UnrecognizedClientException", "message": "The security token is invalid."}
     with history() as ec2, AnswerServer(lambda _: (400, body)) as pricing:
-        two = "p5.48xlarge", "g5.xlarge"
-        known, notes = ask(monkeypatch, ec2.url, pricing.url, "us-east-1", *two)
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", "g5.xlarge")
     assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
     assert any("AWS refused the credentials" in n for n in notes)
     assert known["p5.48xlarge"].on_demand_origin == "file"
@@ -147,10 +152,11 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     told = [moment("p4d.24xlarge", *row) for row in rows]
     with history(*told) as ec2:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
-        found = spot_history(["p4d.24xlarge", "g5.xlarge"], "us-east-1", since, until)
+        wanted = ["p4d.24xlarge", "g5.xlarge"]
+        found, notes = past_prices(flags(), load_prices(), wanted, since, until)
         asked = ec2.asked[0].body.decode()
     series = found["p4d.24xlarge"]
     assert [stamp.hour for stamp in series.index] == [0, 2, 8, 12] and series.index.tz is not None
     assert list(series) == [8.0, 9.0, 9.0, 7.5]
-    assert found["g5.xlarge"].empty
+    assert notes == [] and "g5.xlarge" not in found
     assert "StartTime=2026-09-01" in asked and "EndTime=2026-09-02" in asked

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AlbertForPreTraining, AutoConfig, AutoModelForCausalLM
 
-from cluster import layouts, memory, planner, speeds, traffic
+from cluster import layouts, memory, planner, speeds
 from cluster.machines import FAMILIES
 from cluster.masterconf import cluster_of
 from cluster.models import find_model
@@ -80,7 +80,7 @@ def test_13_b_on_eight_p4d() -> None:
     ((key, problem),) = planner.faults(hybrid)  # HSDP beyond its batch
     assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
     assert f"use {hybrid.most // 128 * 128} or less" in problem
-    assert found.leaving()[2] == pytest.approx(found.stored / traffic.UPLOAD_RATE / 8)
+    assert found.leaving()[2] == pytest.approx(found.stored / speeds.UPLOAD_RATE / 8)
 
 
 def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
@@ -99,8 +99,8 @@ def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
         (Layout(2, 32, 1), 64, 1, 13.2 * (8e9 * 3 / 4 + 8e9 / 4 * 1 / 2)),
     ):
         given = 13.2e9, layout, 8, slots, forwards, True
-        assert traffic.split_bytes(*given) == pytest.approx(sent)
-    assert traffic.replicated_bytes(1e9, 2, "bf16") == 2e9
+        assert speeds.split_bytes(*given) == pytest.approx(sent)
+    assert speeds.replicated_bytes(1e9, 2, "bf16") == 2e9
 
 
 @pytest.mark.parametrize("row", [r for r in LANGUAGE if r.by == "llm-foundry"], ids=str)

@@ -11,7 +11,9 @@ import yaml
 from cluster import prices
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
+from tests.conftest import ROOT
 
+FAULTS = yaml.safe_load((ROOT / "tests" / "reports" / "faults.yaml").read_text())["prices"]
 ENTRY: dict[str, Any] = {"slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot_discount": 0.7}
 ENTRY |= {"region": "us-east-1", "source": "a test", "date": datetime.date(2026, 9, 17)}
 
@@ -40,44 +42,10 @@ def test_the_shipped_file_covers_the_families_and_agrees_with_the_slots_of_machi
     assert known["p3.16xlarge"].retired == datetime.date(2026, 5, 25)
 
 
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"on_demand": 0}, "instances.p3.16xlarge.on_demand: 0.0 must be greater than 0"),
-        ({"on_demand": None}, "instances.p3.16xlarge.on_demand: missing; set it"),
-        ({"on_demand": "a lot"}, "expected a number, got 'a lot'"),
-        ({"on_demand": float("nan")}, "instances.p3.16xlarge.on_demand: nan is no number"),
-        ({"spot_discount": None}, "spot: missing (or spot_discount)"),
-        ({"spot_discount": 1.2}, "spot_discount: 1.2 must be at least 0 and less than 1"),
-        ({"spot": -3, "spot_discount": None}, "spot: -3.0 must be greater than 0"),
-        ({"spot": 3}, "spot: missing (or spot_discount), or both; give one"),
-        ({"spot_low": 9, "spot_high": 8}, "spot_low: 9 is above spot_high"),
-        ({"spot_high": float("inf")}, "spot_high: inf is no number"),
-        ({"retired": "yes"}, "retired: expected a day"),
-        ({"date": datetime.date(2999, 1, 1)}, "date: 2999-01-01 is in the future"),
-        ({"date": datetime.datetime(2026, 9, 17, 10)}, "expected a day without a time"),
-        ({"date": None}, "date: missing"),
-        ({"slots": True}, "slots: expected a whole number, got True"),
-        ({"slots": 4}, "4, but a p3.16xlarge has 8"),
-        ({"teraflops": "many"}, "teraflops: expected a number"),
-        ({"interruption": "5-10%"}, "interruption: unknown key"),
-        ({"ondemand": 1}, "did you mean 'on_demand'"),
-        ("a: [", "not YAML"),
-        ("\x00", "not YAML"),
-        ("- 1", "expected a mapping of keys"),
-        ("", "expected a mapping of keys"),
-        ("instances: 3", "expected"),
-        ("instances: {p3.2xlarge: 7}", "expected keys such as on_demand"),
-        ("regoin: x\ninstances: {}", "did you mean 'region'"),
-        ("instances:\n  a: {}\n  b: {}\n  a: {}\n", "line 4: 'a' is there twice"),
-    ],
-)
+@pytest.mark.parametrize("changes, said", FAULTS)
 def test_a_wrong_price_is_one_line_that_names_the_key(tmp_path, changes, said):
     path = tmp_path / "prices.yaml"
-    if isinstance(changes, dict):
-        written(tmp_path, **changes)
-    else:
-        path.write_text(changes)
+    path.write_text(changes) if isinstance(changes, str) else written(tmp_path, **changes)
     with pytest.raises(UserError) as caught:
         prices.load_prices(path)
     assert said in str(caught.value) and str(path) in str(caught.value)

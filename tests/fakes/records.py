@@ -145,17 +145,15 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"containerId": "c", "taskId": "", "acceleratorUuids": []}
-    facts |= {"acceleratorType": "cuda"}
+    facts = {"containerId": "c", "taskId": "", "acceleratorUuids": [], "acceleratorType": "cuda"}
     pairs = [(a, machine) for a in held for machine in a.machines]
     held_on = [{"allocationId": a.id, "nodeName": m, "resourcePool": a.pool} for a, m in pairs]
     return {"acceleratorData": [facts | on for on in held_on]}
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
-    facts: dict[str, Any] = {"state": "STATE_COMPLETED", "training": {}}
-    saved = [{"uuid": clock, "reportTime": at(clock), **facts} for clock in trial.checkpoints]
-    stored = [_blank(bindings.v1Checkpoint, **one) for one in saved]
+    facts = {"uuid": "u", "state": "STATE_COMPLETED", "training": {}}
+    stored = [_blank(bindings.v1Checkpoint, reportTime=at(x), **facts) for x in trial.checkpoints]
     return {"checkpoints": stored, "pagination": {}}
 
 
@@ -192,40 +190,41 @@ def _pool(name: str, spot: bool) -> dict[str, Any]:
     aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
     details = {"aws": _blank(bindings.v1ResourcePoolAwsDetail, **aws)}
     facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
-    facts |= {"slotType": "TYPE_CUDA"}
     facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
     facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
-    return _blank(bindings.v1ResourcePool, maxIdleAgentPeriod=600, **facts)
+    facts |= {"slotType": "TYPE_CUDA", "maxIdleAgentPeriod": 600}
+    return _blank(bindings.v1ResourcePool, **facts)
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     """What the master says at `path`; None where it has nothing."""
     each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
     trials = {n * 10 + i: (n, t) for n, i, t in each}
-    if path == "/api/v1/me":
-        return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
+    shown = {n: ran for n, ran in cluster.ran.items() if ran.kind == "TRIAL"}
     tasks: dict[str, list[Held]] = {}
     for held in (held for ran in cluster.ran.values() for held in ran.held):
         tasks.setdefault(held.task, []).append(held)
     if path == "/resources/allocation/allocations-csv":
         return _csv(cluster, query["timestamp_after"]).encode()
-    kind, _, name = path.removeprefix("/api/v1/").partition("/")
-    name, _, what = name.partition("/")
-    if kind == "experiments" and (ran := cluster.ran.get(int(name))) and ran.kind == "TRIAL":
-        listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
-        page = {"trials": listed, "pagination": {}}
-        return page if what else _experiment(int(name), ran)
-    if kind == "tasks" and name in tasks:
-        return _accelerators(tasks[name]) if what else _task(name, tasks[name])
-    if path == "/api/v1/trials/metrics/training_metrics":
-        number = int(query["trialIds"])
-        return _metrics(number, trials[number][1])
-    if kind == "trials" and what == "checkpoints":
-        return _checkpoints(trials[int(name)][1])
-    if kind == "resource-pools":
-        pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
-        return {"resourcePools": pools, "pagination": {}}
-    return _raw(cluster) if path.endswith("allocation/raw") else None
+    match path.removeprefix("/api/v1/").split("/"):
+        case ["me"]:
+            return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
+        case ["experiments", name, *what] if int(name) in shown:
+            ran = shown[int(name)]
+            listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
+            return {"trials": listed, "pagination": {}} if what else _experiment(int(name), ran)
+        case ["tasks", name, *what] if name in tasks:
+            return _accelerators(tasks[name]) if what else _task(name, tasks[name])
+        case ["trials", "metrics", "training_metrics"]:
+            return _metrics(int(query["trialIds"]), trials[int(query["trialIds"])][1])
+        case ["trials", name, "checkpoints"]:
+            return _checkpoints(trials[int(name)][1])
+        case ["resource-pools"]:
+            pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
+            return {"resourcePools": pools, "pagination": {}}
+        case ["resources", "allocation", "raw"]:
+            return _raw(cluster)
+    return None
 
 
 class FakeRecords(FakeServer):

@@ -1,10 +1,15 @@
 """What all tests of reports share."""
 
+import json
+from typing import Any
+
 import matplotlib.font_manager  # noqa: F401 (its first import asks a process for fonts)
 import pytest
 
 from reports.__main__ import main
 from tests.fakes.records import TOKEN
+
+TODAY = ["--today", "2026-10-01"]
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +19,12 @@ def logged_in(monkeypatch, tmp_path):
     monkeypatch.setenv("DET_USER", "ada")
     monkeypatch.setenv("DET_USER_TOKEN", TOKEN)
     monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)
+
+
+def report(capsys, *arguments: str) -> dict[str, Any]:
+    """What `python -m reports` prints as JSON; of the day TODAY, unless the arguments say so."""
+    assert main([arguments[0], *TODAY, *arguments[1:], "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *arguments: str) -> str:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,20 +17,16 @@ from hypothesis import strategies as st
 
 from cluster import published
 from cluster.prices import PRICE_FILE, load_prices
-from reports import runs
 from reports.__main__ import main
 from reports.report import Table
-from reports.run import Run
+from reports.runs import Run, published_runs
 from reports.scaling import efficiency
 from tests.conftest import ROOT, max_examples
-from tests.reports.conftest import refused
-
-TODAY = ["--today", "2026-10-01"]
+from tests.reports.conftest import TODAY, refused, report
 
 
 def rows(capsys, *arguments: str) -> list:
-    assert main([*arguments, *TODAY, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    return report(capsys, *arguments)["tables"][0]["rows"]
 
 
 def test_the_published_table_comes_out_of_price_and_time(capsys):
@@ -57,20 +54,15 @@ def test_cost_rises_with_the_price(price, factor):
 
     def at(f: float) -> list[Run]:
         dear = {"on_demand": price * f, "spot": price * f / 2}
-        return runs.published_runs({k: dataclasses.replace(v, **dear) for k, v in known.items()})
+        return published_runs({k: dataclasses.replace(v, **dear) for k, v in known.items()})
 
-    cheap, dear = at(1), at(factor)
-    assert all(a.cost < b.cost for a, b in zip(cheap, dear, strict=True))
+    assert all(a.cost < b.cost for a, b in zip(at(1), at(factor), strict=True))
 
 
 def benchmark(path: pathlib.Path, speed: object, slots: int = 1, **more: object) -> str:
-    content = {
-        "stage": "step",
-        "device": {"name": "NVIDIA H200", "count": slots},
-        "commit": "abc",
-        "settings": {"shape": "xxlarge", "tokens_per_window": 175.0},
-        "results": {"ours": {"windows_per_second": {"median": speed}}},
-    }
+    content = {"stage": "step", "device": {"name": "NVIDIA H200", "count": slots}}
+    content["settings"] = {"shape": "xxlarge", "tokens_per_window": 175.0}
+    content["results"] = {"ours": {"windows_per_second": {"median": speed}}}
     path.write_text(json.dumps({**content, **more}))
     return str(path)
 
@@ -89,7 +81,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("command, words", [("cost", "47.00"), ("scaling", "41.8%")])
-def test_a_terminal_of_80_columns_is_enough(capsys, monkeypatch, command, words):
+def test_a_terminal_of_80_columns_is_enough(monkeypatch, command, words):
     """And what is left out there, or on a narrower one, is said; with --wide nothing is."""
 
     def shown(columns: str, *more: str) -> list[str]:
@@ -128,12 +120,10 @@ def test_markdown_has_a_row_per_run(capsys):
 
 
 def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "reports.commands", raising=False)
     for name in [name for name in sys.modules if name.startswith("reports.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert main(["cost", "--published"]) == 2
-    assert "pip install -r reports/requirements.txt" in capsys.readouterr().err
+    assert "pip install -r reports/requirements.txt" in refused(capsys, "cost", "--published")
 
 
 def test_no_command_imports_torch(real_python):
@@ -167,9 +157,9 @@ def test_efficiency_is_t_n_over_n_t_one(points):
     first, base = min(points)
     table = pd.DataFrame(points, columns=["N", "throughput"]).assign(series="a")
     found = efficiency(table)["efficiency"].tolist()
+    assert found[0] == 1
     for (units, value), share in zip(sorted(points), found, strict=True):
         assert share == pytest.approx(value * first / (units * base))
-    assert found[0] == 1
 
 
 def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):
@@ -201,35 +191,32 @@ def test_a_real_local_run_is_priced(capsys, finished):
     assert both[3]["run"].endswith(" *") and both[3]["faster"] is None  # 1475x and 100 % before
 
 
-def local_run(folder: pathlib.Path) -> pathlib.Path:
+def test_all_starts_of_a_local_run_count(capsys, tmp_path):
     """Two starts, of 130 and 235 s; 120 steps of 8 windows."""
     spans = ("24T10:00:00", "24T10:02:10"), ("24T23:58:00", "25T00:01:55")
     times = [[f"2026-11-{moment}.000+00:00" for moment in span] for span in spans]
-    starts = [{"start": start, "end": end} for start, end in times]
     throughput = {"examples_per_second": 8.0, "tokens_per_second": 1600.0, "training_windows": 480}
-    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1, 2], "starts": starts}
-    content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": throughput}
-    (folder / "metrics.json").write_text(json.dumps(content))
+    throughput |= {"training_seconds": 60.0, "checkpoint_seconds": [1, 2]}
+    starts = {"starts": [{"start": start, "end": end} for start, end in times]}
     config = {"hyperparameters": {"global_batch_size": 8, "model": "x/albert-base-v2"}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    return folder
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
 
+    def row(speed: dict[str, Any], *more: str) -> dict[str, Any]:
+        content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": speed}
+        (tmp_path / "metrics.json").write_text(json.dumps(content))
+        return rows(capsys, "cost", "--run", f"{tmp_path}@g5.xlarge", *more)[0]
 
-def test_all_starts_of_a_local_run_count(capsys, tmp_path):
-    text = f"{local_run(tmp_path)}@g5.xlarge"
-    (row,) = rows(capsys, "cost", "--run", text)
-    assert row["worked h"] * 3600 == pytest.approx(130 + 235)
-    assert row["elapsed h"] * 3600 == pytest.approx(14 * 3600 + 115)
-    assert (row["stops"], row["kinds"]) == (1, "1 restarted")
-    assert row["cost"] == pytest.approx(365 / 3600 * 1.006)
-    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 0.96)
-    (row,) = rows(capsys, "cost", "--run", text, "--tokens")
-    assert row["tokens/s"] == 1600 and row["$/1M tokens"] == pytest.approx(row["cost"] / 0.192)
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    del metrics["throughput"]["starts"]  # as runs were recorded before
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
-    (row,) = rows(capsys, "cost", "--run", text)
-    assert row["worked h"] * 3600 == pytest.approx(63) and row["stops"] is None
+    found = row(throughput | starts)
+    assert found["worked h"] * 3600 == pytest.approx(130 + 235)
+    assert found["elapsed h"] * 3600 == pytest.approx(14 * 3600 + 115)
+    assert (found["stops"], found["kinds"]) == (1, "1 restarted")
+    assert found["cost"] == pytest.approx(365 / 3600 * 1.006)
+    assert found["$/1,000 windows"] == pytest.approx(found["cost"] / 0.96)
+    found = row(throughput | starts, "--tokens")
+    assert found["$/1M tokens"] == pytest.approx(found["cost"] / 0.192)
+    assert found["tokens/s"] == 1600
+    found = row(throughput)  # as runs were recorded before
+    assert found["worked h"] * 3600 == pytest.approx(63) and found["stops"] is None
 
 
 PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}
@@ -248,8 +235,7 @@ PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}
 def test_a_benchmark_is_compared_with_what_is_like_it(capsys, tmp_path, changes, instance, said):
     path = benchmark(tmp_path / "bench.json", 50.0, **{"slots": 8, **changes})
     run = ["--run", f"{path}@{instance}"]
-    assert main(["cost", "--published", *run, *TODAY, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = report(capsys, "cost", "--published", *run)
     row = found["tables"][0]["rows"][3]
     assert (row["faster"] is None) == (row["cheaper"] is None) == bool(said)
     assert row["run"].endswith(" *") == bool(said)

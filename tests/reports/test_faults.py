@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import windows
 from cluster.prices import PRICE_FILE
+from reports import plan
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.records import DEFAULT, answer
 from tests.reports.conftest import refused
@@ -124,7 +124,7 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypa
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setattr(windows, "HUB", "127.0.0.1")  # nothing listens there
+    monkeypatch.setattr(plan, "HUB", "127.0.0.1")  # nothing listens there
     assert "none.json: no such file" in refused(capsys, *PLAN, "--data", "none.json")
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 

@@ -13,37 +13,7 @@ from tests.fakes.records import TOKEN, FakeRecords
 TODAY = ["--today", "2026-11-21"]
 POOLS = """g4dn.xlarge g4dn.12xlarge g4dn.metal g5.xlarge g5.12xlarge g5.48xlarge g6e.xlarge
 g6e.12xlarge g6e.48xlarge p4d.24xlarge p4de.24xlarge p5.4xlarge p5.48xlarge p5en.48xlarge""".split()
-# Every visible text box of the page: no two of different elements may cover each other.
-OVERLAPS = """
-const boxes = [];
-const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walk.nextNode()) {
-  if (!walk.currentNode.data.trim()) continue;
-  const range = document.createRange();
-  range.selectNodeContents(walk.currentNode);
-  for (const r of range.getClientRects()) boxes.push([r.left, r.top, r.right, r.bottom,
-    walk.currentNode.data.trim()]);
-}
-const found = [];
-for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {
-  const [a, b] = [boxes[i], boxes[j]];
-  if (a[4] !== b[4] && Math.min(a[2], b[2]) - Math.max(a[0], b[0]) > 2 &&
-      Math.min(a[3], b[3]) - Math.max(a[1], b[1]) > 4) found.push(a[4] + ' / ' + b[4]);
-}
-return [boxes.length, found];
-"""
-# [what is wider than its room and does not scroll, tables, the page's overhang].
-CUT = """
-const lost = [];
-for (const e of document.querySelectorAll('table, img, pre, li, p, h1, h2')) {
-  const room = e.closest('.wide') || e.parentElement, box = e.getBoundingClientRect();
-  const scrolls = ['auto', 'scroll'].includes(getComputedStyle(room).overflowX);
-  const right = room.getBoundingClientRect().left + (scrolls ? room.scrollWidth : room.clientWidth);
-  if (box.right > right + 1) lost.push(e.tagName + ' ' + box.right + ' > ' + right);
-}
-return [lost, document.querySelectorAll('table').length,
-        document.documentElement.scrollWidth - document.documentElement.clientWidth];
-"""
+OVERLAPS, CUT = (Path(__file__).with_name(f"{name}.js").read_text() for name in ("overlaps", "cut"))
 
 
 @pytest.fixture(scope="module")

@@ -12,24 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.prices import load_prices
-from cluster.windows import count_windows
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
-from reports.__main__ import main
-from reports.market import CASES, Constant, load_trace
-from reports.plan import mark_front
-from reports.settings import Settings
-from reports.simulate import Job, best_period, running_seconds, simulate
-from reports.speed import parse_speed
+from reports import simulate
+from reports.plan import count_windows, mark_front
+from reports.settings import Settings, parse_speed
+from reports.simulate import CASES, Constant, SpotJob, best_period, load_trace, running_seconds
 from tests.conftest import ROOT, TINY, max_examples
+from tests.reports.conftest import refused, report
 
-FEW = "--runs 300 --today 2026-10-01 --hourly 0.05 --wait-seconds 120".split()
+FEW = "--runs 300 --hourly 0.05 --wait-seconds 120".split()
 FEW += "--pool p3.2xlarge p3.16xlarge --slots 1 8 64".split()
 
 
 def plan(capsys, *arguments: str) -> dict:
-    assert main(["plan", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return report(capsys, "plan", *arguments)
 
 
 def planned(capsys, *arguments: str) -> dict:
@@ -56,7 +53,7 @@ def test_every_pool_and_slot_count_that_fit_are_planned(capsys):
 
 
 def test_today_s_families_are_planned_by_default(capsys):
-    report = plan(capsys, *"--runs 10 --slots 8 --today 2026-10-01".split())
+    report = plan(capsys, *"--runs 10 --slots 8".split())
     families = {r["hardware"].split(" x ")[1].split(".")[0] for r in all_options(report)}
     assert {"p4d", "p4de", "p5", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e"} <= families
     assert not {"p3", "p3dn"} & families
@@ -150,7 +147,7 @@ def test_the_same_seed_gives_the_same_page_byte_for_byte(capsys, tmp_path):
     pages = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         path = tmp_path / f"{name}.html"
-        assert main(["plan", *FEW, "--seed", seed, "--html", str(path), "--json"]) == 0
+        planned(capsys, "--seed", seed, "--html", str(path))
         pages.append(path.read_bytes())
     assert pages[0] == pages[1] != pages[2]
     assert not [p for p in tmp_path.iterdir() if p.suffix != ".html"]  # nothing half-written
@@ -169,18 +166,18 @@ def test_a_language_model_s_plan_is_the_planner_s(capsys) -> None:
     assert one["cost"] == pytest.approx(1_040, rel=0.02)
     # Two machines are taken to be twice as fast: their network is hidden behind the products.
     assert fixed["2 x p4d.24xlarge", 16]["tokens/s"] == pytest.approx(2 * one["tokens/s"], rel=0.03)
-    assert main(["plan", *asked, "--slots", "1", "--pool", "g4dn.xlarge"]) == 2  # 22 GB of states
-    assert "no instance has machines for these slots" in capsys.readouterr().err
+    small = ["--slots", "1", "--pool", "g4dn.xlarge"]  # it has 22 GB of states
+    assert "no instance has machines for these slots" in refused(capsys, "plan", *asked, *small)
 
 
 MIDDLE, HIGH = CASES["middle"], CASES["high"]
 SLOW = Settings(checkpoint_seconds=180, boot_seconds=600)
 JOBS = {
-    "64 V100": (Job(2850, 2850, 8, 7.344), 2.76),
-    "1 V100 for 37 h": (Job(132_198, 132_198, 1, 0.918), 24.0),
-    "8 H100": (Job(2110, 2110, 1, 21.15), 0.384),
-    "slow checkpoints": (Job(20_000, 20_000, 4, 8, SLOW), 1.5),
-    "slow restarts": (Job(9000, 9000, 2, 8, Settings(restart_seconds=600)), 3.0),
+    "64 V100": (SpotJob(2850, 2850, 8, 7.344), 2.76),
+    "1 V100 for 37 h": (SpotJob(132_198, 132_198, 1, 0.918), 24.0),
+    "8 H100": (SpotJob(2110, 2110, 1, 21.15), 0.384),
+    "slow checkpoints": (SpotJob(20_000, 20_000, 4, 8, SLOW), 1.5),
+    "slow restarts": (SpotJob(9000, 9000, 2, 8, Settings(restart_seconds=600)), 3.0),
 }
 
 
@@ -193,7 +190,7 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
     for count in {steps, *np.geomspace(1, whole, 60).astype(int)}:
         one = dataclasses.replace(job, period_seconds=float(count * step))
         if running_seconds(one, HIGH, np.array([count * step]))[0][0] < 20 * job.work_seconds:
-            costs[count] = simulate(one, HIGH, 2000, seed=0)["cost"].mean()
+            costs[count] = simulate.simulate(one, HIGH, 2000, seed=0)["cost"].mean()
     assert len(costs) > 20 and costs[steps] <= 1.10 * min(costs.values())
 
 
@@ -205,14 +202,14 @@ TIMES = st.floats(1, 1e6), st.floats(1e-3, 3600), st.floats(0.1, 600)
 def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
     work, step, checkpoint, machines, rate, more
 ):
-    job = Job(work, work, machines, 1, Settings(checkpoint_seconds=checkpoint))
+    job = SpotJob(work, work, machines, 1, Settings(checkpoint_seconds=checkpoint))
     steps = best_period(job, Constant(rate), Constant(rate + more), step)
     assert steps == 1 or steps * step <= min(1800, work / 2) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("pool", [[], ["--pool", "p3.16xlarge"]])
 def test_the_default_plan_of_the_64_slot_job_has_a_range_that_is_not_a_point(capsys, pool):
-    report = plan(capsys, *"--today 2026-10-01 --slots 64 --runs 1000".split(), *pool)
+    report = plan(capsys, *"--slots 64 --runs 1000".split(), *pool)
     spot = [row for row in report["tables"][0]["rows"] if row["market"] == "spot"]
     assert spot
     for row in spot:

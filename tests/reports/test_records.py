@@ -9,24 +9,17 @@ import pandas as pd
 import pytest
 
 from cluster import live_prices, records
-from reports.__main__ import main
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import DEFAULT, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran, answer
-from tests.reports.conftest import refused
+from tests.reports.conftest import refused, report
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
 
 
-def report(capsys, master: Any, *arguments: str) -> dict:
-    command, *more = arguments
-    assert main([command, "--master", master.url, *UNTIL, "--json", *more]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def bill(capsys, *arguments: str, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> dict:
-    with FakeRecords(cluster, hide) as master:
-        return report(capsys, master, *arguments)
+def bill(capsys, *arguments: str, master: Any = None, **fake: Any) -> dict:
+    with master or FakeRecords(**fake) as server:
+        return report(capsys, *arguments[:1], "--master", server.url, *UNTIL, *arguments[1:])
 
 
 def test_a_trial_restarted_twice_and_one_still_running(capsys):
@@ -95,7 +88,7 @@ def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
     series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
-    monkeypatch.setattr(live_prices, "spot_history", lambda *_: series)
+    monkeypatch.setattr(live_prices, "history", lambda *_: (series, []))
     found = bill(capsys, "cost", "--experiment", "7", "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]
@@ -200,10 +193,11 @@ def test_the_fake_answers_as_was_recorded(shared, path, index):
 
 def test_the_recorded_paused_run(capsys, shared):
     """It was paused once for 9 s; 61 s of work and 70 s in all; nothing was lost."""
-    with replay(recorded(shared)["exchanges"][106:114]) as master:
-        until = ["--until", "2026-11-22T01:00:00Z", "--price-pool", "default=g5.xlarge"]
-        found = report(capsys, master, "cost", "--experiment", "20", *until)
-        in_tokens = report(capsys, master, "cost", "--experiment", "20", *until, "--tokens")
+    asked = ["cost", "--experiment", "20", "--until", "2026-11-22T01:00:00Z"]
+    asked += ["--price-pool", "default=g5.xlarge"]
+    exchanges = recorded(shared)["exchanges"][106:114]
+    found = bill(capsys, *asked, master=replay(exchanges))
+    in_tokens = bill(capsys, *asked, "--tokens", master=replay(exchanges))
     (row,) = found["tables"][0]["rows"]
     assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
     assert 100 < in_tokens["tables"][0]["rows"][0]["tokens/s"] / row["windows/s"] < 130
@@ -232,9 +226,8 @@ def test_the_recorded_run_continued(capsys, shared):
         "-1": {"task": {**first, "allocations": [again]}},
         "-1__acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
     }
-    with replay(exchanges[106:114], **changed) as master:
-        until = ["--until", "2026-11-22T02:00:00Z"]
-        found = report(capsys, master, "cost", "--experiment", "20", *until)
+    asked = ["cost", "--experiment", "20", "--until", "2026-11-22T02:00:00Z"]
+    found = bill(capsys, *asked, master=replay(exchanges[106:114], **changed))
     (row,) = found["tables"][0]["rows"]
     assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
     assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)

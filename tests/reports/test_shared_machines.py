@@ -1,19 +1,20 @@
 """Machines that several experiments use: who pays what, and that it adds up."""
 
 import datetime
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import records
 from cluster.prices import load_prices
-from cluster.records import Allocation, Entry, Experiment, Pool, Records, Trial, parse_time
+from cluster.records import Allocation, Entry, Experiment, Records, Trial, parse_time
 from reports import bills
 from reports.__main__ import main
 from tests.conftest import max_examples
 from tests.fakes.records import ON_DEMAND, SPOT, Cluster, FakeRecords, Held, Kept, Ran
+from tests.reports.conftest import report
 
 HOUR = 24.48  # dollars, on demand
 UNTIL = ["--until", "2026-11-21T06:00:00Z", "--today", "2026-11-21"]
@@ -21,8 +22,7 @@ UNTIL = ["--until", "2026-11-21T06:00:00Z", "--today", "2026-11-21"]
 
 def bill(capsys, cluster: Cluster, *arguments: str) -> dict[str, Any]:
     with FakeRecords(cluster) as master:
-        assert main(["cost", *arguments, "--master", master.url, *UNTIL, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+        return report(capsys, "cost", *arguments, "--master", master.url, *UNTIL)
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -138,8 +138,9 @@ def clusters(draw: Any) -> Records:
         trial = Trial(number, "STATE_COMPLETED", tuple(allocations), (), 1, (), {})
         experiments.append(Experiment(number, "e", "ada", (), None, {}, 8, 1, "p", (trial,)))
     entries = tuple(Entry("instance", 0, name, *life) for name, life in lives.items())
-    pool = {"p": Pool("p3.16xlarge", draw(st.booleans()), 1200, draw(st.sampled_from([300, 9e9])))}
-    return Records(tuple(experiments), pool, START + datetime.timedelta(9), entries)
+    times = 1200, draw(st.sampled_from([300, 9e9]))
+    pool = records.RecordedPool("p3.16xlarge", draw(st.booleans()), *times)
+    return Records(tuple(experiments), {"p": pool}, START + datetime.timedelta(9), entries)
 
 
 @max_examples(40)

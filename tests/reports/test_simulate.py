@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.market import CASES, Constant, Trace
 from reports.settings import Settings
-from reports.simulate import Job, simulate
+from reports.simulate import CASES, Constant, SpotJob, Trace, simulate
 from tests.conftest import max_examples
 
 # The published 64-slot job on eight spot p3.16xlarge.
-JOB = Job(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
+JOB = SpotJob(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
 
 
-def ruled(job: Job, **rules: float) -> Job:
+def ruled(job: SpotJob, **rules: float) -> SpotJob:
     return dataclasses.replace(job, rules=dataclasses.replace(job.rules, **rules))
 
 
@@ -79,7 +78,7 @@ class Replayed:
     first = again
 
 
-def one_run(dice: random.Random, job: Job, market: Steady | Replayed) -> tuple[float, ...]:
+def one_run(dice: random.Random, job: SpotJob, market: Steady | Replayed) -> tuple[float, ...]:
     """Hours, dollars, reclaims: event by event, from "How a plan is made" alone."""
     rules, n = job.rules, job.machines
     offset = dice.uniform(0, market.length) if isinstance(market, Replayed) else 0.0
@@ -112,7 +111,7 @@ ROWS += [(15, 8), (15.5, 3), (18, 4), (18.3, 8), (24, 8)]
 HOURS, COUNTS = np.array(ROWS[:-1]).T
 TRACE = Trace(HOURS * 3600, COUNTS.astype(int), 24 * 3600.0)
 LONG = dataclasses.replace(JOB, work_seconds=30_000.0, period_seconds=700.0)
-PAIRS: dict[str, tuple[Job, Constant | Trace, Callable[[], Steady | Replayed]]] = {
+PAIRS: dict[str, tuple[SpotJob, Constant | Trace, Callable[[], Steady | Replayed]]] = {
     **{name: (JOB, case, lambda case=case: Steady(case.hourly, case.wait_seconds))
        for name, case in CASES.items()},
     "some noticed": (
@@ -150,7 +149,7 @@ def test_means_are_those_of_a_simulation_written_from_the_readme(name):
 
 
 jobs = st.builds(
-    Job,
+    SpotJob,
     work_seconds=st.floats(10, 20_000),
     period_seconds=st.floats(30, 5000),
     machines=st.integers(1, 16),
