@@ -174,7 +174,10 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        model = _pretrained(kind, hparams.model)
+        try:
+            model = load_weights(kind, hparams.model)[0]
+        except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:  # no ALBERT
+            raise model_error(hparams.model, error) from None
         if len(tokenizer) > model.config.vocab_size:
             raise UserError(
                 f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
@@ -193,10 +196,3 @@ def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTrainin
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)
     return model
-
-
-def _pretrained(kind: type[AlbertForPreTraining], name: str) -> AlbertForPreTraining:
-    try:
-        return load_weights(kind, name)[0]
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:  # no ALBERT
-        raise model_error(name, error) from None
