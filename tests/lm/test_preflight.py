@@ -84,11 +84,19 @@ def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[st
 
 def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: Any, asked: dict[str, Any]) -> None:
     names = []
-    monkeypatch.setattr(shared, "offline", lambda: False)
-    found = lambda _, name, revision, timeout: names.append((name, revision))  # noqa: E731
+
+    def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
+        names.append((name, revision))
+        if name == "wrong/text":
+            raise ValueError("no such data set")
+
     monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", found)
+    check(data={"documents": "some/text"})  # offline: it may be in the hub's cache
+    monkeypatch.setattr(shared.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
     assert names == [("some/text", "v1"), ("other/text", None)]
+    with pytest.raises(UserError, match="documents: .wrong/text. is no file.*no such data set"):
+        check(data={"documents": "wrong/text"})
 
 
 KEYS = {**TINY_LM["hyperparameters"]["model_config"], "vocab_size": 320}

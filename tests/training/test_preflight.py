@@ -76,22 +76,6 @@ def test_a_gpu_that_is_full_is_refused(
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
 
 
-def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.jsonl").write_text("{}")
-    preflight.check_place(str(tmp_path / "own.jsonl"), "data.documents", (".jsonl",))
-    with pytest.raises(UserError, match="data.documents: /no/a.jsonl: no such file.*bind_mounts"):
-        preflight.check_place("/no/a.jsonl", "data.documents", (".jsonl",))
-
-    def refuse(self: Any, name: str, **_: Any) -> None:
-        raise ValueError(f"{name}: no such data set")
-
-    monkeypatch.setattr(preflight.huggingface_hub.HfApi, "dataset_info", refuse)
-    preflight.check_place("wikitxt", "data.documents", ())  # offline: it may be in the hub's cache
-    monkeypatch.setattr(preflight.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(UserError, match="data.documents: .wikitxt. is no file.*no such data set"):
-        preflight.check_place("wikitxt", "data.documents", ())
-
-
 def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
     xxlarge = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
     sizes = span_model_sizes(HParams(model_config={**xxlarge, "embedding_size": 128}))
