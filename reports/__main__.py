@@ -56,26 +56,26 @@ def _parser() -> argparse.ArgumentParser:
     add = common.add_argument
     add("--wide", action="store_true", help="all columns on a terminal")
     add("--html", type=Path, metavar="FILE", help="also write one page with plots")
-    add("--prices", type=Path, metavar="YAML", help="default: cluster/prices.yaml")
+    add("--prices", type=Path, metavar="YAML", help="price file (default: cluster/prices.yaml)")
     live: Any = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
     add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
-    add("--region", help="for --live; default: the price file's")
-    add("--budget", type=number("--budget", 0.01, 1e15), metavar="DOLLARS", help="over it, exit 3")
+    add("--region", help="AWS region of --live (default: the price file's)")
+    add("--budget", type=number("--budget", 0.01, 1e15), metavar="DOLLARS", help="exit 3 above it")
     day = datetime.date
     add("--today", type=day.fromisoformat, default=day.today(), help="to tell stale prices by")
     add = records.add_argument
-    add("--published", action="store_true", help="the published figures")
-    add("--run", action="append", default=[], metavar="PATH", help="see README")
+    add("--published", action="store_true", help="add the published figures")
+    add("--run", action="append", default=[], metavar="PATH", help="run to report; see README")
     add("--experiment", type=int, nargs="+", default=[], metavar="ID")
     add("--since", type=parse_time, metavar="TIME", help="all experiments that ran from then on")
-    add("--until", type=parse_time, metavar="TIME", help="the end of what still runs; default: now")
-    add("--master", metavar="URL", help="default: DET_MASTER, as det has it")
-    add("--user", help="as det -u")
+    add("--until", type=parse_time, metavar="TIME", help="end of unfinished runs (default: now)")
+    add("--master", metavar="URL", help="master (default: DET_MASTER, as for det)")
+    add("--user", help="user, as in det -u")
     add = commands.add_parser("cost", parents=[common, records], help="what runs cost").add_argument
-    add("--baseline", metavar="RUN", help="default: the first row")
+    add("--baseline", metavar="RUN", help="run to compare with (default: the first row)")
     add("--by", choices=["user", "label", "month"], help="totals of the cluster's experiments")
-    add("--tokens", action="store_true", help="in tokens instead of windows")
-    add("--windows", type=number("--windows", 1, 1e15), help="that a benchmark is projected to")
+    add("--tokens", action="store_true", help="count tokens instead of windows")
+    add("--windows", type=number("--windows", 1, 1e15), help="windows to project a benchmark to")
     pool: Any = {"metavar": "POOL=INSTANCE[:spot]", "help": "price a pool that is not on EC2"}
     add("--price-pool", action="append", default=[], **pool)
     commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")

@@ -23,19 +23,19 @@ class Settings:
 
     windows: float | None = _set(None, "windows to train on", 1, 1e12)
     tokens: float | None = _set(None, "tokens to train on, instead of windows", 1, 1e18)
-    epochs: float = _set(2.0, "of --data", 1e-3, 1e6)
-    deadline: float | None = _set(None, "hours", 1e-3, 1e6)
-    batch: float | None = _set(None, "windows (or tokens) a step; 48, 256 from 16 slots", 1, 1e9)
-    checkpoint_seconds: float = _set(25.0, "to write one", 1e-3, DAY)
-    checkpoint_period: int | None = _set(None, "steps, instead of the best", 1, 1e9, True)
-    restart_seconds: float = _set(60.0, "from the container's start to the first step", 0, DAY)
-    boot_seconds: float = _set(180.0, "of a machine", 0, DAY)
-    image_seconds: float = _set(120.0, "to pull it", 0, DAY)
-    wait_seconds: float | None = _set(None, "for capacity, on average; as recorded", 0, 30 * DAY)
-    notice_read: float = _set(0.0, "share of the two-minute notices that is read", 0, 1)
+    epochs: float = _set(2.0, "passes over --data", 1e-3, 1e6)
+    deadline: float | None = _set(None, "hours within which a run must end", 1e-3, 1e6)
+    batch: float | None = _set(None, "windows (or tokens) per step; 48, 256 from 16 slots", 1, 1e9)
+    checkpoint_seconds: float = _set(25.0, "seconds to write a checkpoint", 1e-3, DAY)
+    checkpoint_period: int | None = _set(None, "steps, instead of the best period", 1, 1e9, True)
+    restart_seconds: float = _set(60.0, "seconds from container start to first step", 0, DAY)
+    boot_seconds: float = _set(180.0, "seconds to boot a machine", 0, DAY)
+    image_seconds: float = _set(120.0, "seconds to pull the image", 0, DAY)
+    wait_seconds: float | None = _set(None, "mean wait for capacity; as recorded", 0, 30 * DAY)
+    notice_read: float = _set(0.0, "share of the reclaims whose notice is read", 0, 1)
     hourly: float | None = _set(None, "reclaims per machine-hour; as recorded", 0, 60)
-    runs: int = _set(10_000, "of each option and case", 10, 1e6, True)
-    seed: int = _set(0, "of the random numbers", 0, 2**63, True)
+    runs: int = _set(10_000, "simulated runs per option and case", 10, 1e6, True)
+    seed: int = _set(0, "seed of the random numbers", 0, 2**63, True)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +47,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(_flag(each.name), type=check, metavar="N", help=text)
     add, slots = parser.add_argument, number("--slots", 1, 1024, whole=True)
     add("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    add("--config", type=Path, default=Path("configs/distributed64.yaml"), help="how to cut --data")
-    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a second; the published V100s'")
-    add("--pool", nargs="+", metavar="INSTANCE", help="all that AWS still launches")
-    add("--slots", nargs="+", metavar="N", type=slots, default=[], help="1 4 8 16 32 64")
-    add("--trace", type=Path, metavar="FILE", help="recorded capacity, replayed")
+    add("--config", type=Path, default=Path("configs/distributed64.yaml"), help="windows of --data")
+    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="per second; default: published")
+    add("--pool", nargs="+", metavar="INSTANCE", help="default: all types that AWS still launches")
+    add("--slots", nargs="+", metavar="N", type=slots, default=[], help="default: 1 4 8 16 32 64")
+    add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
 
 
 def given(args: argparse.Namespace) -> Settings:
