@@ -108,7 +108,7 @@ def add_question_flags(add: Callable[..., Any]) -> None:
 def add_language_flags(add: Callable[..., Any]) -> None:
     add("--prompt", metavar="TEXT", help="text to continue; -: read it from standard input")
     add("--max-new-tokens", type=int, metavar="N", help="maximum new tokens (default: 200)")
-    add("--temperature", type=float, metavar="X", help="sampling temperature; 0: greedy; default 0.8")
+    add("--temperature", type=float, metavar="X", help="temperature; 0: greedy (default: 0.8)")
     top_p = "total probability of the likeliest tokens to sample from (default: 0.95)"
     add("--top-p", type=float, metavar="P", help=top_p)
     add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")

@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     add("--before", type=Path, help="baseline of serve: checkout of an earlier commit")
     add("--examples", type=int, help="maximum number of questions or documents to use")
     add("--windows", type=int, default=48, help="windows per step (default: 48)")
-    add("--shape", choices=("auto", *SHAPES), default="auto", help="of the model; auto: small on a CPU")
+    add("--shape", choices=("auto", *SHAPES), default="auto", help="model; auto: small on a CPU")
     add("--readme", type=Path, help="page whose table render replaces")
     args = parser.parse_args(arguments)
     if min(args.repeats, args.windows) < 1:

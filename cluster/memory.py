@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="cluster.memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("config", type=Path, help="experiment config")
-    parser.add_argument("--master", type=Path, metavar="YAML", help="master config; default: our own")
+    parser.add_argument("--master", type=Path, metavar="YAML", help="master config (default: ours)")
     parser.add_argument("--suggest", action="store_true", help="rank the layouts, fastest first")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(argv)
