@@ -72,20 +72,20 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", required=True, help="see above")
-    add("--export", type=Path, metavar="DIR", help="write a Hugging Face model folder")
-    add("--push-to-hub", metavar="NAME", help="upload what --export wrote")
-    add("--license", default="unknown", help="of the exported weights, for the model card")
-    add("--serve", action="store_true", help="a page and a JSON endpoint (requirements-serve.txt)")
-    add("--host", default="127.0.0.1", help="to serve on; this machine alone by default")
-    add("--port", type=int, default=8000)
-    names = "that clients call the server by, beside --host and this machine's own"
+    add("--model", required=True, help="the trained model, in one of the forms above")
+    add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
+    add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
+    add("--license", default="unknown", help="license of the exported weights (default: unknown)")
+    add("--serve", action="store_true", help="serve a page and a JSON API (requirements-serve.txt)")
+    add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
+    add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
+    names = "another name by which clients call the server, beside --host (repeatable)"
     add("--host-name", action="append", default=[], metavar="NAME", help=names)
-    token = "that clients have to send: Authorization: Bearer TOKEN; ps shows it to other users"
+    token = "token that clients must send: Authorization: Bearer TOKEN; ps shows it to other users"
     add("--token", help=token)
-    add("--token-file", type=Path, metavar="FILE", help="with the token; default: ALBERT_TOKEN")
-    add("--json", action="store_true", help="replies as JSON, one per line")
-    threads = "that compute; auto: one for each core that is idle now"
+    add("--token-file", type=Path, metavar="FILE", help="file with the token; else ALBERT_TOKEN")
+    add("--json", action="store_true", help="print replies as JSON, one per line")
+    threads = "compute threads; auto (default): one per core that is idle now"
     add("--threads", type=thread_count, default="auto", metavar="auto|N", help=threads)
     add_question_flags(parser.add_argument_group("a model that answers questions").add_argument)
     add_language_flags(parser.add_argument_group("a language model").add_argument)
@@ -93,26 +93,27 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def add_question_flags(add: Callable[..., Any]) -> None:
-    add("--data", help="questions: SQuAD JSON, .jsonl or .csv with question and context")
-    add("--output-dir", type=Path, default=Path("predictions"), help="of --data")
+    add("--data", help="file of questions: SQuAD JSON, or .jsonl or .csv with question and context")
+    add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
     add(
         "--threshold",
         metavar="best|FLOAT",
-        help="no answer where null odds are above it; best: of F1, as found at validation",
+        help="null odds above which the model abstains; best: that of the best F1 at validation",
     )
-    add("--question")
-    add("--context", help="the text to find the answer in")
-    add("--context-file", type=Path)
-    add("--interactive", action="store_true", help="keep the context, read questions")
+    add("--question", help="question to answer")
+    add("--context", help="text to search for the answer")
+    add("--context-file", type=Path, help="file with the text to search")
+    add("--interactive", action="store_true", help="read questions from standard input")
 
 
 def add_language_flags(add: Callable[..., Any]) -> None:
-    add("--prompt", metavar="TEXT", help="go on with it; -: read it from standard input")
-    add("--max-new-tokens", type=int, metavar="N", help="at most; default 200")
-    add("--temperature", type=float, metavar="X", help="0: no chance; default 0.8")
-    add("--top-p", type=float, metavar="P", help="of the likeliest tokens; default 0.95")
-    add("--seed", type=int, metavar="N", help="the same gives the same text; default 0")
-    add("--perplexity", metavar="FILE", help="score a text, as the run's validation does")
+    add("--prompt", metavar="TEXT", help="text to continue; -: read it from standard input")
+    add("--max-new-tokens", type=int, metavar="N", help="maximum new tokens (default: 200)")
+    add("--temperature", type=float, metavar="X", help="temperature; 0: greedy (default: 0.8)")
+    top_p = "total probability of the likeliest tokens to sample from (default: 0.95)"
+    add("--top-p", type=float, metavar="P", help=top_p)
+    add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")
+    add("--perplexity", metavar="FILE", help="text to score as in the run's validation")
 
 
 def thread_count(text: str) -> int | str:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Determined sources this file in the task's container, in the uploaded context, before the entry
-# point. Where the image lacks something that requirements.txt asks for, it installs all of it in
-# the versions of constraints.txt, so that a restart runs on those of the first start. torch, which
-# was built for the image's CUDA, and the harness, which comes from the cluster, are never replaced.
-# Where all is there, it takes a fraction of a second and no network.
-# Then it checks the config, and says how many threads multi-slot runs begin with.
-# It ends the task with one line: "error" where another try cannot help (the configs' log policy
-# Hook then stops the retries), "unavailable" where it may.
+# point. If the image lacks a requirement of requirements.txt, it installs all of them in the
+# versions of constraints.txt, so that a restart runs on those of the first start. It never replaces
+# torch, built for the image's CUDA, or Determined's package, which comes from the cluster. If
+# nothing is missing, it takes a fraction of a second and no network.
+# Then it checks the config, and sets the threads that multi-slot runs begin with.
+# It ends the task with one line: "error" if a retry cannot help (the configs' log policy Hook then
+# stops the retries), "unavailable" if it may.
 "${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt constraints.txt <<'EOF_PYTHON' || exit $?
 import os
 import subprocess
@@ -90,11 +90,11 @@ if missing:
     print("startup-hook.sh:", find_line(done.stdout, "Successfully installed"))
 EOF_PYTHON
 
-# The shell prints each command here: one that has the config in it would set off the log policies,
+# The shell prints each command here: one with the config in it would trigger the log policies,
 # whose patterns are in the config.
 if [ -f workloads.py ]; then
   "${DET_PYTHON_EXECUTABLE:-python3}" workloads.py || exit $?
 fi
-# Slots share the machine's cores. It is what torchrun sets, with four lines about it, where nobody
-# did; how many threads compute says hyperparameters.threads.
+# Slots share the machine's cores. torchrun would set the same, with four lines of warning;
+# hyperparameters.threads sets the number of compute threads.
 case "${DET_SLOT_IDS:-}" in *,*) export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" ;; esac

@@ -107,13 +107,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/local"))
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="change the config"
+        "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="config key to set"
     )
     parser.add_argument(
         "--resume",
         default="auto",
         metavar="auto|never|CHECKPOINT",
-        help="auto: go on from the newest checkpoint of the output directory, if any",
+        help="auto (default): resume from the newest checkpoint of the output directory, if any",
     )
     return parser.parse_args(argv)
 

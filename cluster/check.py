@@ -73,12 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ask",
         action="store_true",
-        help="ask the master of DET_MASTER too, logged in as det is; nothing is created",
+        help="also validate with the master of DET_MASTER and the login of det; creates nothing",
     )
     parser.add_argument(
-        "--context", type=Path, default=Path("."), metavar="FOLDER", help="what would be uploaded"
+        "--context", type=Path, default=Path("."), metavar="FOLDER", help="folder to be uploaded"
     )
-    parser.add_argument("--json", action="store_true", help="findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print findings as JSON")
     return parser
 
 

@@ -54,9 +54,9 @@ def main(argv: list[str] | None = None) -> int:
         prog="cluster.memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("config", type=Path, help="experiment config")
-    parser.add_argument("--master", type=Path, metavar="YAML", help="default: this package's")
-    parser.add_argument("--suggest", action="store_true", help="layouts, the fastest first")
-    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    parser.add_argument("--master", type=Path, metavar="YAML", help="master config (default: ours)")
+    parser.add_argument("--suggest", action="store_true", help="rank the layouts, fastest first")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(argv)
     try:
         planned = plan_file(args.config, args.master)

@@ -28,10 +28,10 @@ from pretrain.hparams import parse_pretrain_hparams
 def main(argv: list[str] | None = None) -> int:
     """Write the shards; return the exit status: 0 done, 2 a user error."""
     parser = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--config", type=Path, required=True, help="experiment config")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="shards")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--processes", type=int, help="default: one per core")
+    parser.add_argument("--processes", type=int, help="number of processes (default: one per core)")
     args = parser.parse_args(argv)
     try:
         config = experiment.load(args.config, args.set)

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
-    parser.add_argument("--as", dest="name", required=True, help="of the model in the registry")
+    parser.add_argument("--as", dest="name", required=True, help="name of the registered model")
     args = parser.parse_args(argv)
     try:
         if not is_reference(args.checkpoint) or args.checkpoint.startswith("model:"):
