@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,8 +49,8 @@ def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
         (folder / name).mkdir(exist_ok=True)
         TensorSaver().save(folder / name, model, optimizer)()
         if dist.get_rank() == 0:
-            beside = ModelBesideCheckpoint(model, tokenizer)
-            beside.on_checkpoint_write_end(str(folder / name))
+            trial = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
+            ModelBesideCheckpoint(trial).on_checkpoint_write_end(str(folder / name))
             (folder / name / "metadata.json").write_text('{"steps_completed": 9}')
             write_manifest(folder / name, {"steps": 9})
         if name != "large":
