@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import torch
 
 import train
 import workloads
 from detalbert.atomic import whole_file, write_json, writing
+from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
 from detalbert.inference.find import fetch, find_all, is_reference
 from detalbert.log import start_logging
@@ -88,6 +90,8 @@ def score(args: argparse.Namespace) -> int:
                 return status
             row = {**validation, "steps": steps, "exact": best["exact"], "f1": best["f1"]}
             rows[steps] = {key: row[key] for key in COLUMNS if key in row} | {"checkpoint": name}
+            where = environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            rows[steps] |= {key: where[key] for key in ("device", "versions", "commit")}
             write_scores(args.output_dir, facts, rows)
     if rows:
         log.info("scores.json, scores.md and scores.svg are in %s", args.output_dir)

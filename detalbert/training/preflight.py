@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,20 @@ from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_error, looks_like_path, split_revision
-from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
+from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
+from detalbert.squad.sources import OFFICIAL_SHA256, OFFICIAL_URL
 
 GIB = 2**30
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Check GPUs and disks of this machine; data are checked when loaded, right afterwards.
-    `gpu_uuids` are those of the container's GPUs. Raises UserError for the first fault.
+    """Check GPUs, data sources and disks of this machine. `gpu_uuids` are those of the container's
+    GPUs. Raises UserError for the first fault.
     """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
+    check_source(data, "train")
+    check_source(data, "validation")  # before the training data is tokenized
     generated = data.train == data.validation == "generated"
     room = GIB // 16 if generated else GIB
     check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
@@ -138,6 +142,24 @@ def gpu_memory() -> list[tuple[str, int, int]]:
     return [(u, int(f) << 20, int(t) << 20) for u, f, t in rows if f.isdigit() and t.isdigit()]
 
 
+def check_source(data: DataConfig, split: str) -> None:
+    """Raise UserError if `data.train` or `data.validation` is missing; download nothing."""
+    name, key = getattr(data, split), f"data.{split}"
+    official = name in OFFICIAL_SHA256 and not Path(name).exists()
+    if name == "generated" or (official and (Path(data.cache_dir) / name).is_file()):
+        return
+    if not official:
+        return check_place(name, key, (".json",))
+    url = f"{OFFICIAL_URL}/{name}"
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20).close()
+    except OSError as error:
+        raise Unavailable(
+            f"{key}: {url} cannot be reached from this container: {error}; download it by hand and "
+            f"set {key} to its path"
+        ) from None
+
+
 def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
     """Raise UserError if a file, folder or hub data set is missing; download nothing. `name` is the
     value of the config's `key`; `suffixes`: see `looks_like_path`.
@@ -189,11 +211,12 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
 
     Uses a group of its own, whose time-out also ends the threads that wait for a lost rank; the
     default group's is half an hour, before which the process could not exit. Raises Unavailable if
-    it takes more than `seconds`.
+    it takes more than `seconds`, or its result is wrong.
     """
     if not torch.distributed.is_initialized():
         return
     backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
+    hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
     total = torch.ones(1, device=device)
     deadline = time.monotonic() + seconds
     try:
@@ -207,7 +230,10 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
     except RuntimeError as error:
         raise Unavailable(
             f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
-            f"({first_line(error)}); check the network between the machines; NCCL_DEBUG=INFO shows "
-            "where it stands"
+            f"({first_line(error)}); {hint}"
         ) from None
+    if total.item() != size:
+        raise Unavailable(
+            f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}"
+        )
     torch.distributed.destroy_process_group(group)

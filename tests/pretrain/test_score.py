@@ -73,6 +73,7 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
         pass
     assert scored(pretrained, recipe, out) == 0
     assert started[2:] == ["step-00000008", "step-00000012"]
+    assert all({"device", "versions", "commit"} <= row.keys() for row in rows_in(out))
 
     first, second, third = rows_in(out)
     last = json.loads((pretrained / "metrics.json").read_text())["last"]
