@@ -72,12 +72,21 @@ class Shards:
         if shard not in self._open:
             if len(self._open) > 2 * self.data.shuffle_shards:  # the first is long over
                 self._open.pop(next(iter(self._open)))
-            path = self.fetch(shard)
-            self._open[shard] = {
-                name: np.memmap(path, dtype, "r", offset, (count,)) if count else np.zeros(0, dtype)
-                for name, (dtype, offset, count) in self.shards[shard]["columns"].items()
-            }
+            self._open[shard] = self._map(shard)
         return self._open[shard]
+
+    def _map(self, shard: int) -> dict[str, np.ndarray]:
+        while True:
+            path = self.fetch(shard)
+            try:
+                return {
+                    name: np.memmap(path, dtype, "r", offset, (count,)) if count else np.zeros(0, dtype)
+                    for name, (dtype, offset, count) in self.shards[shard]["columns"].items()
+                }
+            except FileNotFoundError:
+                if not self.remote:
+                    raise
+                # A thread or process that fetched another shard has evicted this one meanwhile.
 
     def fetch(self, shard: int) -> Path:
         """Return the local file of a shard. Raises UserError if it cannot be downloaded."""
@@ -130,12 +139,15 @@ class Shards:
 
     def _evict(self, folder: Path, newest: Path) -> None:
         """Remove the least recently used shards. A mapped one stays readable."""
-        files = sorted(folder.glob("*.bin"), key=lambda path: path.stat().st_atime)
-        size = sum(path.stat().st_size for path in files)
-        for path in files:
-            if size <= self.data.cache_gib * 2**30 or path == newest:
+        files = []
+        for path in folder.glob("*.bin"):
+            with contextlib.suppress(FileNotFoundError):  # evicted by another thread or process
+                files.append((path.stat().st_atime, path.stat().st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= self.data.cache_gib * 2**30 or path == newest:
                 break
-            size -= path.stat().st_size
+            total -= size
             path.unlink(missing_ok=True)
 
     def _check_files(self) -> None:

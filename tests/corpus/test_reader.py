@@ -175,3 +175,24 @@ def test_what_cannot_be_read_is_one_line(
     with pytest.raises(Unavailable, match=f"not read after {storage.TRIES} tries: "):
         corpus.example(0)
     assert {path.suffix for path in (tmp_path / "cache").glob("fetched-*/*")} == {".lock"}
+
+
+def test_a_shard_that_is_evicted_meanwhile_is_fetched_again(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread removes it between its download and the mapping, or before its size is read."""
+    upload(s3[0], some(tmp_path))
+    corpus = Corpus("s3://bucket/shards", "train", text_config("generated", tmp_path))
+    fetch, glob = corpus.fetch, Path.glob
+    removed = []
+
+    def fetch_and_remove(shard: int) -> Path:
+        path = fetch(shard)
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(corpus, "fetch", fetch_and_remove)
+    monkeypatch.setattr(Path, "glob", lambda self, name: [*glob(self, name), self / "gone.bin"])
+    assert len(corpus.example(0)[0]) > 0 and removed[0].exists()
