@@ -14,7 +14,6 @@ import torch
 from determined import pytorch
 
 from detalbert.engine.flops import causal_flops, row_lengths
-from detalbert.engine.loaders import train_loader
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -80,7 +79,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         train, hparams = self.data.train, self.hparams
         sizes = hparams.known_seed, self.data.shuffle_shards, self.layout.data_ranks
         order = WindowOrder(train.counts, hparams.global_batch_size, *sizes)
-        return train_loader(partial(WindowRows, train, order=order), order, **self.loading())
+        return self.train_loader(partial(WindowRows, train, order=order), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.order import Order, Steps
 from detalbert.engine.rows import Packable, Row, pack_rows, validation_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
@@ -67,7 +66,7 @@ class Parcel:
 
 
 class RowLoader(DataLoader):
-    """Loader of batches: the item of `dataset` (a list of rows) for each item of `sampler`, made by
+    """Loader of the items of `dataset` (lists of rows), one for each item of `sampler`, made by
     `num_workers` processes; 0: the main process.
     """
 
@@ -163,22 +162,6 @@ class PackedRows(Dataset):
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:
         return pack_rows(self.windows, share, self.max_tokens)
-
-
-def train_loader(
-    rows: Callable[[int], Dataset],
-    order: Order,
-    slot: int,
-    first_step: int,
-    max_tokens: int,
-    num_workers: int,
-    pin_memory: bool,
-) -> RowLoader:
-    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on.
-
-    `rows(max_tokens)` is the data set that has the batch of each share of `order`.
-    """
-    return RowLoader(rows(max_tokens), Steps(order, slot, first_step), num_workers, pin_memory)
 
 
 def validation_loader(
