@@ -45,9 +45,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 
 
 def _find_commit(repo: str, revision: str, kind: str) -> str:
-    """Return the commit of `revision`, or `revision` if neither the hub nor its cache has it.
-    Loading then fails with the reason.
-    """
+    """Return the commit of `revision`, or `revision` if neither hub nor cache has it."""
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)

@@ -89,8 +89,8 @@ class CpuGelu(nn.Module):
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep the memory that tensors free, up to a GiB, for later tensors, if its
-    system has mallopt (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+    """Make this process keep up to a GiB of memory that tensors free, if its system has mallopt
+    (https://man7.org/linux/man-pages/man3/mallopt.3.html).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -102,13 +102,12 @@ def set_threads(wanted: int | Literal["auto"], distributed: Any = None, fresh: b
     """Set and return the number of threads that torch computes with, the same on every rank.
 
     It affects rounding, as torch splits a sum among threads, so every restart restores it (see
-    `handover`). It affects speed: threads wait for each other, so one that shares its core delays
-    all. With one of two cores busy, 2 threads train 31 windows/s and 1 trains 72 (docs/speed.md).
+    `handover`). One thread that shares its core delays all: with one of two cores busy, 2 threads
+    train 31 windows/s and 1 trains 72 (docs/speed.md).
 
     Args:
-        wanted: "auto": the cores available to this process, divided among the ranks of its machine,
-            at least 1; minus those that others keep busy if the run begins (`fresh`). The minimum
-            over machines.
+        wanted: "auto": this process's share of the machine's cores, at least 1, the minimum over
+            machines; if the run begins (`fresh`) without those that others keep busy.
         distributed: Determined's DistributedContext, on every rank; None: a single process.
     """
     if wanted == "auto":

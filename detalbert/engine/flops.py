@@ -42,10 +42,9 @@ ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
     """Return the FLOPs of one forward and backward over windows of these lengths.
 
-    Counts matrix products over real tokens from the config, as ALBERT uses one layer's weights in
-    all 12. A product costs 2 per weight and token; backward is two products for each of forward
-    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Recomputation, softmax, norms and
-    look-ups are excluded.
+    Counts matrix products over real tokens: 2 per weight and token; backward is two products for
+    each of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Recomputation, softmax,
+    norms and look-ups are excluded.
 
     albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens per window, per token: layers 3 * 12 *
     2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 = 0.10e9,

@@ -78,10 +78,10 @@ class Forward:
         cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
-        """Compile for training and validation on a row of `tokens` tokens in windows of `longest`.
+        """Compile for training and validation on a row of `tokens` tokens in windows of `longest`;
+        for validation alone without `training`.
 
-        Runs forward and backward, then forward alone; only the latter without `training`. If
-        compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
+        If compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
         config sets `compile: true` and `training` is true.
         """
         if not self.layers:

@@ -13,8 +13,8 @@ import yaml
 from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.controller import ShardedController
 from detalbert.training.parts import Reader
-from detalbert.training.sharded import ShardedController
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Once, Train, configured, settings
 from tests.fakes.damage import rewrite
