@@ -64,10 +64,8 @@ def unknown_key(key: str, section: str, known: list[str]) -> UserError:
 
 @contextlib.contextmanager
 def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
-    """Convert any exception but UserError in the block to `make(error)`.
-
-    For libraries that read files which may be damaged or not written by this package: they raise
-    errors of any class, even a bare Exception.
+    """Convert any exception but UserError in the block to `make(error)`: libraries that read a
+    damaged file raise errors of any class, even a bare Exception.
     """
     try:
         yield

@@ -85,10 +85,8 @@ def is_checkpoint(name: str) -> bool:
 
 
 def hub_error(error: BaseException) -> type[UserError]:
-    """Return `Unavailable` if the network or the hub failed, `UserError` if it refused.
-
-    Libraries wrap HTTP errors, so an error's causes are examined too. A time-out, 429, or a status
-    of 500 or more is worth a retry; "no such repository" (404) and "log in first" (401) are not.
+    """Return `Unavailable` if the network or the hub failed (a time-out, 429, 500 or more),
+    `UserError` if it refused. Libraries wrap HTTP errors, so an error's causes are examined too.
     """
     seen: set[int] = set()
     cause: BaseException | None = error

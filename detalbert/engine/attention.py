@@ -45,10 +45,9 @@ def has_kernel(device: torch.device) -> bool:
 class Layout:
     """Window bounds of one packed row, computed once per row and read by every layer.
 
-    Attention has three implementations, all exact. A GPU's flash kernel reads cu_seqlens itself.
-    Without it (Volta, fp32, dropout of attention weights) windows are copied to a grid [n,
-    max_length], unless there is only one. On a CPU they run one by one, at 1.3 to 1.5 times the
-    speed of the grid.
+    A GPU's flash kernel reads cu_seqlens itself. Without it (Volta, fp32, dropout of attention
+    weights) windows are copied to a grid [n, max_length], unless there is only one. On a CPU they
+    run one by one, at 1.3 to 1.5 times the speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
@@ -221,11 +220,9 @@ AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 
 
 def model_inputs(model: Any, row: Row) -> dict[str, Any]:
-    """Return the arguments with which `model` processes `row` as separate windows.
-
-    They are input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model
-    has them. `model` is an encoder of transformers with `attn_implementation=PACKED`, `row` on its
-    device, which this call does not block on. Raises as `check_model`.
+    """Return the arguments with which `model` processes `row`, on its device, as separate windows:
+    input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model has them.
+    Raises as `check_model`.
     """
     check_model(model)
     inputs = {

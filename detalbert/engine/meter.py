@@ -14,7 +14,7 @@ from detalbert.engine.rows import Row
 
 
 class TrainingMeter(pytorch.MetricReducer):
-    """Means of finite losses and gradient norms, and throughput, of the steps since the last report.
+    """Means of finite losses and gradient norms, and throughput, since the last report.
 
     Losses and norms stay on the device until then. `epoch` is the steps per epoch, a fraction.
     """

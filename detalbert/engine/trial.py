@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from determined import pytorch
@@ -48,19 +48,6 @@ def read_context(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class Gradients(Protocol):
-    """The `.grad` of all parameters: a FlatGradients, or those of a sharded model."""
-
-    def zero(self) -> None:
-        """Zero them."""
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale to a norm over all ranks of at most `max_norm` (0: no limit); return the norm."""
-
-    def zero_unless(self, keep: Tensor) -> None:
-        """Zero them, also NaN, if the bool `keep` is False; does not block on the device."""
-
-
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
@@ -75,7 +62,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """
 
     data: Any  # as the workload's `load` gives it
-    gradients: Gradients
+    gradients: Any  # a FlatGradients, or what has its `zero`, `clip` and `zero_unless`
     scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
@@ -92,11 +79,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
-        # The order matters: Determined wants the scaler wrapped before the model.
-        self.scaler = context.wrap_scaler(
-            torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
-        )
-        # Gradients are all-reduced in one piece here; gradients.py says why.
+        # Determined wants the scaler wrapped before the model.
+        scaler = torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
+        self.scaler = context.wrap_scaler(scaler)
         self.model: Any = wrap_model(context, model)
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
@@ -182,25 +167,20 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
         with self.profile.step():
-            return self._step(batch, batch_idx)
-
-    def _step(self, batch: list[AnyRow], batch_idx: int) -> dict[str, Any]:
-        determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
-        self.gradients.zero()
-        self.add_gradients(batch)
-        self.meter.step = step = batch_idx + 1
-        if self.utilization is not None:
-            self.utilization.add(map(self.row_flops, batch))
-        self.scaler.unscale_(self.optimizer)
-        norm = self.gradients.clip(self.hparams.max_grad_norm)
-        self.meter.norms.append(norm)
-        self.optimizer.keep = keep = self.finite.update(norm, step)
-        if keep is not None:
-            self.gradients.zero_unless(
-                keep
-            )  # the step changes nothing if its gradient is not finite
-        self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
-        self.scaler.update()
+            determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
+            self.gradients.zero()
+            self.add_gradients(batch)
+            self.meter.step = step = batch_idx + 1
+            if self.utilization is not None:
+                self.utilization.add(map(self.row_flops, batch))
+            self.scaler.unscale_(self.optimizer)
+            norm = self.gradients.clip(self.hparams.max_grad_norm)
+            self.meter.norms.append(norm)
+            self.optimizer.keep = keep = self.finite.update(norm, step)
+            if keep is not None:  # a step whose gradient is not finite changes nothing
+                self.gradients.zero_unless(keep)
+            self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
+            self.scaler.update()
         # The loss stays on the device until a report: a returned tensor would block at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 

@@ -2,7 +2,6 @@
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
 
 An interruption notice ends this start of the run. A rebalance recommendation may come earlier, or
@@ -99,10 +98,8 @@ class Metadata:
 
 
 class SpotWatcher(threading.Thread):
-    """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once.
-
-    Calls `on_recommendation()` at most once, and keeps watching. No error ends the thread: it logs
-    each kind once and retries.
+    """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once,
+    and before it `on_recommendation()` at most once. It logs each kind of error once and retries.
     """
 
     def __init__(
