@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from detalbert.engine.gradients import local_part
 from detalbert.errors import UserError, first_line
 from detalbert.training.table import read_table, write_table
 
@@ -78,12 +78,7 @@ def _copy_over(copy: dict[str, Any], tensors: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _copy_over(copy[name], value)
         else:
-            _local(copy[name]).copy_(_local(value))
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """Return this rank's shard of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            local_part(copy[name]).copy_(local_part(value))
 
 
 def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:
