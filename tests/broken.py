@@ -2,7 +2,7 @@
 
     python -m tests.broken rng|order|position|gradient|none TRAIN-ARGUMENTS...
 
-`tests.chaos` runs this in the trainer's place and must then see a difference.
+`tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
 
 import functools

@@ -1,4 +1,10 @@
-"""Cut a local run at random moments, restart it until it ends, compare with an uncut one.
+"""A soak: cut a local run at random moments, restart it until it ends, compare with an uncut one.
+
+    python -m tests.chaos                               # 30 cuts, one process
+    python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
+    python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
+    python -m tests.chaos --pretraining                 # another workload
+    python -m tests.chaos --cuts 10 --processes 4 --lm '{shard: 2, tensor: 2}'
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
 loopback), a full disk (a limit on the size of files), a truncated newest checkpoint, and, with two
@@ -6,6 +12,8 @@ processes, one rank killed. Five seconds later no process and no shared memory o
 Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timings), predictions.
 """
 
+import argparse
+import copy
 import os
 import random
 import resource
@@ -20,7 +28,7 @@ import psutil
 import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from tests.conftest import TINY, configured, launcher
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import steps_of
 from tests.leftovers import Started
@@ -34,10 +42,10 @@ class Soak:
     """One configuration, trained uncut and cut; `python` starts it."""
 
     def __init__(
-        self, folder: Path, kind: dict, processes: int, without: str, python: str, **values: Any
+        self, folder: Path, kind: dict, steps: int, processes: int, without: str, python: str
     ) -> None:
         self.log, self.processes, self.metadata = folder / "log", processes, MetadataServer()
-        values |= {"num_workers": 1, "spot_notice": True}
+        values: dict[str, Any] = {"max_steps": steps, "num_workers": 1, "spot_notice": True}
         values |= {"checkpoint_period": 4, "validation_period": 10, "reporting_period": 1}
         most = min(256, kind["hyperparameters"]["max_tokens_per_forward"])
         config = configured(kind, folder / "cache", **values, max_tokens_per_forward=most)
@@ -112,15 +120,13 @@ def soak(
     kinds: list[str] | None = None,
     config: dict[str, Any] = TINY,
     python: str = sys.executable,
-    **hparams: Any,
 ) -> list[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
     with tempfile.TemporaryDirectory() as name:
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
-        values = {"max_steps": steps, **hparams}
-        trial = Soak(Path(name), config, processes, without, python, **values)
+        trial = Soak(Path(name), config, steps, processes, without, python)
         seconds = trial.whole(uncut)
         print(f"uncut: {seconds:.0f} s", flush=True)
         for number in range(1, cuts + 1):
@@ -138,3 +144,31 @@ def soak(
         if left := [str(path) for path in chopped.rglob(".*") if path.name != ".lock"]:
             raise SystemExit(f"half-written, and never removed: {left}")
         return differences(uncut, chopped)
+
+
+def chosen(pretraining: bool, layout: str | None) -> dict[str, Any]:
+    config = copy.deepcopy(TINY_PRETRAINING if pretraining else TINY_LM if layout else TINY)
+    if pretraining:
+        config["hyperparameters"]["span_fraction"] = 0.3
+    if layout:
+        config["hyperparameters"]["layout"] = yaml.safe_load(layout)
+    return config
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuts", type=int, default=30)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--without", default="none", choices=["none", "rng", "order", "position"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
+    parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
+    given = vars(parser.parse_args())
+    found = soak(**given, config=chosen(given.pop("pretraining"), given.pop("lm")))
+    print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
