@@ -86,9 +86,7 @@ class AnswerReducer(pytorch.MetricReducer):
     """Reducer of all ranks' span candidates to answers, exact match and F1, on rank 0."""
 
     def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
-        self.hparams = hparams
-        self.split = split
-        self.rank = rank
+        self.hparams, self.split, self.rank = hparams, split, rank
         self.latest: Answers | None = None  # of the weights as they are, on the chief
         self.metrics: dict[str, float] = {}  # of these answers
 

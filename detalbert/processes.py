@@ -89,10 +89,8 @@ CHILDREN = _Children()  # the multiprocessing context of all processes that a pr
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when `parent`, the id of the process that started it, ends in any way.
-
-    On Linux the kernel kills it, by `PR_SET_PDEATHSIG` of prctl(2), at the end of the *thread* that
-    started it; elsewhere a thread polls twice per second.
+    """End this process when `parent`, the id of the process that started it, ends in any way: on
+    Linux by prctl(2), at the end of the *thread* that started it; elsewhere a thread polls.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:

@@ -1,9 +1,8 @@
 """Training on a CPU: faster dropout and GELU, reuse of freed memory, number of threads.
 
-On two cores of an AMD EPYC, torch's dropout, which draws a number for each element on one thread,
-is 19 % of a step of a MiniLM; its GELU spends four fifths of its time in tanh. Blocks that glibc's
-malloc returns at once, and the system zeroes again page by page, are 10 to 15 % of a forward of the
-embedded model on 3,500 tokens.
+On two cores of an AMD EPYC, torch's dropout, on one thread, is 19 % of a step of a MiniLM; its GELU
+spends four fifths of its time in tanh. Memory that glibc's malloc returns at once, and the system
+zeroes again, is 10 to 15 % of a forward of the embedded model on 3,500 tokens.
 """
 
 import ctypes
@@ -25,8 +24,8 @@ _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc
 def drop(x: Tensor, rate: float) -> Tensor:
     """Return `x`, on a CPU, with random elements zeroed and the others scaled to keep the mean.
 
-    Four elements share one random number of 64 bits, which takes a quarter of the time. The rate is
-    rounded to 1/65,536. Masks depend on torch's seed, but differ from those of its own dropout.
+    Four elements share one random number of 64 bits, which takes a quarter of the time of torch's
+    own dropout. The rate is rounded to 1/65,536.
     """
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):

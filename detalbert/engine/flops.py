@@ -84,8 +84,8 @@ def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
     """Return the FLOPs of one forward and backward of a causal model; None for an unknown family.
 
     Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
-    A token attends to itself and to those before it: L * (L + 1) / 2 pairs. Published figures
-    mostly count L^2 (PaLM, appendix B): 7 % more for 1.3 B parameters at 2,048 tokens.
+    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, where published figures
+    mostly count L^2 (PaLM, appendix B).
 
     llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one segment of 1,024, per token: layers 3
     * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6, attention

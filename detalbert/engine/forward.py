@@ -25,9 +25,8 @@ Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 class Forward:
     """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
 
-    In half precision the layers' weights are copied once per step (`precision`), everything else is
-    autocast. Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code
-    depends only on config and machine, which an exact restart needs.
+    Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code depends
+    only on config and machine, which an exact restart needs.
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.

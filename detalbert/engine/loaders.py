@@ -1,7 +1,7 @@
 """Loaders of packed rows; a batch is sent from its worker process as one buffer.
 
-A tensor that a worker sends costs a shared-memory file, a connection and a handshake, about 1 ms; a
-fine-tuning step has 36. One buffer costs that once, and a small one goes through the pipe.
+A tensor that a worker sends takes about 1 ms, and a fine-tuning step has 36. One buffer takes it
+once, and a small one goes through the pipe.
 """
 
 import atexit
@@ -177,7 +177,5 @@ def validation_loader(
 
 
 def default_workers(processes: int) -> int:
-    """Return the loader processes for each of `processes` ranks on this machine: one less than a
-    rank's cores, at most 4, which no GPU outruns.
-    """
+    """Return the loader processes per rank: one less than its cores, at most 4."""
     return min(4, max(0, count_cores() // processes - 1))

@@ -46,11 +46,8 @@ def check_pickles(checkpoint: Path) -> None:
 
     Determined unpickles `trial_state.pkl` unsafely, and `state_dict.pth` too if
     TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set. If one is missing, it would load a file of an older
-    version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist.
-
-    Raises:
-        UserError: if one of the two is missing, damaged or names a class or function.
-        Unavailable: if the system fails to read one.
+    version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist. Raises Unavailable if
+    the system fails to read one.
     """
     for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
         try:

@@ -51,8 +51,6 @@ def read_context(
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
-    Creates optimizer, schedule, meter, progress and profile; puts the model on the device.
-
     Args:
         context: Determined's.
         model: float32.

@@ -133,9 +133,9 @@ def find_checkpoint(
 ) -> Path | None:
     """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
 
-    `run` is the current `Training.identity`; `defaults` are, by config key, the values of runs
-    whose version did not know the key. Raises UserError if the checkpoint is missing, damaged, of
-    another format version, or of a run that differs from `run`.
+    `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
+    not know a key. Raises UserError if the checkpoint is missing, damaged, of another format
+    version, or of another run.
     """
     path = newest_complete(output_dir / "checkpoints") if resume == "auto" else Path(resume)
     if path is None:

@@ -1,7 +1,6 @@
 """Local runs: one process or torchrun's, on this machine, into an output directory.
 
-Determined's own local mode restarts the data on resume, turns checkpoint policy `best` into `all`
-and stores checkpoints in the user's data folder. So a local run drives the trial loop of the
+Determined's own local mode restarts the data on resume, so a local run drives the trial loop of the
 cluster with contexts that write to a folder instead of the master.
 """
 

@@ -65,10 +65,8 @@ class Schedule:
         )
 
     def stops(self, acknowledge: bool = True) -> bool:
-        """Return whether to stop now, and log once who requested it. Collective.
-
-        The loop calls it after reports, validations and checkpoints, which may take minutes;
-        `acknowledge` tells the master that the trial will stop.
+        """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
+        tells the master that the trial will stop.
         """
         if self._dropped:
             return True
@@ -83,9 +81,7 @@ class Schedule:
         self._early.set()
 
     def _take_request(self) -> bool:
-        """Return whether any rank got a request since the last report. Collective: at reports only,
-        as at every step it would be too expensive.
-        """
+        """Return whether any rank got a request since the last report. Collective, so expensive."""
         requested = self._early.is_set()
         if requested:
             self._early.clear()

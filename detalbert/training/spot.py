@@ -43,8 +43,8 @@ class TokenWanted(Exception):
 class Metadata:
     """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
 
-    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1 the
-    response to a token request does not reach a container with its own network, a plain one does.
+    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1
+    none reaches a container with its own network.
     """
 
     def __init__(self) -> None:

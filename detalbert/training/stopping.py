@@ -92,10 +92,8 @@ class MasterStops:
         self._failed = False
 
     def request(self, notice: str) -> None:
-        """Make the Determined master preempt this allocation. Raises an Exception as `master.call`.
-
-        The trial saves a checkpoint and is requeued, at no cost in `max_restarts`. May be called
-        twice.
+        """Make the Determined master preempt this allocation: the trial saves a checkpoint and is
+        requeued, at no cost in `max_restarts`. Raises an Exception as `master.call`.
         """
         self._noticed = True
         allocation = master.task().allocation_id

@@ -45,12 +45,8 @@ class Peers:
 
 
 class UploadedParts(CheckpointContext):
-    """Determined's checkpoint context, with a folder on each rank.
-
-    Args:
-        theirs: Determined's context, which this one replaces.
-        needed: returns the files that this rank reads, given a folder with a checkpoint's table and
-            state.
+    """Determined's checkpoint context, with a folder on each rank. `needed` returns the files that
+    this rank reads, given a folder with a checkpoint's table and state.
     """
 
     def __init__(self, theirs: core.CheckpointContext, needed: Callable[[Path], set[str]]) -> None:
@@ -123,9 +119,7 @@ class UploadedParts(CheckpointContext):
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:
-    """Return the bytes of a checkpoint's files, by name; None for Google's and Azure's storage.
-    Listing was never tested with those two.
-    """
+    """Return the bytes of a checkpoint's files, by name; None for other kinds of storage."""
     if isinstance(manager, storage.S3StorageManager):
         prefix = f"{manager.get_storage_prefix(storage_id)}/"
         found = manager.bucket.objects.filter(Prefix=prefix)
