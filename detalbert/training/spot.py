@@ -31,13 +31,10 @@ REMEDY = (
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT = 2.0  # seconds; the service is on the machine's own link
 TOKEN = "X-aws-ec2-metadata-token"
+WANTED = "the instance metadata service wants a token, and none arrives here"
 WITH_TOKEN = "with a token (IMDSv2)"
 WITHOUT_TOKEN = "without a token (IMDSv1), for the token request gets none"
 log = logging.getLogger(__name__)
-
-
-class TokenWanted(Exception):
-    """The service requires a token, but sends none that arrives here."""
 
 
 class Metadata:
@@ -57,10 +54,7 @@ class Metadata:
 
     def read(self, path: str) -> str | None:
         """Return the text at `path` (below meta-data/), or None if there is none (status 404).
-
-        Raises:
-            TokenWanted: if the service requires a token, but sends none.
-            OSError, http.client.HTTPException: if the response is missing, truncated or an error.
+        Raises OSError, a PermissionError if no token arrives, or http.client.HTTPException.
         """
         if self.way is None:
             self._token = self._take_token()
@@ -71,8 +65,7 @@ class Metadata:
                 self.way = None  # the token ran out, or tokens are wanted from now on
                 return self.read(path)
             if error.code == 401 and self._token is None:
-                said = "the instance metadata service wants a token, and none arrives here"
-                raise TokenWanted(said) from None
+                raise PermissionError(WANTED) from None
             if error.code != 404:
                 raise
             text = None
@@ -126,7 +119,14 @@ class SpotWatcher(threading.Thread):
         if notice is not None:
             # The experiments' log policies know this line by its first two words.
             log.warning("EC2 announces: %s", notice)
-            self._pass_on(notice)
+        while notice is not None and not self.stopped.is_set():
+            try:
+                self.on_notice(notice)
+                return
+            except Exception as error:
+                text = f"spot notices: not passed on ({_reason(error)}); asking again"
+                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
+            self.stopped.wait(PERIOD)
 
     def _look(self) -> str | None:
         notice = self._read(NOTICE)
@@ -148,23 +148,12 @@ class SpotWatcher(threading.Thread):
         self._say_once(logging.INFO, "way", f"spot notices: read {self._metadata.way}")
         return None if text is None else " ".join([path, *text.split()])  # one line, for the log
 
-    def _pass_on(self, notice: str) -> None:
-        while not self.stopped.is_set():
-            try:
-                self.on_notice(notice)
-                return
-            except Exception as error:
-                text = f"spot notices: not passed on ({_reason(error)}); asking again"
-                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
-            self.stopped.wait(PERIOD)
-
     def _say_unread(self, error: Exception, failures: int) -> None:
         if self._answered:
             text = f"spot notices: no answer now ({_reason(error)}); asking again"
             self._say_once(logging.WARNING, f"read {_kind(error)}", text)
-        elif failures >= TRIES and isinstance(error, TokenWanted):
-            text = f"spot notices: not read: {error}. {REMEDY}"
-            self._say_once(logging.WARNING, "token", text)
+        elif failures >= TRIES and isinstance(error, PermissionError):
+            self._say_once(logging.WARNING, "token", f"spot notices: not read: {error}. {REMEDY}")
         elif failures >= TRIES:
             text = f"no instance metadata at {self._metadata.address} ({_reason(error)})"
             text = f"spot notices: not read: {text}, so probably not on EC2. There: {REMEDY}"
