@@ -104,9 +104,9 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
 
     step, report = StepTrial.train_batch, RunMetrics.report_training_metrics
 
-    def count(self: StepTrial, batch: list[Any], *numbers: int) -> dict[str, Any]:
+    def count(self: StepTrial, batch: list[Any], **numbers: int) -> dict[str, Any]:
         counted.append(sum(flops_of(self.model.config, row) for row in batch))
-        return step(self, batch, *numbers)
+        return step(self, batch, **numbers)
 
     def keep(self: RunMetrics, metrics: dict[str, Any], **more: Any) -> None:
         reports.append((metrics, sum(counted) / self.loop.trial.meter.throughput["seconds"]))
