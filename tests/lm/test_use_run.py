@@ -73,7 +73,7 @@ def test_perplexity_is_the_validation_of_the_run(
         shutil.copytree(checkpoint, tmp_path / "storage" / UUID)
         (tmp_path / "storage" / UUID / "manifest.json").unlink()
         model = "trial:7"
-    with Master(trained, tmp_path) as master:
+    with master_of(trained, tmp_path) as master:
         master.log_in(monkeypatch, tmp_path)
         folder = find.find(str(model))
         text = trained.parent / "held.jsonl"
@@ -94,22 +94,17 @@ def test_perplexity_is_the_validation_of_the_run(
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 
 
-class Master(CheckpointMaster):
+def master_of(run: Path, folder: Path) -> CheckpointMaster:
     """Knows the checkpoint, how it was trained and what it scored."""
-
-    def __init__(self, run: Path, folder: Path) -> None:
-        self.config, self.best = yaml.safe_load((run / "config.yaml").read_text()), best(run)
-        storage = folder / "storage"
-        kind = {"type": "shared_fs", "host_path": str(storage)}
-        super().__init__([Stored(UUID, storage / UUID, 0.0, 1)], kind)
-
-    def _describe(self, item: Stored) -> Any:
-        described = super()._describe(item)
-        described.metadata = {"steps_completed": self.best["steps"]}
-        described.training.hparams = self.config["hyperparameters"]
-        described.training.experimentConfig |= {"data": self.config["data"]}
-        described.training.validationMetrics.avgMetrics = self.best
-        return described
+    config, scores, storage = (
+        yaml.safe_load((run / "config.yaml").read_text()),
+        best(run),
+        folder / "storage",
+    )
+    known: dict[str, Any] = {"steps": scores["steps"], "scores": scores}
+    known |= {"config": {"data": config["data"]}, "hparams": config["hyperparameters"]}
+    stored = Stored(UUID, storage / UUID, 0.0, 1, **known)
+    return CheckpointMaster([stored], {"type": "shared_fs", "host_path": str(storage)})
 
 
 def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) -> None:
