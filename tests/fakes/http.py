@@ -64,8 +64,8 @@ class FakeServer(contextlib.AbstractContextManager):
         self.closing.set()
         self.leave()
 
-    def respond(self, request: Request) -> tuple[int, Any]:
-        """The status, and bytes or something for JSON."""
+    def respond(self, request: Request) -> tuple[Any, ...]:
+        """The status, bytes or something for JSON, and headers if there are any."""
         raise NotImplementedError
 
 
@@ -92,14 +92,15 @@ def _handler(server: FakeServer) -> type:
             query = dict(urllib.parse.parse_qsl(url.query))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
-                status, answer = server.respond(request)
+                status, answer, *headers = server.respond(request)
             except Cut:
                 self.close_connection = True
                 return
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
+                for header in {"Content-Length": str(len(data)), **dict(*headers)}.items():
+                    self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else data)
 
