@@ -117,24 +117,18 @@ class LmMeter(TrainingMeter):
         self.windows += windows
         self.tokens += tokens
 
-    def per_slot_reduce(self) -> tuple[Any, ...]:
+    def per_slot_reduce(self) -> Any:
         sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
-        total = sums[sums.isfinite().all(1)].sum(0).tolist()
-        return total, self.windows, self.tokens, time.monotonic() - self.began
+        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
+        seconds = time.monotonic() - self.began
+        return loss, targets, self.windows, self.tokens, seconds, right
 
-    def cross_slot_reduce(self, per_slot: list[tuple[Any, ...]]) -> dict[str, float]:
-        loss, right, targets = np.sum([slot[0] for slot in per_slot], axis=0).tolist()
-        windows, tokens = (sum(slot[i] for slot in per_slot) for i in (1, 2))
-        seconds = max(slot[3] for slot in per_slot)
-        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
-        return {
-            "loss": loss / targets if targets else math.nan,
-            "accuracy": 100.0 * right / max(targets, 1),
-            "examples_per_second": windows / seconds,
-            "tokens_per_second": tokens / seconds,
-            "epochs": self.epochs(self.step),
-            **self.gradient_norms(),
-        }
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+        metrics = super().cross_slot_reduce(per_slot)
+        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
+        speed = self.throughput["tokens"] / self.throughput["seconds"]
+        accuracy = 100.0 * right / max(targets, 1)
+        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
 
 
 class Scores(pytorch.MetricReducer):
