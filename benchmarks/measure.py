@@ -1,6 +1,7 @@
 """Measuring for every stage: models, interleaved runs, a synchronised clock, rates, baselines."""
 
 import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from determined import core, pytorch
 from torch import Tensor
 
@@ -27,8 +29,8 @@ from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import LocalStops
 from pretrain.hparams import SIZE_KEYS, SIZES
 
-SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
 ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())
 # The published sizes, and two of our own that a CPU trains in no time.
 _SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
 SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
@@ -46,6 +48,13 @@ def shape_of(options: Namespace, on_gpu: str = "xxlarge") -> str:
     """Return a key of SHAPES; auto is small on a CPU and `on_gpu` on a GPU."""
     auto = on_gpu if torch.cuda.is_available() else "small"
     return auto if options.shape == "auto" else str(options.shape)
+
+
+def experiment(stage: str, **hyperparameters: Any) -> dict[str, Any]:
+    """Return the experiment config of a stage, with further hyperparameters."""
+    config: dict[str, Any] = copy.deepcopy(EXPERIMENTS[stage])
+    config["hyperparameters"] |= hyperparameters
+    return config
 
 
 def documents(options: Namespace) -> list[str]:
@@ -133,16 +142,6 @@ def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
     trial.train_batch(batch, 0, step)
     trial.schedule.step()
     return trial.meter.per_slot_reduce()
-
-
-def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
-    """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
-    real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
-    padded = {"attention_mask": real.long()}
-    for name, (values, fill) in columns.items():
-        padded[name] = torch.full(real.shape, fill)
-        padded[name][real] = values
-    return padded
 
 
 class Baseline:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AlbertForPreTraining, AutoModelForQuestionAnswering
 
 from benchmarks import lm, measure
-from benchmarks.measure import SEARCHER, SHAPES, Baseline, Different, compare, context_of
+from benchmarks.measure import SHAPES, Baseline, Different, compare
 from model_def import SquadTrial
 from pretrain.trial import PretrainTrial
 
@@ -29,10 +29,11 @@ JOINED = 32  # documents of the text in one, so that most windows are full
 @contextlib.contextmanager
 def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
     """Yield a trial as a training run creates it, before its first step; files are temporary."""
-    values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "num_workers": 0, "seed": 42}
-    values |= {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
+    sizes = {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
+    config = measure.experiment("step", model_config=dict(SHAPES[shape]), **sizes)
+    values, data = config["hyperparameters"], config["data"]
     with tempfile.TemporaryDirectory() as folder:
-        data: dict[str, Any] = {"tokenizer": options.tokenizer, "cache_dir": folder}
+        data |= {"tokenizer": options.tokenizer, "cache_dir": folder}
         if options.workload == "pretraining":
             lines, text = measure.documents(options), Path(folder) / "text.txt"
             joined = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
@@ -44,9 +45,8 @@ def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
             for split, name in (("train", "train.json"), ("validation", "dev.json")):
                 data[split] = str(options.data / name)
                 data[f"max_{split}_examples"] = options.examples
-        config = {"hyperparameters": values, "data": data, "searcher": SEARCHER}
         kind = PretrainTrial if options.workload == "pretraining" else SquadTrial
-        with context_of(config, Path(folder) / "run") as context:
+        with measure.context_of(config, Path(folder) / "run") as context:
             trial = kind(context)
             trial.model.train()
             yield trial
@@ -68,7 +68,7 @@ class Padded(Baseline):
 
     def batch(self, rows: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return packed rows as padded micro-batches, int64 [windows, max_seq_length]."""
-        micros = [self._padded(row) for row in rows]
+        micros = [self.padded(row) for row in rows]
         counts = torch.tensor([[(m[x] >= 0).sum() for x in self.labels] for m in micros])
         windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
         share = 1.0 if self.pretraining else 0.5  # the mean of start and end
@@ -77,21 +77,30 @@ class Padded(Baseline):
             micro["loss_weights"] = share * part / count.clamp(min=1)
         return micros
 
-    def _padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
+    def padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a packed row's windows padded, int64 [windows, max_seq_length], and their mask."""
         columns = {"input_ids": (row["input_ids"], self.pad_id)}
         columns["token_type_ids"] = row["token_type_ids"], 0
         if self.pretraining:
             labels = torch.full_like(row["input_ids"], -100)
             labels[row["masked"]] = row["mlm_labels"]
-            columns["labels"], whole = (labels, -100), {"sop": row["sop_labels"]}
+            columns["labels"], unpadded = (labels, -100), {"sop": row["sop_labels"]}
         else:
-            whole = {name: row[f"{name}_positions"] for name in ("start", "end")}
-        return measure.pad(row, self.hparams.max_seq_length, **columns) | whole
+            unpadded = {name: row[f"{name}_positions"] for name in ("start", "end")}
+        real = torch.arange(self.hparams.max_seq_length) < row["cu_seqlens"].diff()[:, None]
+        micro = {"attention_mask": real.long(), **unpadded}
+        for name, (values, fill) in columns.items():
+            micro[name] = torch.full(real.shape, fill).masked_scatter(real, values)
+        return micro
+
+    def output(self, micro: dict[str, Tensor]) -> Any:
+        """Return what the model gives for a padded micro-batch, without its loss."""
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        return self.forward(**{name: micro[name].to(self.device) for name in names})
 
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [2]."""
-        taken = ("input_ids", "token_type_ids", "attention_mask")
-        output = self.forward(**{name: micro[name] for name in taken})
+        output = self.output(micro)
         if self.pretraining:
             logits = [output.prediction_logits.transpose(1, 2), output.sop_logits]
         else:

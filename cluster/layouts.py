@@ -84,7 +84,6 @@ class Pace:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         values = single_values(mapping(config.get("hyperparameters")))
         self.config, self.hparams = config, parsers(config).hyperparameters(values)
-        self.batch = self.hparams.global_batch_size * self.hparams.max_seq_length  # tokens a step
         self.model: Any = find_model(config, self.hparams, ROOT)
         if self.model is None:
             problem = "hyperparameters.model: its sizes are not known; see lm_1b.yaml"
@@ -101,7 +100,11 @@ class Pace:
         """Return whether any layout trains on `slots` slots of these machines."""
         return self._plan(slots, price.instance, price.slots) is not None
 
+    def batch(self, slots: int) -> float:
+        """Return the tokens per step."""
+        return float(self.hparams.global_batch_size * self.hparams.max_seq_length)
+
     def at(self, slots: int, price: Price) -> tuple[float, str]:
         """Return tokens per second and their source, published or modelled."""
         planned: Any = self._plan(slots, price.instance, price.slots)
-        return self.batch / planned.step, planned.rate.source
+        return self.batch(slots) / planned.step, planned.rate.source

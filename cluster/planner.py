@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cluster import speeds
 from cluster.fleet import slots_of
-from cluster.machines import MACHINES
+from cluster.machines import MACHINES, Machine
 from cluster.masterconf import Pool
 from cluster.models import Model, find_model
 from cluster.prices import Price
@@ -69,32 +69,40 @@ class Planned(NamedTuple):
         return max(1, math.ceil(share * self.window / max(1, self.tokens)))
 
     @property
+    def half(self) -> bool:
+        return self.hparams.precision != "fp32"
+
+    @property
+    def machine(self) -> Machine | None:
+        return MACHINES.get(self.pool.instance)
+
+    @property
     def compute(self) -> float:
-        """Seconds per step without the network between machines."""
+        """Seconds per step without the network between machines.
+
+        In every layer tensor-parallel ranks sum the hidden state four times, forward and backward
+        (Shoeybi 2019, section 3), in a ring between GPUs.
+        """
         tokens = self.hparams.global_batch_size * self.window
         seconds = tokens / self.slots / self.rate.tokens
-        if self.layout is not None and self.layout.tensor > 1:
-            sizes, half = self.model.sizes, self.hparams.precision != "fp32"
-            peers = self.pool, self.layout.tensor, sizes.layers, sizes.hidden, half
-            seconds += tokens / self.data_ranks * speeds.tensor_seconds(*peers)
+        if self.layout is not None and self.layout.tensor > 1 and self.machine:
+            sizes, peers = self.model.sizes, self.layout.tensor
+            sent = sizes.layers * 4 * 2 * (peers - 1) / peers * sizes.hidden * (4 - 2 * self.half)
+            seconds += tokens / self.data_ranks * sent / (self.machine.link * 1e9)
         return seconds
 
     @property
     def sent(self) -> float:
         """Bytes that each machine sends per step."""
-        parameters = self.model.sizes.parameters
-        if self.machines == 1:
-            return 0.0
-        if self.layout is None:
-            dtype = self.hparams.allreduce_dtype
-            return speeds.replicated_bytes(parameters, self.machines, dtype)
-        half, sides = self.hparams.precision != "fp32", (self.layout, self.width, self.slots)
-        return speeds.split_bytes(parameters, *sides, self.forwards, half)
+        shards = 1 if self.layout is None else self.layout.shard * self.layout.tensor
+        replica = max(1, shards // self.width), self.forwards
+        widths = 4 - 2 * self.half, 4 if self.hparams.allreduce_dtype == "fp32" else 2
+        return speeds.sent_bytes(self.model.sizes.parameters, self.machines, *replica, *widths)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
-        rate = speeds.network_rate(self.pool, efa)
-        return self.sent / rate if rate else 0.0
+        gbits = self.machine and (self.machine.efa if efa else self.machine.plain)
+        return self.sent / (gbits / 8 * 1e9) if gbits else 0.0
 
     @property
     def step(self) -> float:
@@ -141,7 +149,7 @@ def plan_model(
 ) -> Planned:
     """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
     half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
-    grid, efa = not (gpu.has_bf16 and half), speeds.has_efa(config, pool)
+    grid, layout, window = not (gpu.has_bf16 and half), None, float(length)
     if isinstance(hparams, LmHParams):
         width = pool.slots_per_agent or slots
         layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
@@ -149,13 +157,13 @@ def plan_model(
         checkpointing = hparams.activation_checkpointing == "full"
         flops = speeds.causal_token(model.config, length)
         rate = speeds.language_rate(model.sizes, flops, gpu, slots, length, checkpointing)
-        facts: tuple[Any, ...] = layout, memory, length, flops, rate, efa
     else:
         masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
         memory = replicated(model.sizes, slots, half, grid, masked)
-        window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
+        window *= 1 if masked or not gpu.has_bf16 else speeds.REAL
         flops = speeds.encoder_token(model.config, window, masked)
-        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots), efa
+        rate = speeds.encoder_rate(flops, gpu, slots)
+    facts = layout, memory, window, flops, rate, speeds.has_efa(config, pool)
     return Planned(config, hparams, pool, model, slots, *facts)
 
 
@@ -169,8 +177,7 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
         problem = f"{batch} windows for {ranks} data ranks ({planned.layout}): some train on"
         cure = f"use {ranks} or more, or a larger layout.tensor"
         yield "hyperparameters.global_batch_size", f"{problem} nothing; {cure}"
-    machine = MACHINES.get(planned.pool.instance)
-    slow = planned.network(False) > planned.compute / 2
+    machine, slow = planned.machine, planned.network(False) > planned.compute / 2
     if machine and machine.efa > machine.plain and not planned.efa and slow:
         yield "resources.resource_pool", _no_efa(planned)
     if planned.pool.spot and sum(planned.leaving()) > speeds.NOTICE:
