@@ -1,4 +1,4 @@
-"""Published figures, for reports/, benchmarks/ and cluster/; published.yaml says what its keys are."""
+"""Published figures for reports/, benchmarks/ and cluster/; published.yaml describes its keys."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -146,8 +146,8 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
     for trial in experiment.trials:
         found["lost"] += sum(lost for _, lost in stops(trial, records))
         begun: dict[str, float] = {}
-        for steps, report in trial.timed_reports():
-            seconds = steps * experiment.batch / report.speed
+        for report in trial.reports:
+            seconds = report.steps * experiment.batch / report.speed
             found["training"] += seconds
             for a in trial.allocations:
                 if a.start < report.time <= a.end:
@@ -174,8 +174,8 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     worked, slots, most = _clock(held)
     seconds = phase_seconds(experiment, records)
     windows = sum(trial.steps for trial in trials) * experiment.batch
-    reports = [(n, n / r.speed, r.tokens) for trial in trials for n, r in trial.timed_reports()]
-    steps, reported = (sum(r[i] for r in reports) for i in (0, 1))
+    reports = [report for trial in trials for report in trial.reports]
+    steps, reported = sum(r.steps for r in reports), sum(r.steps / r.speed for r in reports)
     speed = steps / reported if steps else windows / (seconds["training"] or float("inf"))
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
@@ -186,7 +186,7 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
         data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600,
-        tokens=sum(s * tokens for _, s, tokens in reports) / (steps or 1) or None,
+        tokens=sum(r.steps / r.speed * r.tokens for r in reports) / (steps or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), running=running,
         stops=Counter(kind for trial in trials for kind, _ in stops(trial, records)),
         notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
