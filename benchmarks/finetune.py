@@ -59,7 +59,7 @@ def finetune(options: Namespace) -> dict[str, Any]:
             "ours": lambda: run("ours", "train.py", "--config", str(file), "--output-dir"),
             "peer": lambda: run("peer", "-m", "benchmarks.finetune", str(file)),
         }
-        seconds = interleave(sides, options.repeats, warm_up=0)
+        seconds = interleave(sides, options.repeats)
         found = {x: json.loads((folder / x / "metrics.json").read_text()) for x in seconds}
     result = compare(seconds, "questions", train + train // 2)
     for side, scores in (("ours", found["ours"]["best"]), ("peer", found["peer"])):

@@ -9,7 +9,6 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -119,27 +118,16 @@ def process(folder: Path) -> None:
         trial = LmTrial(context, (hparams, LmText.load(config["data"], hparams)))
         trial.model.train()
         rows = list(islice(trial.build_training_data_loader(), trial.steps))
-        peer = Peer(trial)
-        steps = {
-            "ours": [partial(measure.train_step, trial, n, batch) for n, batch in enumerate(rows)],
-            "peer": [partial(peer.step, peer.batch(batch)) for batch in rows],
-        }
-        done: dict[str, list[Any]] = {side: [] for side in steps}
-
-        def turn(side: str) -> None:
-            done[side] += [step() for step in steps[side][len(done[side]) :][:TURN]]
-            dist.barrier()
-
-        sides = {side: partial(turn, side) for side in steps}
-        seconds = measure.interleave(sides, trial.steps // TURN - 1)
+        seconds, done, _ = measure.train_in_turn(trial, Peer(trial), rows, TURN)
         everywhere: list[Any] = [None] * group.size
         dist.all_gather_object(everywhere, done)
-        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in steps)
+        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in done)
         reduce = trial.meter.cross_slot_reduce
         losses = {"ours": [float(reduce(list(step))["loss"]) for step in ours]}
         losses["peer"] = [float(np.mean(step)) for step in theirs]
         if group.rank == 0:
-            found = {"seconds": seconds, "losses": losses}
+            measured = {side: taken[1:] for side, taken in seconds.items()}
+            found = {"seconds": measured, "losses": losses}
             (folder / "found.json").write_text(json.dumps(found))
 
 

@@ -8,12 +8,14 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import yaml
 from determined import core, pytorch
 from torch import Tensor
@@ -95,17 +97,15 @@ def now() -> float:
     return time.perf_counter()
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each call, in turn to spread other load; `warm_up` are not measured."""
+def interleave(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each call, in turn to spread other load."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(warm_up + repeats):
+    for _ in range(repeats):
         for name, call in sides.items():
             began = now()
             call()
             seconds[name].append(now() - began)
-    return {name: values[warm_up:] for name, values in seconds.items()}
+    return seconds
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
@@ -136,18 +136,10 @@ def context_of(
         yield context
 
 
-def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
-    """Run one optimizer step of this package; return the meter's sums of that step."""
-    trial.meter.reset()
-    trial.train_batch(batch, 0, step)
-    trial.schedule.step()
-    return trial.meter.per_slot_reduce()
-
-
 class Baseline:
     """A model of transformers with a trial's optimizer, schedule and clipping.
 
-    Subclasses turn packed rows into micro-batches (`batch`) and compute the terms of their loss.
+    Subclasses turn packed rows into micro-batches and compute the terms of their loss.
     """
 
     def __init__(self, trial: Any, model: Any) -> None:
@@ -190,3 +182,36 @@ class Baseline:
         self.optimizer.zero_grad()
         torch.use_deterministic_algorithms(exact)
         return float(mean)
+
+
+def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1) -> Any:
+    """Train on `batches` with both sides, `turn` steps of each at a time, on all processes.
+
+    Return by side the seconds of each turn, what each step gave (the meter's sums of ours, the mean
+    loss of the baseline's), and the peak memory on a GPU.
+    """
+
+    def step(number: int, batch: list[Any]) -> Any:
+        trial.meter.reset()
+        trial.train_batch(batch, 0, number)
+        trial.schedule.step()
+        return trial.meter.per_slot_reduce()
+
+    steps = {
+        "ours": iter([partial(step, number, batch) for number, batch in enumerate(batches)]),
+        "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
+    }
+    done: dict[str, list[Any]] = {side: [] for side in steps}
+    memory, gpu = {}, torch.cuda.is_available()
+
+    def take(side: str) -> None:
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        done[side] += [each() for each in islice(steps[side], turn)]
+        if gpu:
+            memory[side] = {"peak_bytes": torch.cuda.max_memory_allocated()}
+        if dist.is_initialized():
+            dist.barrier()
+
+    sides = {side: partial(take, side) for side in steps}
+    return interleave(sides, len(batches) // turn), done, memory

@@ -8,7 +8,7 @@ import contextlib
 import copy
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -117,44 +117,24 @@ def step(options: Namespace) -> dict[str, Any]:
         return lm.lm(options, processes=1)
     shape = measure.shape_of(options, "base" if options.workload == "pretraining" else "xxlarge")
     with trial_of(options, shape) as trial:
-        peer = Padded(trial)
         batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
-        rows, padded = iter(enumerate(batches)), iter([peer.batch(batch) for batch in batches])
-        sides: dict[str, Callable[[], Any]] = {
-            "ours": lambda: measure.train_step(trial, *next(rows)),
-            "peer": lambda: peer.step(next(padded)),
-        }
-        first = _first_step(sides, 1e-4 if trial.dtype is torch.float32 else 2e-2)
-        seconds = measure.interleave(sides, options.repeats, warm_up=0)
+        seconds, done, memory = measure.train_in_turn(trial, Padded(trial), batches)
         peak, source = measure.peak_flops()
-    result = compare(seconds, "windows", options.windows)
+    (total, windows, *_), theirs = done["ours"][0], done["peer"][0]
+    losses, allowed = [total / windows, theirs], 1e-4 if trial.dtype is torch.float32 else 2e-2
+    if not abs(losses[0] - theirs) <= allowed * abs(theirs):
+        raise Different(f"step: the first loss is {losses[0]}, the baseline's {theirs}")
+    measured = {side: taken[1:] for side, taken in seconds.items()}
+    result = compare(measured, "windows", options.windows)
     flops = [sum(trial.row_flops(row) for row in batch) for batch in batches[1:]]
-    for side, taken in seconds.items():
+    for side, taken in measured.items():
         mfu = [f / s / peak for f, s in zip(flops, taken, strict=True)]
-        more = {"mfu": measure.spread_of(mfu), "first_step_seconds": first["seconds"][side]}
+        more = {"mfu": measure.spread_of(mfu), "first_step_seconds": seconds[side][0]}
         result["results"][side] |= more
     tokens = sum(len(row["input_ids"]) for batch in batches[1:] for row in batch)
     settings = {"workload": options.workload, "shape": shape, "windows": options.windows}
     settings |= {"tokens_per_window": tokens / options.windows / options.repeats}
-    settings |= {"precision": str(trial.dtype), "first_losses": first["losses"]}
+    settings |= {"precision": str(trial.dtype), "first_losses": losses}
     settings |= {"max_tokens_per_forward": trial.hparams.max_tokens_per_forward}
     settings |= {"peak_flops": {"value": peak, "from": source}}
-    return {**result, "settings": settings, "memory": first["memory"] or "not measured"}
-
-
-def _first_step(sides: Mapping[str, Callable[[], Any]], allowed: float) -> dict[str, Any]:
-    """Run both warm-up steps; raise Different unless their losses are equal up to rounding."""
-    seconds, memory, found = {}, {}, {}
-    for side, call in sides.items():
-        if gpu := torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-        began = measure.now()
-        found[side] = call()
-        seconds[side] = measure.now() - began
-        if gpu:
-            memory[side] = {"peak_bytes": torch.cuda.max_memory_allocated()}
-    (total, windows, *_), theirs = found["ours"], found["peer"]
-    ours = total / windows
-    if not abs(ours - theirs) <= allowed * abs(theirs):
-        raise Different(f"step: the first loss is {ours}, the baseline's {theirs}")
-    return {"seconds": seconds, "losses": [ours, theirs], "memory": memory}
+    return {**result, "settings": settings, "memory": memory or "not measured"}
