@@ -8,7 +8,6 @@ whose launch the master did not record is charged only while it is held.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -180,7 +179,8 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
     running = any(trial.state not in OVER for trial in trials)
-    run = Run(
+    costs = {} if unpriced else _costs(mine, seconds, worked, start, end)
+    return Run(
         name=f"experiment {experiment.id}, {experiment.name}", pool=", ".join(names),
         hardware=f"{most} x {known.get(names[0]) or 'machine'}", windows=windows,
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
@@ -191,25 +191,24 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
         stops=Counter(kind for trial in trials for kind, _ in stops(trial, records)),
         notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
                     for name in unpriced),
+        **costs,
     )  # fmt: skip
-    return run if unpriced else _paid(run, mine, seconds, start, end)
 
 
-def _paid(
-    run: Run, mine: pd.DataFrame, seconds: Mapping[str, float], start: Moment, end: Moment
-) -> Run:
-    """Add the dollars: those of boot and idle machines, the rest in proportion to the phases."""
+def _costs(
+    mine: pd.DataFrame, seconds: Mapping[str, float], worked: float, start: Moment, end: Moment
+) -> dict[str, Any]:
+    """Return the dollars: those of boot and idle machines, the rest in proportion to the phases."""
     money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
     total = sum(seconds.values()) or 1.0
     parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
     parts |= {phase: float(money["held"]) * spent / total for phase, spent in seconds.items()}
     # Boot and idle time after the first start and before the last end is between allocations.
     between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
-    cost, low, high, on_demand = (float(mine[key].sum()) for key in NUMBERS[1:])
-    rate = float(money["held"]) / run.worked if run.worked else None
     stopped = parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum())
-    costs: dict[str, Any] = {"parts": parts, "cost": cost, "low": low, "high": high, "rate": rate}
-    return replace(run, **costs, on_demand=on_demand, stopped=stopped)
+    costs = {name.replace(" ", "_"): float(mine[name].sum()) for name in NUMBERS[1:]}
+    rate = float(money["held"]) / worked if worked else None
+    return {"parts": parts, "rate": rate, "stopped": stopped, **costs}
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
