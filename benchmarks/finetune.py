@@ -3,8 +3,8 @@
 python -m benchmarks finetune --model FOLDER        # a real small model; half an hour
 
 Same weights, batches, steps and optimizer, fp32 (bf16 on a GPU); one process per side and run. The
-baseline pads windows to max_seq_length; windows, answers and scores are computed by this package,
-which is faster than the example.
+baseline pads windows to max_seq_length and shuffles them; windows, answers and scores are computed
+by this package, which is faster than the example.
 """
 
 import json
@@ -18,15 +18,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 import yaml
 
-from benchmarks.measure import compare, context_of, experiment, interleave, run_python
-from benchmarks.step import Padded
+from benchmarks.measure import compare, device, experiment, interleave, pad, run_python
 from detalbert.errors import UserError
-from model_def import SquadTrial
-from squad_utils import Candidates, Windows, best_spans, merge_answers, score
+from detalbert.squad.question_stream import read_questions
+from squad_utils import Windows, best_spans, build_windows, merge_answers, score
 
 TRAIN = 600  # questions, without --examples; half as many to validate
+LENGTH = 384
+ENDS = ("start_positions", "end_positions")
 
 
 def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
@@ -68,33 +70,65 @@ def finetune(options: Namespace) -> dict[str, Any]:
     return {**result, "settings": {**settings, "batch": 12, "epochs": 1}}
 
 
+def forward(model: Any, windows: Windows, chosen: np.ndarray, labels: bool) -> Any:
+    """Return the output of the chosen windows, their packed row and their attention mask (bool)."""
+    row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
+    fills = {"input_ids": model.config.pad_token_id or 0, "token_type_ids": 0}
+    inputs = pad(row, LENGTH, **{name: (row[name], fill) for name, fill in fills.items()})
+    real = inputs["attention_mask"].bool()
+    inputs |= {name: row[name] for name in ENDS if labels}
+    inputs = {name: values.to(device()) for name, values in inputs.items()}
+    with torch.autocast(device().type, torch.bfloat16, enabled=device().type == "cuda"):
+        return model(**inputs), row, real
+
+
+def fit(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
+    """Train by AdamW with a linear schedule and clipping."""
+    count, batch = len(windows), hyperparameters["global_batch_size"]
+    steps = -(-count // batch) * hyperparameters["epochs"]
+    rate, warmup = (hyperparameters[x] for x in ("base_learning_rate", "warmup_fraction"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(warmup * steps), steps)
+    model.train()
+    for _ in range(hyperparameters["epochs"]):
+        for chosen in torch.randperm(count).split(batch):
+            forward(model, windows, chosen.numpy(), labels=True)[0].loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+
 @torch.no_grad()
-def evaluate(peer: Padded, windows: Windows, batch: int) -> list[Candidates]:
-    """Return the span candidates of padded batches of windows."""
-    peer.model.eval()
+def evaluate(model: Any, windows: Windows, examples: Any, batch: int) -> Any:
+    """Return the answers of all validation questions."""
+    model.eval()
     candidates = []
     for chosen in np.array_split(np.arange(len(windows)), -(-len(windows) // batch)):
-        row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
-        micro = peer.padded(row)
-        output, real = peer.output(micro), micro["attention_mask"].bool()
+        output, row, real = forward(model, windows, chosen, labels=False)
         start, end = (x.float().cpu()[real] for x in (output.start_logits, output.end_logits))
         candidates.append(best_spans(start, end, row, n_best_size=20, max_answer_length=30))
-    return candidates
+    return merge_answers(examples, windows, candidates)
 
 
 def run_qa(config: dict[str, Any], output: Path) -> None:
     """Run the baseline: train, answer, score, and save the model."""
-    with context_of(config, output) as context:
-        trial = SquadTrial(context)
-        peer, held = Padded(trial), trial.data.validation
-        for rows in islice(trial.build_training_data_loader(), trial.steps):
-            peer.step(peer.batch(rows))
-        spans = evaluate(peer, held.windows, trial.hparams.global_batch_size)
-        answers = merge_answers(held.examples, held.windows, spans)
-        peer.model.save_pretrained(output)
-        (output / "predictions.json").write_text(json.dumps(answers.predictions))
-        scores = score(held.examples, answers.predictions, answers.null_odds)
-        (output / "metrics.json").write_text(json.dumps({k: scores[k] for k in ("exact", "f1")}))
+    data, hyperparameters = config["data"], config["hyperparameters"]
+    torch.manual_seed(42)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hyperparameters["model"])
+    kind: Any = transformers.AutoModelForQuestionAnswering
+    model = kind.from_pretrained(hyperparameters["model"]).to(device())
+    trained, held = (
+        list(islice(read_questions(Path(data[split])), data[f"max_{split}_examples"]))
+        for split in ("train", "validation")
+    )
+    fit(model, build_windows(trained, tokenizer), hyperparameters)
+    windows, batch = build_windows(held, tokenizer), hyperparameters["global_batch_size"]
+    answers = evaluate(model, windows, held, batch)
+    model.save_pretrained(output)
+    (output / "predictions.json").write_text(json.dumps(answers.predictions))
+    scores = score(held, answers.predictions, answers.null_odds)
+    (output / "metrics.json").write_text(json.dumps({k: scores[k] for k in ("exact", "f1")}))
 
 
 if __name__ == "__main__":

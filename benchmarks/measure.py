@@ -136,6 +136,16 @@ def context_of(
         yield context
 
 
+def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
+    """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
+    real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
+    padded = {"attention_mask": real.long()}
+    for name, (values, fill) in columns.items():
+        padded[name] = torch.full(real.shape, fill)
+        padded[name][real] = values
+    return padded
+
+
 class Baseline:
     """A model of transformers with a trial's optimizer, schedule and clipping.
 

@@ -68,7 +68,7 @@ class Padded(Baseline):
 
     def batch(self, rows: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return packed rows as padded micro-batches, int64 [windows, max_seq_length]."""
-        micros = [self.padded(row) for row in rows]
+        micros = [self._padded(row) for row in rows]
         counts = torch.tensor([[(m[x] >= 0).sum() for x in self.labels] for m in micros])
         windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
         share = 1.0 if self.pretraining else 0.5  # the mean of start and end
@@ -77,30 +77,21 @@ class Padded(Baseline):
             micro["loss_weights"] = share * part / count.clamp(min=1)
         return micros
 
-    def padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a packed row's windows padded, int64 [windows, max_seq_length], and their mask."""
+    def _padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
         columns = {"input_ids": (row["input_ids"], self.pad_id)}
         columns["token_type_ids"] = row["token_type_ids"], 0
         if self.pretraining:
             labels = torch.full_like(row["input_ids"], -100)
             labels[row["masked"]] = row["mlm_labels"]
-            columns["labels"], unpadded = (labels, -100), {"sop": row["sop_labels"]}
+            columns["labels"], whole = (labels, -100), {"sop": row["sop_labels"]}
         else:
-            unpadded = {name: row[f"{name}_positions"] for name in ("start", "end")}
-        real = torch.arange(self.hparams.max_seq_length) < row["cu_seqlens"].diff()[:, None]
-        micro = {"attention_mask": real.long(), **unpadded}
-        for name, (values, fill) in columns.items():
-            micro[name] = torch.full(real.shape, fill).masked_scatter(real, values)
-        return micro
-
-    def output(self, micro: dict[str, Tensor]) -> Any:
-        """Return what the model gives for a padded micro-batch, without its loss."""
-        names = ("input_ids", "token_type_ids", "attention_mask")
-        return self.forward(**{name: micro[name].to(self.device) for name in names})
+            whole = {name: row[f"{name}_positions"] for name in ("start", "end")}
+        return measure.pad(row, self.hparams.max_seq_length, **columns) | whole
 
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [2]."""
-        output = self.output(micro)
+        taken = ("input_ids", "token_type_ids", "attention_mask")
+        output = self.forward(**{name: micro[name] for name in taken})
         if self.pretraining:
             logits = [output.prediction_logits.transpose(1, 2), output.sop_logits]
         else:
