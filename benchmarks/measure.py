@@ -198,7 +198,7 @@ def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1
     """Train on `batches` with both sides, `turn` steps of each at a time, on all processes.
 
     Return by side the seconds of each turn, what each step gave (the meter's sums of ours, the mean
-    loss of the baseline's), and the peak memory on a GPU.
+    loss of the baseline's), and the peak memory of the first turn on a GPU.
     """
 
     def step(number: int, batch: list[Any]) -> Any:
@@ -219,7 +219,7 @@ def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1
             torch.cuda.reset_peak_memory_stats()
         done[side] += [each() for each in islice(steps[side], turn)]
         if gpu:
-            memory[side] = {"peak_bytes": torch.cuda.max_memory_allocated()}
+            memory.setdefault(side, {"peak_bytes": torch.cuda.max_memory_allocated()})
         if dist.is_initialized():
             dist.barrier()
 
