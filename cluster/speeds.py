@@ -95,7 +95,7 @@ def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
         alike = gpu.name == "V100" and slots == run.slots
         source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
     alike = alike and math.isclose(flops, encoder_token(_XXL, length), rel_tol=1e-3)
-    return Rate(mfu * gpu.teraflops * 1e12 / flops, source if alike else "modelled", how)
+    return Rate(mfu * (gpu.teraflops * 1e12) / flops, source if alike else "modelled", how)
 
 
 def sent_bytes(

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> Report:
         found = found._replace(pools={**found.pools, **pools})
         held = {a.pool for a in found.allocations}
         wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
-    used = sorted(find(known, instance).instance for instance in wanted if instance)
+    used = [find(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
     runs += [read_run(text, known, args.windows) for text in args.run]
