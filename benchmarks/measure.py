@@ -212,7 +212,8 @@ def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1
         "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
     }
     done: dict[str, list[Any]] = {side: [] for side in steps}
-    memory, gpu = {}, torch.cuda.is_available()
+    memory: dict[str, Any] = {}
+    gpu = torch.cuda.is_available()
 
     def take(side: str) -> None:
         if gpu:

@@ -50,9 +50,8 @@ def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
     rules = settings.given(args)
     seen, known = markets(rules, args.trace), price_file.load_prices(args.prices)
-    speed = _pace(args.config) if rules.tokens and not args.throughput else None
-    if speed is None:
-        speed = parse_speed(args.throughput, known, LENGTH if rules.tokens else 1)
+    paced = _pace(args.config) if rules.tokens and not args.throughput else None
+    speed = paced or parse_speed(args.throughput, known, LENGTH if rules.tokens else 1)
     choices = offers(args, known, speed)
     amount = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
