@@ -31,10 +31,9 @@ from tests.forks import start_zygote
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = 0.9  # of the faults
-SECONDS = 300  # of the tests of one fault; it is missed then
-OTHERS = 20  # tests of a fault that are not quick
-# A fault may be a loop without end: a test that takes longer ends pytest.
-HANGS = "-o faulthandler_timeout=60 -o faulthandler_exit_on_timeout=true".split()
+SECONDS = 300  # of one fault's tests; then it is missed
+OTHERS = 20  # of one fault's tests that are not quick
+HANGS = "-o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true".split()  # a test
 OPERATORS = """
 ReplaceBinaryOperator_Add_Sub ReplaceBinaryOperator_Sub_Add ReplaceBinaryOperator_Mul_Add
 ReplaceBinaryOperator_Div_Mul ReplaceBinaryOperator_FloorDiv_Mul ReplaceBinaryOperator_Mod_Add
@@ -113,16 +112,12 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
     file = copy / fault.path
     before = file.read_text()
     file.write_text(fault.source(copy))
-    python = sys.executable
+    python, env = sys.executable, os.environ | {"FAULTS": "1"}
     fork = [python, "-SE", str(ROOT / "tests" / "zygote.py"), "run", os.environ["ZYGOTE_OWNER"]]
     command = [*fork, python, python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *HANGS]
     try:
         done = subprocess.run(
-            [*command, *tests],
-            cwd=copy,
-            capture_output=True,
-            timeout=SECONDS,
-            env=os.environ | {"FAULTS": "1"},
+            [*command, *tests], cwd=copy, env=env, capture_output=True, timeout=SECONDS
         )
         return done.returncode != 0
     except subprocess.TimeoutExpired:
