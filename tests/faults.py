@@ -33,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WANTED = 0.9  # of the faults
 SECONDS = 300  # of one fault's tests; then it is missed
 OTHERS = 20  # of one fault's tests that are not quick
-HANGS = "-o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true".split()  # a test
+PYTEST = "-m pytest -x -q -p no:cacheprovider".split()
+PYTEST += "-o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true".split()  # of a test
 OPERATORS = """
 ReplaceBinaryOperator_Add_Sub ReplaceBinaryOperator_Sub_Add ReplaceBinaryOperator_Mul_Add
 ReplaceBinaryOperator_Div_Mul ReplaceBinaryOperator_FloorDiv_Mul ReplaceBinaryOperator_Mod_Add
@@ -71,28 +72,33 @@ def find_faults(root: Path) -> Iterator[Fault]:
         for name in OPERATORS:
             operator, occurrence = plugins.get_operator(f"core/{name}")(), 0
             for node in ast_nodes(tree):
-                for start, _ in operator.mutation_positions(node):
+                for _ in operator.mutation_positions(node):
                     # Numbers are two fifths of all places, and many are sizes and seconds.
-                    if _can_show(node) and (name != "NumberReplacer" or occurrence % 4 == 0):
-                        yield Fault(path, start[0], name, occurrence)
+                    if (line := _line(node)) and (name != "NumberReplacer" or occurrence % 4 == 0):
+                        yield Fault(path, line, name, occurrence)
                     occurrence += 1
 
 
-def _can_show(node: Any) -> bool:
-    """Whether it is in a function, and no argument of `zip` or `print` that changes no result."""
+def _line(node: Any) -> int:
+    """The first line of its statement, whose tests may not all reach the fault's own; 0 outside of
+    functions, and for an argument of `zip` or `print` that changes no result."""
     if node.parent.type == "argument" and node.parent.get_first_leaf().value in ("strict", "flush"):
-        return False
-    while node := getattr(node, "parent", None):
-        if getattr(node, "type", "") == "suite" and node.parent.type == "funcdef":
-            return True
-    return False
+        return 0
+    line = 0
+    while parent := getattr(node, "parent", None):
+        if getattr(parent, "type", "") == "suite":
+            line = line or node.start_pos[0]
+            if parent.parent.type == "funcdef":
+                return line
+        node = parent
+    return 0
 
 
 def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[str]:
-    """The tests that run the fault's line, or use a fixture that did: all quick ones, then the
-    first of the others; those of the file's name and of its folder come first.
+    """The tests that run the fault's statement, or use a fixture that did; where a process without
+    a context ran it, those of the folder that fork, and of the file's name.
 
-    Where a process without a context ran it, those of the folder that fork, and of the file's name.
+    All quick ones, then some of the others; those of the file's name and of its folder come first.
     """
     contexts = data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""])
     path, found = Path(fault.path), set()
@@ -103,8 +109,8 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
         forking = [name for x in ("fork", "sandbox") for name in users.of[x] if folder in name]
         found |= {*forking, *(name for name in users.all if file in name)}
     near = sorted(found & users.all, key=lambda name: (file not in name, folder not in name, name))
-    quick = [name for name in near if name in users.quick]
-    return quick + [name for name in near if name not in users.quick][:OTHERS]
+    others = [name for name in near if name not in users.quick]
+    return [name for name in near if name in users.quick] + others[:OTHERS]
 
 
 def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
@@ -114,11 +120,9 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
     file.write_text(fault.source(copy))
     python, env = sys.executable, os.environ | {"FAULTS": "1"}
     fork = [python, "-SE", str(ROOT / "tests" / "zygote.py"), "run", os.environ["ZYGOTE_OWNER"]]
-    command = [*fork, python, python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *HANGS]
+    command = [*fork, python, python, *PYTEST, *tests]
     try:
-        done = subprocess.run(
-            [*command, *tests], cwd=copy, env=env, capture_output=True, timeout=SECONDS
-        )
+        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
         return done.returncode != 0
     except subprocess.TimeoutExpired:
         return False
