@@ -186,6 +186,8 @@ def test_measured_on_an_h100() -> None:
     sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
     memory = replicated(sizes, 1, True, False)
     assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
+    # Several ranks keep another copy of the gradients.
+    assert replicated(sizes, 8, True, False).states - memory.states == 4 * sizes.parameters
     # A vocabulary head keeps 12 bytes a logit in fp32.
     some, none = (replicated(sizes, 1, False, False, masked).per_token for masked in (0.15, 0.0))
     assert some - none == pytest.approx(0.15 * 30_000 * 12)

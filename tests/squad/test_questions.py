@@ -152,6 +152,7 @@ BAD = {
     "list.json": ("[1]", "not SQuAD JSON (no list 'data'"),
     "other.json": ('{"rows": []}', "not SQuAD JSON (no list 'data'"),
     "cut.json": ('{"data": [\n\n{"paragraphs": [', "line 3: "),
+    "word.json": ('{"data": [\n{"a": b},\n2,\n3,\n4]}', "line 2: "),
     "comma.json": ('{"data": [{"paragraphs": []},]}', "a comma with nothing after it"),
     "more.json": ('{"data": []} {}', "more text after its end"),
     "deep.json": ('{"data": ' + "[" * 100_000, "nested too deep"),
