@@ -17,8 +17,8 @@ from detalbert.settings.hparams import parse_data_config, parse_hparams
 from reports import simulate
 from reports.plan import count_windows, mark_front
 from reports.settings import Settings, parse_speed
-from reports.simulate import CASES, Constant, SpotJob, best_period, load_trace, running_seconds
-from tests.conftest import ROOT, TINY, max_examples
+from reports.simulate import CASES, SpotJob, best_period, load_trace, running_seconds
+from tests.conftest import ROOT, TINY
 from tests.reports.conftest import refused, report
 
 FEW = "--runs 300 --hourly 0.05 --wait-seconds 120".split()
@@ -186,6 +186,7 @@ JOBS = {
 def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the_best(name):
     job, step = JOBS[name]
     steps = best_period(job, MIDDLE, HIGH, step)
+    assert steps == 1 or steps * step <= min(1800, job.work_seconds / 2)
     whole = int(job.work_seconds / step)
     costs = {}
     for count in {steps, *np.geomspace(1, whole, 60).astype(int)}:
@@ -193,19 +194,6 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
         if running_seconds(one, HIGH, np.array([count * step]))[0][0] < 20 * job.work_seconds:
             costs[count] = simulate.simulate(one, HIGH, 2000, seed=0)["cost"].mean()
     assert len(costs) > 20 and costs[steps] <= 1.10 * min(costs.values())
-
-
-TIMES = st.floats(1, 1e6), st.floats(1e-3, 3600), st.floats(0.1, 600)
-
-
-@max_examples(50)
-@given(*TIMES, st.integers(1, 64), st.floats(0, 3), st.floats(0, 3))
-def test_no_advice_puts_more_than_30_minutes_or_half_the_run_at_stake(
-    work, step, checkpoint, machines, rate, more
-):
-    job = SpotJob(work, work, machines, 1, Settings(checkpoint_seconds=checkpoint))
-    steps = best_period(job, Constant(rate), Constant(rate + more), step)
-    assert steps == 1 or steps * step <= min(1800, work / 2) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("pool", [[], ["--pool", "p3.16xlarge"]])
