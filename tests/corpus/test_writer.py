@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +117,8 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     def start(pause: float) -> subprocess.Popen:
         options = ["--config", str(config), "--output", str(cut), "--processes", "2"]
         command = [*script(SLOW), str(pid), str(pause), *options]
-        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=ROOT, **pipes)
 
     def written() -> int:
         return len(list(cut.glob("jobs/*.json")))
@@ -131,7 +134,9 @@ def test_cut_at_random_moments_the_shards_are_the_same(
             assert said == f"INFO: stopped by {number.name}{ENDED}"
             assert process.returncode == 128 + number
         assert not (cut / "index.json").exists()
-    assert start(0).wait(timeout=300) == 0
+    process = start(0)
+    shown = process.communicate(timeout=300)[0]
+    assert process.returncode == 0 and re.findall(r"^\w+", shown, re.M) == ["train", "validation"]
     assert sums(write(corpus_text, tmp_path, shard_mib=0.02)) == sums(cut)
     assert not leftovers(cut)
 

@@ -17,7 +17,7 @@ from pretrain.examples import NO_LABEL, Examples
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import order_losses, score_row, span_losses, token_losses
-from pretrain.trial import build_model
+from pretrain.trial import ScoreReducer, build_model
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
@@ -95,6 +95,11 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     sums = score_row(row, right, order, perfect)
     assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
     assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
+    reducer = ScoreReducer(mlm.shape[1])
+    reducer.reset()
+    reducer.update(row, sums)
+    found = reducer.cross_slot_reduce([reducer.per_slot_reduce()])
+    assert {found[f"{part}_accuracy"] for part in ("mlm", "sop", "span")} == {100.0}
     perfect[last[asked][0], 1] = -20.0  # both ends must be right
     assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
     mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))  # of no labels
