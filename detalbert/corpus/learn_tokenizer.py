@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,20 @@ from tokenizers import (
     processors,
     trainers,
 )
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.kinds import is_held_out
-from detalbert.corpus.sources import Part, Reader, Text, cut_parts, open_text, size_of, unpack_sizes
+from detalbert.corpus.sources import (
+    Part,
+    Reader,
+    Text,
+    cut_parts,
+    open_text,
+    progress,
+    size_of,
+    unpack_sizes,
+)
 from detalbert.corpus.storage import writing
 from detalbert.integrity import SUMS, find_fault, write_facts
 from detalbert.settings.text import TextConfig
@@ -157,8 +164,7 @@ def _learn_once(
 def _sample(parts: list[Part], total: int, held_out: float) -> Iterator[str]:
     """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
-    look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
-    with tqdm(total=total // step, desc="vocabulary", dynamic_ncols=True, **look) as bar:
+    with progress("vocabulary", total // step) as bar:
         reader = Reader(bar)
         for part in itertools.islice(cut_parts(parts, _PART), 0, None, step):
             yield from (text for text in reader.read(part) if not is_held_out(text, held_out))

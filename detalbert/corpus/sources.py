@@ -99,8 +99,9 @@ def open_text(address: str, key: str, split: str, exact: bool = False) -> Text:
 def _file_part(file: storage.File, exact: bool) -> Part:
     if file.address.endswith(_PACKED):
         return Part("jsonl", file.address, 0, 0, packed=file.size, exact=exact)
-    forms = {".json": "squad", ".jsonl": "jsonl"}
-    form = forms.get(Path(file.address).suffix, "document" if exact else "lines")
+    form = "document" if exact else "lines"
+    if file.address.endswith((".json", ".jsonl")):
+        form = "squad" if file.address.endswith(".json") else "jsonl"
     return Part(form, file.address, file.size, file.size, exact=exact)
 
 
@@ -128,9 +129,14 @@ def _measure(parts: list[Part]) -> list[int]:
         return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
 
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
-        shown: dict[str, Any] = {"total": len(parts), "unit": " files", "file": sys.stderr}
         sizes = threads.map(measure, parts)
-        return list(tqdm(sizes, desc="sizes of compressed files", disable=None, **shown))
+        return list(progress("sizes of compressed files", len(parts), sizes, unit=" files"))
+
+
+def progress(what: str, total: int, items: Any = None, unit: str = "B", initial: int = 0) -> tqdm:
+    """Return a progress bar on standard error, hidden unless that is a terminal."""
+    look: Any = {"unit": unit, "unit_scale": True, "dynamic_ncols": True, "disable": None}
+    return tqdm(items, what, total, file=sys.stderr, initial=initial, **look)
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:

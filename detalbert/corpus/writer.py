@@ -7,11 +7,11 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from detalbert.corpus.sources import (
     cut_parts,
     group,
     open_text,
+    progress,
     size_of,
     unpack_sizes,
 )
@@ -60,7 +61,7 @@ class Batch(NamedTuple):
     texts: list[str]
 
 
-Tokenize = Callable[[Batch], tuple[int, dict[str, Rows]]]  # gives job and rows by split
+Tokenize = Callable[[Batch], tuple[int, dict[str, Rows]]]
 
 
 def write_shards(
@@ -129,10 +130,9 @@ def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> l
     least, jobs = facts["part_bytes"], list[Job]()
     for key, text in texts.items():
         held_out = 1.0 if key == "validation" else facts["held_out"]
-        for parts in group(
-            cut_parts(unpack_sizes(text, folder), least), lambda part: part.text_bytes, least
-        ):
-            jobs.append(Job(len(jobs), parts, held_out))
+        parts = cut_parts(unpack_sizes(text, folder), least)
+        for some in group(parts, lambda part: part.text_bytes, least):
+            jobs.append(Job(len(jobs), some, held_out))
     return jobs
 
 
@@ -143,12 +143,10 @@ def _write_missing(
     sweep(folder)
     todo = [job for job in jobs if not is_done(folder, job.number)]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
-    look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
-    look |= {"desc": "token shards", "dynamic_ncols": True}
     processes = min(processes or count_cores(), -(-missing // _BATCH))
-    with tqdm(total=total, initial=total - missing, **look) as bar:
-        batches, tokenize = _read_batches(todo, bar), _tokenizer(kind, backend, dtype)
-        made = _map_in_processes(folder, tokenize, batches, processes)
+    tokenize = partial(_tokenize, kind, WordEncoder(backend), dtype)
+    with progress("token shards", total, initial=total - missing) as bar:
+        made = _map_in_processes(folder, tokenize, _read_batches(todo, bar), processes)
         with contextlib.closing(made):  # which ends the processes
             for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
                 write_job(folder, number, (by_split for _, by_split in rows))
@@ -163,22 +161,17 @@ def _read_batches(jobs: list[Job], bar: tqdm) -> Iterator[Batch]:
             yield Batch(number, held_out, texts)
 
 
-def _tokenizer(kind: Kind, backend: Any, dtype: str) -> Tokenize:
-    """Return the function that turns a batch into rows; its encoder is made when it is needed."""
-    encoders: list[WordEncoder] = []
-
-    def tokenize(batch: Batch) -> tuple[int, dict[str, Rows]]:
-        if not encoders:
-            encoders.append(WordEncoder(backend))
-        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-        for text in batch.texts:
-            texts[SPLITS[is_held_out(text, batch.held_out)]].append(text)
-        made = {split: kind.tokenize(encoders[0], some) for split, some in texts.items() if some}
-        return batch.job, {
-            split: rows._replace(tokens=rows.tokens.astype(dtype)) for split, rows in made.items()
-        }
-
-    return tokenize
+def _tokenize(
+    kind: Kind, encoder: WordEncoder, dtype: str, batch: Batch
+) -> tuple[int, dict[str, Rows]]:
+    """Return the batch's job, and rows by split."""
+    texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for text in batch.texts:
+        texts[SPLITS[is_held_out(text, batch.held_out)]].append(text)
+    made = {split: kind.tokenize(encoder, some) for split, some in texts.items() if some}
+    return batch.job, {
+        split: rows._replace(tokens=rows.tokens.astype(dtype)) for split, rows in made.items()
+    }
 
 
 _work: Tokenize  # of a worker process

@@ -99,7 +99,7 @@ def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str])
     ],
 )
 def test_tokenizers_that_look_beyond_a_word_get_the_ordinary_call(backend: Any) -> None:
-    assert find_words(backend) in ("", "marked", "bytes")
+    assert find_words(backend) != "apart"
     check(WordEncoder(backend), ["the river  the", " river the ", ""])
 
 

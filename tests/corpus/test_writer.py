@@ -17,7 +17,7 @@ from detalbert.corpus.reader import Corpus
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.shards import sweep
 from detalbert.corpus.writer import write_shards
-from detalbert.errors import UserError
+from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import ROOT, Script
 from tests.fakes.damage import flip
@@ -150,8 +150,15 @@ BAD_TEXT = [
 
 @pytest.mark.parametrize("name, content, said, processes", BAD_TEXT)
 def test_bad_text_is_one_line(
-    name: str, content: bytes, said: str, processes: int, tmp_path: Path, fork: None
+    name: str,
+    content: bytes,
+    said: str,
+    processes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fork: None,
 ) -> None:
+    monkeypatch.setattr(writer, "_BATCH", 1)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_bytes(content)
     if processes == 2:
@@ -172,3 +179,13 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(writer, "_BATCH", 1_000)
     with pytest.raises(UserError, match="write token shards: No space left on device; free space"):
         write(corpus_text, tmp_path, processes, shard_mib=0.02)
+
+
+def test_a_killed_worker_is_one_line(
+    corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
+) -> None:
+    monkeypatch.setattr(ExampleKind, "tokenize", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(writer, "_BATCH", 1_000)
+    with pytest.raises(Unavailable, match="a writer of token shards was killed, .*same command"):
+        write(corpus_text, tmp_path, 2)
+    assert not leftovers(tmp_path)
