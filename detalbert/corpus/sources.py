@@ -177,7 +177,7 @@ class Reader:
 
     def __init__(self, bar: tqdm | None = None) -> None:
         self.bar = bar if bar is not None else tqdm(disable=True)
-        self.stream = ""  # the compressed file that is being read
+        self.stream, self.end = "", 0  # the compressed file that is read, and up to which byte
         self.at = 0  # byte at which `line` begins
         self.line: bytes | None = None  # the next one; None: there are no more
         self.lines: Iterator[bytes] = iter(())
@@ -212,8 +212,9 @@ class Reader:
 
     def _lines(self, part: Part) -> Iterator[tuple[int, bytes]]:
         """Yield (byte, line) of each line that begins in the part; the last may end after it."""
-        if not part.packed or part.address != self.stream or part.begin < self.at:
+        if not part.packed or part.address != self.stream or part.begin < self.end:
             self._open(part)
+        self.end = part.end
         while self.line is not None and self.at < part.end:
             at, line = self.at, self.line
             self.at, self.line = at + len(line) + 1, next(self.lines, None)

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -189,7 +189,7 @@ def _run_worker(batch: Batch) -> tuple[int, dict[str, Rows]]:
 
 def _map_in_processes(
     folder: Path, tokenize: Tokenize, batches: Iterable[Batch], processes: int
-) -> Iterator[tuple[int, dict[str, Rows]]]:
+) -> Generator[tuple[int, dict[str, Rows]], None, None]:
     """Yield `tokenize` of each batch, in order, with at most two batches per process in memory."""
     if processes <= 1:
         yield from map(tokenize, batches)
