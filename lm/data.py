@@ -1,18 +1,15 @@
 """`data:` of a language model's experiment: its tokenizer, and the windows of both splits."""
 
-import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.chunks import Plan
-from detalbert.corpus.documents import Documents
+from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.learn_tokenizer import own_byte_tokenizer
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.shards import FORMAT
-from detalbert.corpus.sources import Text, open_documents
-from detalbert.corpus.writer import shards_folder, text_bytes, write_shards
+from detalbert.corpus.sources import open_text
+from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
@@ -74,8 +71,8 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
     """
     if data.tokenizer is None:
         assert data.vocab_size is not None and data.documents is not None
-        text = open_documents(data.documents, "data.documents", "train")
-        held_out = 0.0 if _has_validation(data) else data.validation_fraction
+        text = open_text(data.documents, "data.documents", "train", exact=True)
+        held_out = 0.0 if data.validation_text else data.validation_fraction
         folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
         return named_tokenizer(str(folder))
     return named_tokenizer(data.tokenizer, "eos_token", kind="a causal language model")
@@ -88,40 +85,4 @@ def write_documents(
     processes: int | None = None,
 ) -> Path:
     """Write `data.documents` as shards for any length (`write_shards`); return the folder."""
-    texts = _open_texts(data)
-    facts = {
-        "format": FORMAT,
-        "kind": Shards.kind,
-        "tokenizer": tokenizer_sum(tokenizer),
-        "end_of_text": tokenizer.eos_token_id,
-        "part_bytes": text_bytes(data.shard_mib),
-        "held_out": 0.0 if "validation" in texts else data.validation_fraction,
-        "text": {key: text.fingerprint for key, text in texts.items()},
-    }
-    folder = folder or shards_folder(Path(data.cache_dir), facts)
-    plan = Plan(folder, _exact(tokenizer), Documents(tokenizer.eos_token_id))
-    write_shards(plan, facts, texts, processes)
-    return folder
-
-
-def _exact(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a copy that truncates nothing, and reads "<|endoftext|>" in documents as text."""
-    exact: Any = copy.deepcopy(tokenizer)
-    exact.backend_tokenizer.no_truncation()
-    exact.backend_tokenizer.no_padding()
-    exact.backend_tokenizer.encode_special_tokens = True
-    return exact
-
-
-def _has_validation(data: DocumentsConfig) -> bool:
-    return data.validation_documents is not None or data.documents == "generated"
-
-
-def _open_texts(data: DocumentsConfig) -> dict[str, Text]:
-    """Open the texts by purpose. Without "validation", some documents of "text" are held out."""
-    assert data.documents is not None
-    texts = {"text": open_documents(data.documents, "data.documents", "train")}
-    if _has_validation(data):
-        name = data.validation_documents or data.documents
-        texts["validation"] = open_documents(name, "data.validation_documents", "validation")
-    return texts
+    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), folder, processes)

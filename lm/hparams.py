@@ -15,6 +15,7 @@ class DocumentsConfig(CorpusConfig):
     """Documents to train on; a tokenizer that is trained on them is byte-level."""
 
     source = "documents"
+    held_out_source = "validation_documents"
 
     documents: str | None = None  # see corpus/sources.py for what it may name
     validation_documents: str | None = None  # held-out; default: a fraction of the documents

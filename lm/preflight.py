@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from detalbert.corpus import packed, sources, storage
+from detalbert.corpus import sources, storage
 from detalbert.engine.models import check_weights
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
@@ -20,7 +20,7 @@ from lm.layout import choose_layout, parse_layout, split_memory
 from lm.model import causal_sizes, read_config
 from lm.packed import check_family
 
-_SUFFIXES = (*sources.SUFFIXES, *packed.CODECS)
+_SUFFIXES = (*sources.SUFFIXES, *storage.CODECS)
 _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache is overrated
 
 

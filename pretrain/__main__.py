@@ -16,8 +16,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import write_corpus
+from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
 from detalbert.settings import experiment
 from detalbert.settings.text import parse_text_config
@@ -40,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
         if data.text is None:
             raise UserError("data.text: missing; these shards are made of text")
         tokenizer = load_tokenizer(data, hparams)
-        folder = write_corpus(data, tokenizer, hparams.max_seq_length, args.output, args.processes)
+        kind = ExampleKind(hparams.max_seq_length)
+        folder = write_shards(data, tokenizer, kind, args.output, args.processes)
         tokenizer.save_pretrained(folder / "tokenizer")
         for split in ("train", "validation"):
             corpus = Corpus(str(folder), split, data)

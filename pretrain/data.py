@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import write_corpus
+from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
@@ -32,7 +33,8 @@ class PretrainText(NamedTuple):
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        address = data.shards or str(write_corpus(data, tokenizer, hparams.max_seq_length))
+        kind = ExampleKind(hparams.max_seq_length)
+        address = data.shards or str(write_shards(data, tokenizer, kind))
         vocabulary = read_vocabulary(tokenizer)
         splits = []
         for split in ("train", "validation"):

@@ -4,52 +4,51 @@ An end-of-text token ends each document. `document_ptr` holds where documents be
 be cut into windows of any length.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+import itertools
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.chunks import Arrays, Kind
-from detalbert.corpus.shards import pointers
-from detalbert.corpus.sources import Part, read_exact
+from detalbert.corpus.kinds import Kind, Rows
+from detalbert.corpus.sources import group
 from detalbert.corpus.words import WordEncoder
 
 _PIECE = 1 << 18  # characters; a longer document is encoded in pieces
 _AT_ONCE = 1 << 20  # characters that are encoded at once, about: it takes some 40 bytes for each
 
 
-class Documents(Kind):
+class DocumentKind(Kind):
     """Documents, each followed by the token `end_of_text`."""
 
-    chunk = {"lengths": "<i8", "sizes": "<i8"}
     counts = "documents", "tokens", "text_bytes"
+    exact = True
 
     def __init__(self, end_of_text: int) -> None:
         self.end_of_text = end_of_text
 
-    def read(self, part: Part) -> Iterator[tuple[str, int]]:
-        return read_exact(part)
+    def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"kind": "documents", **super().facts(tokenizer), "end_of_text": self.end_of_text}
 
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
-        """Return ids with end-of-text tokens, int32 [N]; tokens, UTF-8 bytes, int64 [D] each."""
+    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+        """Return one that truncates nothing, and reads "<|endoftext|>" in documents as text."""
+        exact = copy.deepcopy(tokenizer.backend_tokenizer)
+        exact.no_truncation()
+        exact.no_padding()
+        exact.encode_special_tokens = True
+        return exact
+
+    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
         cut = [split_long(text) for text in texts]
-        made = [encoder(pieces) for pieces in _group([piece for pieces in cut for piece in pieces])]
+        made = map(encoder, group(itertools.chain.from_iterable(cut), len, _AT_ONCE))
         ids, lengths = map(np.concatenate, zip(*made, strict=True))  # [N - D], [pieces]
         first = np.cumsum([0, *map(len, cut[:-1])])  # [D]: each document's first piece
         lengths = np.add.reduceat(lengths, first)  # [D]
         ids = np.insert(ids, np.cumsum(lengths), self.end_of_text)  # [N]
-        sizes = np.array([len(text.encode()) for text in texts], np.int64)
-        return ids, lengths + 1, sizes
-
-    def columns(self, read: Callable[[str], Arrays]) -> list[tuple[str, str, Arrays]]:
-        return [("document_ptr", "<i8", pointers(read("lengths")))]
-
-    def count(self, columns: dict[str, Any], read: Callable[[str], Arrays]) -> dict[str, int]:
-        return {
-            "documents": columns["document_ptr"][2] - 1,
-            "tokens": columns["tokens"][2],
-            "text_bytes": sum(int(sizes.sum()) for sizes in read("sizes")),
-        }
+        size = sum(len(text.encode()) for text in texts)
+        counts = {"documents": len(texts), "tokens": len(ids), "text_bytes": size}
+        return Rows(ids, {"document_ptr": lengths + 1}, counts)
 
 
 def split_long(text: str) -> list[str]:
@@ -62,14 +61,3 @@ def split_long(text: str) -> list[str]:
         pieces.append(text[begin:end])
         begin = end
     return [*pieces, text[begin:]]
-
-
-def _group(pieces: list[str]) -> list[list[str]]:
-    groups, characters = [list[str]()], 0
-    for piece in pieces:
-        if characters >= _AT_ONCE:
-            groups.append([])
-            characters = 0
-        groups[-1].append(piece)
-        characters += len(piece)
-    return groups

@@ -1,72 +1,52 @@
 """ALBERT's examples: consecutive sentences of one document, as many as fit in a window."""
 
-import hashlib
-import io
-import itertools
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_file
-from detalbert.corpus.chunks import Arrays, Kind
+from detalbert.corpus.kinds import Kind, Rows
 from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.shards import pointers
-from detalbert.corpus.sources import Part, read_documents
 from detalbert.corpus.words import WordEncoder
+from detalbert.integrity import checksum
 
-_EXAMPLES = 1 << 16  # lengths of so many are read at a time
 
-
-class Examples(Kind):
+class ExampleKind(Kind):
     """Examples for windows of `max_seq_length` tokens."""
 
-    chunk = {"sentences": "<u2", "counts": "<i8"}
     counts = "examples", "documents", "sentences", "tokens"
+    exact = False
 
     def __init__(self, max_seq_length: int) -> None:
-        self.capacity = max_seq_length - 3  # text tokens: [CLS] A [SEP] B [SEP] takes three more
+        self.max_seq_length = max_seq_length
 
-    def read(self, part: Part) -> Iterator[tuple[str, int]]:
-        return read_documents(part)
+    def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"max_seq_length": self.max_seq_length, **super().facts(tokenizer)}
 
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> tuple[np.ndarray, ...]:
-        """Return ids of all sentences end to end, int32 [N], and the arrays of `cut_examples`."""
+    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
         sentences, last = [], []
         for text in texts:
             found = split_sentences(text)
             sentences += found
-            last += [False] * (len(found) - 1) + [True] * bool(found)
-        ids, tokens = encoder(sentences)
-        return ids, *cut_examples(tokens.tolist(), last, self.capacity)
-
-    def columns(self, read: Callable[[str], Arrays]) -> list[tuple[str, str, Arrays]]:
-        return [
-            ("sentences", "<u2", read("sentences")),
-            ("sentence_ptr", "<i8", pointers(read("counts"))),
-            ("token_ptr", "<i8", pointers(_example_tokens(read("sentences"), read("counts")))),
-        ]
-
-    def count(self, columns: dict[str, Any], read: Callable[[str], Arrays]) -> dict[str, int]:
-        return {
-            "examples": columns["token_ptr"][2] - 1,
-            "documents": sum(int(one[0]) for one in read("documents")),
-            "sentences": columns["sentences"][2],
-            "tokens": columns["tokens"][2],
-        }
+            last += [False] * (len(found) - 1) + [True]
+        ids, lengths = encoder(sentences)
+        # Text tokens: [CLS] A [SEP] B [SEP] takes three more.
+        sizes, counts = cut_examples(lengths.tolist(), last, self.max_seq_length - 3)  # [S], [E]
+        ends = np.cumsum(np.append(0, sizes), dtype=np.int64)  # [S + 1]
+        tokens = np.diff(ends[np.cumsum(np.append(0, counts))])  # [E]: tokens per example
+        columns = {"sentences": sizes, "sentence_ptr": counts, "token_ptr": tokens}
+        totals = len(counts), len(texts), len(sizes), len(ids)
+        return Rows(ids, columns, dict(zip(self.counts, totals, strict=True)))
 
     def describe(self, folder: Path, split: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"lengths_sha256": _write_lengths(folder, split, shards)}
-
-
-def _example_tokens(sentences: Arrays, counts: Arrays) -> Arrays:
-    """Yield tokens per example, int64 [examples of a chunk], from tokens per sentence and sentences
-    per example.
-    """
-    for tokens, some in zip(sentences, counts, strict=True):
-        first = np.cumsum(some) - some  # each example's first sentence
-        yield np.add.reduceat(tokens.astype(np.int64), first) if len(some) else some
+        """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
+        path, empty = folder / f"{split}-lengths.npy", np.zeros((0, 2), "<u2")
+        tables = [_lengths(folder / shard["name"], shard["columns"]) for shard in shards]
+        with whole_file(path, binary=True) as file:
+            np.save(file, np.concatenate([empty, *tables]))
+        return {"lengths_sha256": checksum(path)}
 
 
 def cut_examples(
@@ -97,30 +77,8 @@ def cut_examples(
     return np.array(lengths, "<u2"), np.array(counts, np.int64)
 
 
-def _write_lengths(folder: Path, split: str, shards: list[dict[str, Any]]) -> str:
-    """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
-    header = io.BytesIO()
-    examples = sum(shard["examples"] for shard in shards)
-    facts = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
-    np.lib.format.write_array_header_1_0(header, facts)
-    tables = (_lengths(folder / shard["name"], shard["columns"]) for shard in shards)
-    blocks = (table.tobytes() for table in itertools.chain.from_iterable(tables))
-    digest = hashlib.sha256()
-    with whole_file(folder / f"{split}-lengths.npy", binary=True) as file:
-        for block in itertools.chain((header.getvalue(),), blocks):
-            digest.update(block)
-            file.write(block)
-    return digest.hexdigest()
-
-
-def _lengths(path: Path, columns: dict[str, Any]) -> Iterator[np.ndarray]:
-    """Yield text tokens and sentences per example of a shard, uint16 [some, 2]."""
-    examples = columns["token_ptr"][2] - 1
-    for at in range(0, examples, _EXAMPLES):
-        both = []
-        for name in ("token_ptr", "sentence_ptr"):
-            dtype, offset, _ = columns[name]
-            count = min(_EXAMPLES, examples - at) + 1
-            pointer = np.fromfile(path, dtype, count, offset=offset + 8 * at)  # [some + 1]
-            both.append(np.diff(pointer).astype("<u2"))  # [some]
-        yield np.stack(both, axis=1)
+def _lengths(path: Path, columns: dict[str, Any]) -> np.ndarray:
+    """Return text tokens and sentences per example of a shard, uint16 [examples, 2]."""
+    places = columns["token_ptr"], columns["sentence_ptr"]
+    pointers = [np.fromfile(path, dtype, count, offset=at) for dtype, at, count in places]
+    return np.stack([np.diff(pointer) for pointer in pointers], axis=1).astype("<u2")

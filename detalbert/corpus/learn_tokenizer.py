@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,17 @@ from tokenizers import (
     processors,
     trainers,
 )
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder
-from detalbert.corpus.chunks import is_held_out
+from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.sources import (
     Part,
+    Reader,
     Text,
     cut_parts,
     open_text,
-    read_documents,
-    read_exact,
+    progress,
     size_of,
     unpack_sizes,
 )
@@ -121,30 +119,27 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
     Raises UserError if text cannot be read or the folder cannot be written.
     """
     assert data.text is not None and data.vocab_size is not None
-    pieces, text = data.vocab_size, open_text(data.text, "data.text", _PART, "train")
+    size, text = data.vocab_size, open_text(data.text, "data.text", "train")
     held_out = 0.0 if data.validation is not None else data.validation_fraction
-    facts = [_FORMAT, text.fingerprint, data.vocab_size, held_out, positions]
+    facts = [_FORMAT, text.fingerprint, size, held_out, positions]
 
     def learn() -> PreTrainedTokenizerFast:
-        total = sum(part.end - part.begin for part in text.parts)
-        texts = _sample(text.parts, total, held_out, read_documents)
-        return wrap(train_bpe(texts, pieces), positions)
+        units = sum(part.end for part in text.parts)  # bytes or rows
+        return wrap(train_bpe(_sample(text.parts, units, held_out), size), positions)
 
     return _learn_once(Path(data.cache_dir), facts, learn)
 
 
-def own_byte_tokenizer(text: Text, vocab_size: int, held_out: float, cache: Path) -> Path:
+def own_byte_tokenizer(text: Text, size: int, held_out: float, cache: Path) -> Path:
     """Return the folder of a byte-level tokenizer (`train_byte_bpe`), cached as by `own_tokenizer`;
-    `text` is of `open_documents`.
+    `text` is exact.
     """
-    facts = ["bytes", _FORMAT, text.fingerprint, vocab_size, held_out]
 
     def learn() -> PreTrainedTokenizerFast:
-        parts = unpack_sizes(text.parts)
-        texts = _sample(cut_parts(parts, _PART), size_of(parts), held_out, read_exact)
-        return train_byte_bpe(texts, vocab_size)
+        parts = unpack_sizes(text, cache)
+        return train_byte_bpe(_sample(parts, size_of(parts), held_out), size)
 
-    return _learn_once(cache, facts, learn)
+    return _learn_once(cache, ["bytes", _FORMAT, text.fingerprint, size, held_out], learn)
 
 
 def _learn_once(
@@ -166,18 +161,10 @@ def _learn_once(
     return folder
 
 
-def _sample(
-    parts: Iterable[Part],
-    total: int,
-    held_out: float,
-    read: Callable[[Part], Iterator[tuple[str, int]]],
-) -> Iterator[str]:
-    """Yield the training documents of every n-th of `parts`, which have `total` bytes."""
+def _sample(parts: list[Part], total: int, held_out: float) -> Iterator[str]:
+    """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
-    look: Any = {"unit": "B", "unit_scale": True, "file": sys.stderr, "disable": None}
-    with tqdm(total=total // step, desc="vocabulary", dynamic_ncols=True, **look) as bar:
-        for part in itertools.islice(parts, 0, None, step):
-            for document, size in read(part):
-                bar.update(size)
-                if not is_held_out(document, held_out):
-                    yield document
+    with progress("vocabulary", total // step) as bar:
+        reader = Reader(bar)
+        for part in itertools.islice(cut_parts(parts, _PART), 0, None, step):
+            yield from (text for text in reader.read(part) if not is_held_out(text, held_out))

@@ -1,15 +1,15 @@
-"""Token shards joined from chunks: each depends on its job's text alone.
+"""Token shards: each depends on the text of its job alone.
 
-Processes write the chunks of a job (see `chunks`). Once all exist, they are joined to
-`train-00007.bin` and, from held-out documents, `validation-00007.bin`; the record `jobs/00007.json`
-is written last. A restart runs the jobs without a record and gives the same bytes. After all jobs,
-`index.json` makes the folder a corpus (see `writer` and `reader`).
+A job becomes `train-00007.bin` and, from held-out documents, `validation-00007.bin`; the record
+`jobs/00007.json` is written last. A restart runs the jobs without a record and gives the same
+bytes. After all jobs, `index.json` makes the folder a corpus (see `writer` and `reader`).
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,15 +17,10 @@ import numpy as np
 
 from detalbert import atomic
 from detalbert.atomic import whole_file, write_json
-from detalbert.corpus.chunks import SPLITS, Arrays, Plan, chunk_path
+from detalbert.corpus.kinds import SPLITS, Rows
 from detalbert.integrity import SUM, is_sealed, seal
 
 FORMAT = 1  # raise it when the columns or their meaning change
-
-
-def record_path(folder: Path, number: int) -> Path:
-    """Return the file of a job's record, which describes its shards."""
-    return folder / "jobs" / f"{number:05d}.json"
 
 
 def is_done(folder: Path, number: int) -> bool:
@@ -39,10 +34,14 @@ def is_done(folder: Path, number: int) -> bool:
 
 def read_record(folder: Path, number: int) -> dict[str, Any]:
     """Return the facts on a job's shards, by split. Raises ValueError if the record is damaged."""
-    record = json.loads(record_path(folder, number).read_text())
+    record = json.loads(_record_path(folder, number).read_text())
     if SUM in record and not is_sealed(record):  # commit 596c121 wrote no sum
         raise ValueError(f"the record of job {number} is not as it was written")
     return {split: record[split] for split in SPLITS if split in record}
+
+
+def _record_path(folder: Path, number: int) -> Path:
+    return folder / "jobs" / f"{number:05d}.json"
 
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
@@ -55,77 +54,62 @@ def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     return sums
 
 
-def join_chunks(plan: Plan, job: int, count: int) -> None:
-    """Write the shards and the record of a job from its `count` chunks; remove the chunks."""
-    chunks = [chunk_path(plan.folder, job, number) for number in range(count)]
-    record = {}
-    for split in SPLITS:
-        read = partial(_read, chunks, split)
-        if any(map(len, read(next(iter(plan.kind.chunk))))):
-            record[split] = _join(plan, read, f"{split}-{job:05d}.bin")
-    write_json(record_path(plan.folder, job), seal(record))
-    for chunk in chunks:
-        chunk.unlink()
+def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> None:
+    """Write the shards and the record of a job from its rows, by split."""
+    with contextlib.ExitStack() as files:
+        shards = {split: _Shard(folder / f"{split}-{number:05d}.bin", files) for split in SPLITS}
+        for batch in batches:
+            for split, rows in batch.items():
+                shards[split].add(rows)
+        record = {split: shard.finish() for split, shard in shards.items() if shard.file}
+    write_json(_record_path(folder, number), seal(record))
 
 
-def _join(plan: Plan, read: Callable[[str], Arrays], name: str) -> dict[str, Any]:
-    """Write one shard, with at most one chunk's columns in memory; return its facts."""
-    with whole_file(plan.folder / name, binary=True) as file:
-        writer = _Columns(file)
-        writer.column("tokens", plan.dtype, read("tokens"))
-        for column in plan.kind.columns(read):
-            writer.column(*column)
-        size = file.tell()
-    return {
-        "name": name,
-        "bytes": size,
-        "sha256": writer.sum.hexdigest(),
-        **plan.kind.count(writer.columns, read),
-        "columns": writer.columns,
-    }
+class _Shard:
+    """A shard that is written from its start to its end: tokens at once, and the other columns,
+    which are short, behind the last of them. There is no file without tokens.
+    """
 
+    def __init__(self, path: Path, files: contextlib.ExitStack) -> None:
+        self.path, self.files, self.sum = path, files, hashlib.sha256()
+        self.file: BinaryIO | None = None
+        self.columns: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.counts: Counter[str] = Counter()
 
-def _read(chunks: list[Path], split: str, name: str) -> Arrays:
-    """Yield one column of each chunk, in order."""
-    for chunk in chunks:
-        with np.load(chunk, allow_pickle=False) as columns:
-            yield columns[f"{split}-{name}"]
+    def add(self, rows: Rows) -> None:
+        """Append documents."""
+        if self.file is None and len(rows.tokens):
+            self.file = self.files.enter_context(whole_file(self.path, binary=True))
+            self.dtype = rows.tokens.dtype
+        self._write(rows.tokens.tobytes())
+        self.counts.update(rows.counts)
+        for name, column in rows.columns.items():
+            self.columns[name].append(column)
 
-
-def pointers(lengths: Arrays) -> Arrays:
-    """Yield start offsets and the last end: lengths [3, 1] and [2] give [0], [3, 4], [6]."""
-    end = 0
-    yield np.zeros(1, np.int64)
-    for some in lengths:
-        yield end + np.cumsum(some)
-        end += int(some.sum())
-
-
-class _Columns:
-    """Writer of a shard's columns; keeps dtype, offset in bytes and count of each."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.sum = file, hashlib.sha256()
-        self.columns: dict[str, list[Any]] = {}
-
-    def column(self, name: str, dtype: str, parts: Arrays) -> None:
-        """Append a column at a multiple of 64 bytes."""
-        self._write(bytes(-self.file.tell() % 64))
-        offset = self.file.tell()
-        count = 0
-        for part in parts:
-            self._write(np.ascontiguousarray(part, dtype).tobytes())
-            count += len(part)
-        self.columns[name] = [np.dtype(dtype).str, offset, count]
+    def finish(self) -> dict[str, Any]:
+        """Write the other columns, each at a multiple of 64 bytes; return the shard's facts."""
+        places = {"tokens": [self.dtype.str, 0, self.counts["tokens"]]}
+        end = self.counts["tokens"] * self.dtype.itemsize
+        for name, parts in self.columns.items():
+            column = np.concatenate(parts)
+            if name.endswith("_ptr"):
+                column = np.cumsum(np.append(0, column))
+            begin = -(-end // 64) * 64
+            self._write(bytes(begin - end) + column.tobytes())
+            places[name] = [column.dtype.str, begin, len(column)]
+            end = begin + column.nbytes
+        facts = {"name": self.path.name, "bytes": end, "sha256": self.sum.hexdigest()}
+        return {**facts, **self.counts, "columns": places}
 
     def _write(self, content: bytes) -> None:
-        self.sum.update(content)
-        self.file.write(content)
+        if self.file is not None:
+            self.sum.update(content)
+            self.file.write(content)
 
 
 def sweep(folder: Path) -> None:
-    """Remove leftovers of killed processes: chunks and temporary files."""
-    for chunk in folder.glob(".*.npz"):
+    """Remove leftovers of killed processes: temporary files, and chunks of earlier versions."""
+    for chunk in folder.glob(".*.npz*"):
         chunk.unlink(missing_ok=True)
-    atomic.sweep(folder, "*.npz", "*.bin", "*.npy", "*.json")
+    atomic.sweep(folder, "*.bin", "*.npy", "*.json")
     atomic.sweep(folder / "jobs", "*.json")

@@ -1,4 +1,4 @@
-"""Sources that `data.text` and `data.documents` name, cut into ranges for parallel processing.
+"""Sources that `data.text` and `data.documents` name, cut into the ranges that shards are made of.
 
 | address | documents |
 | --- | --- |
@@ -18,183 +18,234 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import botocore
 from tqdm import tqdm
 
 from detalbert import hub
-from detalbert.corpus import api_text, packed, storage
-from detalbert.corpus.storage import File
+from detalbert.atomic import write_json
+from detalbert.corpus import api_text, storage
 from detalbert.errors import UserError, first_line
 from detalbert.hub import hub_error, looks_like_path
+from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.squad import world
 
 SUFFIXES = (".txt", ".jsonl", ".json")
-_PACKED = tuple(f".jsonl{suffix}" for suffix in packed.CODECS)
+_PACKED = tuple(f".jsonl{suffix}" for suffix in storage.CODECS)
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
-ROW_CHARACTERS = 4_000  # characters of a hub document, on average, when its rows are shared out
+T = TypeVar("T")
+_ROW_BYTES = 4_000  # of a hub document, on average, when its rows are shared out
 
 
 class Part(NamedTuple):
-    """Documents whose lines begin in bytes begin..end (exclusive) of a file, or a hub's rows."""
+    """A range of a source: documents whose lines begin in bytes begin..end (exclusive) of a file,
+    or a hub's rows. The other forms can only be read whole.
+    """
 
-    address: str
-    begin: int
+    form: str  # generated, botocore, hub, squad, document (a file is one), lines or jsonl
+    address: str  # of `generated`: the split
     end: int
-    size: int  # of the whole file, in bytes or rows
-    whole: bool = False  # the file is one document
-    packed: int = 0  # bytes of a compressed file; the others count what is in it. 0: it is not
+    size: int  # of the whole file, in bytes or rows; if packed, of its content
+    begin: int = 0
+    packed: int = 0  # bytes of a compressed file; 0: it is not compressed
+    exact: bool = False  # white space at the ends of documents is kept
 
     @property
     def unit(self) -> int:
         """Approximate bytes per unit of `begin` and `end`."""
-        return ROW_CHARACTERS if self.address.startswith("hub:") else 1
+        return _ROW_BYTES if self.form == "hub" else 1
 
     @property
-    def stream(self) -> str:
-        """The compressed file of which this is a range, best read in order; else ""."""
-        return self.address if self.packed and self.end - self.begin < self.size else ""
+    def text_bytes(self) -> int:
+        """Approximate bytes of text."""
+        return (self.end - self.begin) * self.unit
 
 
 class Text(NamedTuple):
-    """The text of one address: its ranges in order, and a fingerprint of the content."""
+    """The text of one address: its files in order, and a fingerprint of the content."""
 
     parts: list[Part]
     fingerprint: str
 
 
-def open_text(address: str, key: str, part_bytes: int, split: str) -> Text:
-    """Return the text of `address` in ranges of about `part_bytes` bytes, none of it in memory.
-    Raises UserError, naming the config `key`, if the address has no text.
-    """
-    parts, stamp = _open(address, key, split, SUFFIXES, _lines_part)
-    return Text(list(cut_parts(parts, part_bytes)), stamp)
-
-
-def open_documents(address: str, key: str, split: str) -> Text:
-    """Return the text of `address` in whole files for `read_exact`, none of it in memory.
+def open_text(address: str, key: str, split: str, exact: bool = False) -> Text:
+    """Return the text of `address`, none of it in memory; `exact` as for `data.documents`.
 
     Sizes of compressed files' content are not known yet: see `unpack_sizes`. Raises UserError,
     naming the config `key`, if the address has no text.
     """
-    return _open(address, key, split, SUFFIXES + _PACKED, _documents_part)
-
-
-def _lines_part(file: File) -> Part:
-    return Part(file.address, 0, file.size, file.size)
-
-
-def _documents_part(file: File) -> Part:
-    if file.address.endswith(_PACKED):
-        return Part(file.address, 0, 0, 0, packed=file.size)
-    return _lines_part(file)._replace(whole=not file.address.endswith((".json", ".jsonl")))
-
-
-def _open(
-    address: str, key: str, split: str, suffixes: tuple[str, ...], part_of: Callable[[File], Part]
-) -> Text:
-    """Return the text in whole files, or as the rows of a hub data set."""
+    part = partial(Part, exact=exact)
     if address == "generated":
         stamp = hashlib.sha256("".join(_generated(split)).encode()).hexdigest()
-        return Text([Part(f"generated:{split}", 0, 1, 1)], stamp)
+        return Text([part("generated", split, 1, 1)], stamp)
     if address == "botocore":
-        files = [File(str(path), path.stat().st_size, "") for path in api_text.find_services()]
-        parts = [Part(f"botocore:{file.address}", 0, file.size, file.size) for file in files]
+        sizes = {str(path): path.stat().st_size for path in api_text.find_services()}
+        parts = [part("botocore", path, size, size) for path, size in sizes.items()]
         return Text(parts, f"botocore {botocore.__version__}")
-    if not storage.is_remote(address) and not looks_like_path(address, (*SUFFIXES, *packed.CODECS)):
+    suffixes = (*SUFFIXES, *storage.CODECS)
+    if not storage.is_remote(address) and not looks_like_path(address, suffixes):
         rows = _hub(address, key)
-        return Text([Part(f"hub:{address}", 0, len(rows), len(rows))], rows._fingerprint)
-    files = storage.find_files(address, key, suffixes)
+        return Text([part("hub", address, len(rows), len(rows))], rows._fingerprint)
+    files = storage.find_files(address, key, SUFFIXES + _PACKED if exact else SUFFIXES)
     facts = [(Path(file.address).name, file.size, file.stamp) for file in files]
     stamp = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return Text(list(map(part_of, files)), stamp)
+    return Text([_file_part(file, exact) for file in files], stamp)
 
 
-def unpack_sizes(parts: list[Part]) -> list[Part]:
-    """Return `parts`, whole files, with uncompressed sizes; reads each compressed file once."""
-    if not any(part.packed for part in parts):
-        return parts
+def _file_part(file: storage.File, exact: bool) -> Part:
+    if file.address.endswith(_PACKED):
+        return Part("jsonl", file.address, 0, 0, packed=file.size, exact=exact)
+    form = "document" if exact else "lines"
+    if file.address.endswith((".json", ".jsonl")):
+        form = "squad" if file.address.endswith(".json") else "jsonl"
+    return Part(form, file.address, file.size, file.size, exact=exact)
+
+
+def unpack_sizes(text: Text, folder: Path) -> list[Part]:
+    """Return the files of `text` with uncompressed sizes, kept in a file in `folder`: measuring
+    reads each compressed file once.
+    """
+    if not any(part.packed for part in text.parts):
+        return text.parts
+    path = folder / f"sizes-{text.fingerprint[:24]}.json"
+    try:
+        found = json.loads(path.read_text())
+        if not is_sealed(found):
+            raise ValueError
+    except (FileNotFoundError, ValueError, AttributeError):
+        found = {"sizes": _measure(text.parts)}
+        write_json(path, seal(found))
+    pairs = zip(text.parts, found["sizes"], strict=True)
+    return [part._replace(end=size, size=size) for part, size in pairs]
+
+
+def _measure(parts: list[Part]) -> list[int]:
+    def measure(part: Part) -> int:
+        packed = part.packed
+        return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
+
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
-        sizes = threads.map(_unpack_size, parts)
-        shown: dict[str, Any] = {"total": len(parts), "unit": " files", "file": sys.stderr}
-        return list(tqdm(sizes, desc="sizes of compressed files", disable=None, **shown))
+        sizes = threads.map(measure, parts)
+        return list(progress("sizes of compressed files", len(parts), sizes, unit=" files"))
 
 
-def _unpack_size(part: Part) -> Part:
-    if not part.packed:
-        return part
-    size = packed.count_bytes(part.address, part.packed)
-    return part._replace(end=size, size=size)
+def progress(what: str, total: int, items: Any = None, unit: str = "B", initial: int = 0) -> tqdm:
+    """Return a progress bar on standard error, hidden unless that is a terminal."""
+    look: Any = {"unit": unit, "unit_scale": True, "dynamic_ncols": True, "disable": None}
+    return tqdm(items, what, total, file=sys.stderr, initial=initial, **look)
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
-    """Yield `parts` cut into ranges of about `part_bytes` bytes, in order."""
+    """Yield `parts` cut into ranges of about `part_bytes` bytes, if they can be cut, in order."""
     for part in parts:
-        yield from cut_part(part, max(1, part_bytes // part.unit))
-
-
-def cut_part(part: Part, step: int) -> list[Part]:
-    """Cut `part` into ranges of `step` bytes or rows. JSON files, single documents, services and
-    the generated world can only be read whole, so they are not cut.
-    """
-    one = part.whole or part.address.endswith(".json")
-    if one or part.address.startswith(("generated:", "botocore:")):
-        return [part]
-    begins = range(part.begin, part.end, step)
-    return [part._replace(begin=begin, end=min(part.end, begin + step)) for begin in begins]
+        if part.form in ("hub", "lines", "jsonl"):
+            step = max(1, part_bytes // part.unit)
+            for begin in range(part.begin, part.end, step):
+                yield part._replace(begin=begin, end=min(part.end, begin + step))
+        else:
+            yield part
 
 
 def size_of(parts: Iterable[Part]) -> int:
     """Return the approximate bytes of text."""
-    return sum((part.end - part.begin) * part.unit for part in parts)
+    return sum(part.text_bytes for part in parts)
 
 
-def group_parts(parts: list[Part], part_bytes: int) -> list[tuple[Part, ...]]:
-    """Join neighbours to groups of at least `part_bytes` bytes: many small files make one job."""
-    groups: list[list[Part]] = []
-    size = part_bytes
-    for part in parts:
-        if size >= part_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(part)
-        size += size_of((part,))
-    return [tuple(group) for group in groups]
-
-
-def read_documents(part: Part) -> Iterator[tuple[str, int]]:
-    """Yield (text, bytes read for it) of each document of `part`, stripped; skip empty ones. Raises
-    UserError, naming file and byte, if one cannot be read.
+def group(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Yield neighbours in lists of at least `least` in all, by the `size` of each; the last list
+    may have less.
     """
-    for text, size in read_exact(part):
-        text = text.strip()
-        if text:
-            yield text, size
+    some, total = list[T](), 0
+    for item in items:
+        some.append(item)
+        total += size(item)
+        if total >= least:
+            yield some
+            some, total = [], 0
+    if some:
+        yield some
 
 
-def read_exact(part: Part) -> Iterator[tuple[str, int]]:
-    """Yield documents as `read_documents` does, but unstripped; lone surrogates become U+FFFD."""
-    found: Iterable[tuple[str, int]]
-    if part.address.startswith("generated:"):
-        found = ((text, len(text)) for text in _generated(part.address.split(":")[1]))
-    elif part.address.startswith("botocore:"):
-        texts = api_text.read_service(Path(part.address.removeprefix("botocore:")))
-        found = ((text, part.size // len(texts)) for text in texts)
-    elif part.address.startswith("hub:"):
-        found = _hub_documents(part)
-    elif part.address.endswith(".json"):
-        found = _squad_contexts(part)
-    elif part.whole:
-        content = storage.read_all(part.address)
-        found = [(_decode(part, 0, content), len(content))]
-    else:
-        found = _line_documents(part)
-    for text, size in found:
-        if text:
-            yield text if text.isascii() else _SURROGATE.sub("\ufffd", text), size
+class Reader:
+    """Reads parts. Consecutive ranges of a compressed file continue one stream; one that begins
+    before it restarts at the file's first byte.
+    """
+
+    def __init__(self, bar: tqdm | None = None) -> None:
+        self.bar = bar if bar is not None else tqdm(disable=True)
+        self.stream, self.end = "", 0  # the compressed file that is read, and up to which byte
+        self.at = 0  # byte at which `line` begins
+        self.line: bytes | None = None  # the next one; None: there are no more
+        self.lines: Iterator[bytes] = iter(())
+
+    def read(self, part: Part) -> Iterator[str]:
+        """Yield the documents of `part` that are not empty; lone surrogates become U+FFFD. Raises
+        UserError, naming file and byte, if one cannot be read.
+        """
+        done = 0
+        for text in self._documents(part):
+            self.bar.update(len(text))
+            done += len(text)
+            text = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+            if text := text if part.exact else text.strip():
+                yield text
+        self.bar.update(part.text_bytes - done)
+
+    def _documents(self, part: Part) -> Iterable[str]:
+        if part.form == "generated":
+            return _generated(part.address)
+        if part.form == "botocore":
+            return api_text.read_service(Path(part.address))
+        if part.form == "hub":
+            rows = _hub(part.address, "data.text")
+            return (rows[number]["text"] or "" for number in range(part.begin, part.end))
+        if part.form == "squad":
+            return _squad_contexts(part)
+        if part.form == "document":
+            return [_decode(part, 0, b"".join(storage.read(part.address, 0, part.size)))]
+        parse = _parse_line if part.form == "jsonl" else _decode
+        return (parse(part, at, line) for at, line in self._lines(part))
+
+    def _lines(self, part: Part) -> Iterator[tuple[int, bytes]]:
+        """Yield (byte, line) of each line that begins in the part; the last may end after it."""
+        if not part.packed or part.address != self.stream or part.begin < self.end:
+            self._open(part)
+        self.end = part.end
+        while self.line is not None and self.at < part.end:
+            at, line = self.at, self.line
+            self.at, self.line = at + len(line) + 1, next(self.lines, None)
+            if at >= part.begin:
+                yield at, line
+
+    def _open(self, part: Part) -> None:
+        """Begin a stream, of a compressed file at its start. Else it begins a byte before the part,
+        whose first line begins at `begin` only if a line end is there.
+        """
+        if part.packed:
+            self.stream, self.at = part.address, 0
+            blocks = storage.unpack(part.address, part.packed)
+        else:
+            self.stream, self.at = "", max(0, part.begin - 1)
+            blocks = storage.read(part.address, self.at, part.size)
+        self.lines = split_lines(blocks)
+        self.line = next(self.lines, None)
+
+
+def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines without their ends. Each byte is copied a few times, however long a line is."""
+    begun: list[bytes] = []  # blocks of a line whose end has not been read
+    for block in blocks:
+        first, *lines = block.split(b"\n")
+        begun.append(first)
+        if lines:
+            yield b"".join(begun)
+            yield from lines[:-1]
+            begun = lines[-1:]
+    yield b"".join(begun)
 
 
 def _generated(split: str) -> list[str]:
@@ -205,36 +256,32 @@ def _contexts(document: dict[str, Any]) -> list[str]:
     return [p["context"] for article in document["data"] for p in article["paragraphs"]]
 
 
-def _squad_contexts(part: Part) -> Iterator[tuple[str, int]]:
+def _squad_contexts(part: Part) -> list[str]:
     try:
-        contexts = _contexts(json.loads(storage.read_all(part.address)))
+        contexts = _contexts(json.loads(b"".join(storage.read(part.address, 0, part.size))))
         if not all(isinstance(context, str) for context in contexts):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{part.address}: not JSON of SQuAD's shape (data > paragraphs > context); text may "
             "be .txt or .jsonl too"
         ) from None
-    each = part.size // max(1, len(contexts))
-    yield from ((context, each) for context in contexts)
+    return contexts
 
 
-def _line_documents(part: Part) -> Iterator[tuple[str, int]]:
-    jsonl = part.address.endswith((".jsonl", *_PACKED))
-    for at, line in _lines(part):
-        text = _decode(part, at, line)
-        if jsonl:
-            if not text.strip():
-                continue
-            try:
-                text = json.loads(text)["text"]
-                if not isinstance(text, str):
-                    raise TypeError("its 'text' is no text")
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{part.address}: the line at byte {at} is not JSON with a 'text' ({error})"
-                ) from None
-        yield text, len(line)
+def _parse_line(part: Part, at: int, line: bytes) -> str:
+    content = _decode(part, at, line)
+    if not content.strip():
+        return ""
+    try:
+        text = json.loads(content)["text"]
+        if not isinstance(text, str):
+            raise TypeError("its 'text' is no text")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"{part.address}: the line at byte {at} is not JSON with a 'text' ({error})"
+        ) from None
+    return text
 
 
 def _decode(part: Part, at: int, content: bytes) -> str:
@@ -242,29 +289,6 @@ def _decode(part: Part, at: int, content: bytes) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file") from None
-
-
-def _lines(part: Part) -> Iterator[tuple[int, bytes]]:
-    """Yield (byte, line) of each line that begins in the part; the last may end after it."""
-    first = max(0, part.begin - 1)  # a line begins at `begin` only if a line end is before it
-    at, rest = first, b""
-    skip = part.begin > 0
-    if part.packed:
-        blocks = packed.read(part.address, part.packed, first, keep=part.end - 1)
-    else:
-        blocks = storage.read(part.address, first, part.size)
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            begins, at = at, at + len(line) + 1
-            if skip:
-                skip = False
-            elif begins < part.end:
-                yield begins, line
-        if at >= part.end:
-            return
-    if rest and not skip and at < part.end:
-        yield at, rest
 
 
 def _hub(address: str, key: str) -> Any:
@@ -281,9 +305,3 @@ def _hub(address: str, key: str) -> Any:
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")
     return rows
-
-
-def _hub_documents(part: Part) -> Iterator[tuple[str, int]]:
-    rows = _hub(part.address[len("hub:") :], "data.text")
-    for number in range(part.begin, part.end):
-        yield rows[number]["text"] or "", 1

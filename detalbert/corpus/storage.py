@@ -1,4 +1,5 @@
-"""Reads from this machine, from `s3://`, and from any other address that fsspec knows.
+"""Reads from this machine, from `s3://`, and from any other address that fsspec knows; compressed
+files as streams.
 
 S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
 botocore than Determined runs on, so the two cannot be installed together. Every read requests an
@@ -6,24 +7,24 @@ exact range, and resumes at the first missing byte after a failure.
 """
 
 import contextlib
-import hashlib
+import io
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.integrity import checksum
 
+CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow, which reads them, calls them
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # in a row without a single byte; then a read fails
 _WHOLE = 64 << 20  # bytes; files up to this size are known by their content
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file or object: `address`, size in bytes, and a stamp that changes with its content."""
 
     address: str
@@ -84,6 +85,39 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
         time.sleep(min(5.0, 0.1 * 2**failures))
 
 
+def unpack(address: str, size: int) -> Iterator[bytes]:
+    """Yield the content of a compressed file of `size` bytes in blocks. Raises UserError if it is
+    damaged.
+    """
+    import pyarrow
+
+    packed = _Blocks(read(address, 0, size))
+    try:
+        with pyarrow.input_stream(packed, CODECS[os.path.splitext(address)[1]]) as file:
+            while block := file.read(BLOCK):
+                yield block
+    except OSError as error:
+        raise UserError(
+            f"{address}: damaged, or not what its name says: {first_line(error)}; copy it again"
+        ) from None
+
+
+class _Blocks(io.RawIOBase):
+    """File interface to an iterator of blocks."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.rest = self.rest or memoryview(next(self.blocks, b""))
+        count = min(len(buffer), len(self.rest))
+        buffer[:count], self.rest = self.rest[:count], self.rest[count:]
+        return count
+
+
 def read_all(address: str) -> bytes:
     """Return the whole file. Raises UserError if it does not exist or cannot be read."""
     if not is_remote(address):
@@ -137,11 +171,7 @@ def _stamp(path: Path) -> str:
     """Return a file's SHA-256; for a huge one, which would be read twice, its size and time."""
     facts = path.stat()
     if facts.st_size <= _WHOLE:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            for block in iter(lambda: file.read(BLOCK), b""):
-                digest.update(block)
-        return digest.hexdigest()
+        return checksum(path)
     return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
@@ -153,11 +183,9 @@ def _split(address: str) -> tuple[str, str]:
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
     """Return the client of `process`, with AWS_ENDPOINT_URL, region and credentials as usual."""
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise UserError("s3:// needs boto3; pip install -r pretrain/requirements.txt") from None
+    import boto3
+    from botocore.config import Config
+
     retries = {"mode": "standard", "max_attempts": 4}
     return boto3.client("s3", config=Config(connect_timeout=10, read_timeout=20, retries=retries))
 

@@ -2,14 +2,13 @@
 
 Most tokenizers split a text at white space first, so a word has the same tokens everywhere, and a
 corpus of gigabytes has some hundred thousand words: nearly all of its text is looked up. Used only
-for tokenizers all of whose steps are known to treat words separately (`treats_words_apart`,
-`marks_words`), and those that split text as GPT-2's does; others encode whole sentences.
+for tokenizers all of whose steps are known to treat words separately (`find_words`); others encode
+whole sentences.
 """
 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from itertools import chain, count, islice
 from typing import Any
 
@@ -22,8 +21,7 @@ _AT_ONCE = 1000  # new words in a call
 _AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
 
 # These normalizers change each character by itself, or a mark together with its base.
-_NORMALIZERS: tuple[str, ...] = ("Precompiled",)
-_NORMALIZERS += ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "BertNormalizer")
+_NORMALIZERS = "Precompiled NFC NFD NFKC NFKD StripAccents Lowercase BertNormalizer".split()
 _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
 
 # A normalizer may join a mark, a joiner or an Arabic number sign with the space beside it, but not
@@ -54,11 +52,11 @@ class WordEncoder:
         self.ids: np.ndarray  # see `_forget`
         self.ptr: np.ndarray
         self.backend = backend
-        self.marks = marks_words(backend)
-        self.apart = self.marks or treats_words_apart(backend)
+        self.words = find_words(backend)
         added = backend.get_added_tokens_decoder().values()
         # Added tokens that take in spaces beside them; where a space is part of a token, any may.
-        self.greedy = [t.content for t in added if self.marks or t.lstrip or t.rstrip]
+        apart = self.words == "apart"
+        self.greedy = [t.content for t in added if not apart or t.lstrip or t.rstrip]
         self._forget()
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +68,7 @@ class WordEncoder:
         [2]; then words is [0 1 3 1 2] and counts [2 1 2]; ptr is [0 1 3 4 6], tokens [1 2 2 2 1].
         The result is [7 8 9 4 6 8 9 5] and [3 2 3].
         """
-        if not self.apart or not sentences:
+        if not self.words or not sentences:
             return self._encode(sentences)
         if len(self.numbers) > _MOST_WORDS:
             self._forget()
@@ -93,8 +91,12 @@ class WordEncoder:
         return ids[ranges(ptr[words], tokens)], np.add.reduceat(tokens, first)  # [N], [n]
 
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
-        """Return for each sentence whether it must not be split at spaces."""
-        if self.marks:  # a word's tokens hold the space before it: one space, and nothing odd
+        """Return for each sentence whether it must not be split into words."""
+        if self.words == "bytes":
+            whole = [
+                not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences
+            ]
+        elif self.words == "marked":  # one space before a word, and nothing odd
             whole = [
                 not s or s != s.strip(" ") or "  " in s or not (s.isascii() and s.isprintable())
                 for s in sentences
@@ -111,8 +113,9 @@ class WordEncoder:
 
     def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
         """Return the words of all sentences, and the number of words in each."""
-        if not sentences:
-            return [], []
+        if self.words == "bytes":
+            words = list(map(_BYTE_WORD.findall, sentences))
+            return list(chain.from_iterable(words)), list(map(len, words))
         return " ".join(sentences).split(" "), [s.count(" ") + 1 for s in sentences]
 
     def _look_up(self, words: list[str]) -> np.ndarray:
@@ -151,99 +154,54 @@ class WordEncoder:
         return np.concatenate(ids), np.array(lengths, np.int64)
 
 
-class ByteWordEncoder(WordEncoder):
-    """A `WordEncoder` for tokenizers that split words as GPT-2's does (`finds_byte_words`)."""
+def find_words(backend: Any) -> str:
+    """Return how texts split into words whose tokens do not depend on the words around them.
 
-    def __init__(self, backend: Any) -> None:
-        self.backend, self.apart = backend, True
-        self.added = [token.content for token in backend.get_added_tokens_decoder().values()]
-        self._forget()
-
-    def _stay_whole(self, sentences: list[str]) -> list[bool]:
-        whole = [not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences]
-        for token in self.added:
-            whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
-        return whole
-
-    def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
-        words = list(map(_BYTE_WORD.findall, sentences))
-        return list(chain.from_iterable(words)), list(map(len, words))
-
-
-def treats_words_apart(backend: Any) -> bool:
-    """Return whether the tokens of a word are known not to depend on the words around it."""
-    return _takes_apart(backend, lambda first: first["type"] in _SPLITTERS)
-
-
-def marks_words(backend: Any) -> bool:
-    """Return whether words are independent, with tokens that hold the space before their word.
-    Metaspace alone; for printable ASCII with single spaces and none of the added tokens.
+    "apart": at spaces, which are dropped. "marked": at spaces, and a token holds the space before
+    its word (Metaspace alone). "bytes": as GPT-2's and GPT-NeoX's tokenizers do, by `ByteLevel`.
+    "": not known to do any of these.
     """
-
-    def by_metaspace(first: dict[str, Any]) -> bool:
-        always = first.get("prepend_scheme") == "always"
-        return first["type"] == "Metaspace" and always and first.get("split", True)
-
-    normalizers = _state(backend.normalizer)
-    replaced = [part.get("content") or "" for part in _parts(normalizers, "normalizers")]
-    return not any(map(re.compile(r"\s").search, replaced)) and _takes_apart(backend, by_metaspace)
-
-
-def _takes_apart(backend: Any, splits: Callable[[dict[str, Any]], bool]) -> bool:
-    """Return whether words are independent; `splits`: the first pre-tokenizer splits at space."""
-    normalizers = _parts(_state(backend.normalizer), "normalizers")
-    splitters = _parts(_state(backend.pre_tokenizer), "pretokenizers")
-    return (
-        not getattr(backend.model, "dropout", None)  # BPE that draws its merges
-        and all(_is_local(part) for part in normalizers)
-        and splits(splitters[0])
-        and all(
-            part["type"] in (*_SPLITTERS, "Punctuation", "Digits")
-            or (part["type"] == "Metaspace" and part["prepend_scheme"] in ("always", "never"))
-            for part in splitters[1:]
-        )
-        and not any(
-            re.search(r"\s", token.content) or (token.normalized and (token.lstrip or token.rstrip))
-            for token in backend.get_added_tokens_decoder().values()
-        )
-    )
-
-
-def _state(part: Any) -> dict[str, Any]:
-    """Return type and settings of a tokenizer's component; type "unknown" if written in Python."""
     try:
-        return {"type": None} if part is None else json.loads(part.__getstate__())
-    except Exception:
-        return {"type": "unknown"}
+        steps = json.loads(backend.to_str())
+    except Exception:  # a step that is written in Python
+        return ""
+    normalizers = _parts(steps["normalizer"], "normalizers")
+    first, *others = _parts(steps["pre_tokenizer"], "pretokenizers") or [{"type": None}]
+    if steps["model"].get("dropout"):  # BPE that draws its merges
+        return ""
+    if first["type"] == "ByteLevel" and first["use_regex"] and not first["add_prefix_space"]:
+        # Plain text is already in its normal form (NFC).
+        plain = normalizers in ([], [{"type": "NFC"}]) and steps["model"]["type"] == "BPE"
+        return "bytes" if plain and not others else ""
+    tokens = steps["added_tokens"]
+    if not all(map(_is_local, normalizers)) or not all(map(_stays_in_word, others)):
+        return ""
+    if any(re.search(r"\s", token["content"]) or _takes_spaces(token) for token in tokens):
+        return ""
+    if first["type"] == "Metaspace" and first["prepend_scheme"] == "always" and first["split"]:
+        spaces = any(re.search(r"\s", part.get("content") or "") for part in normalizers)
+        return "" if spaces else "marked"
+    return "apart" if first["type"] in _SPLITTERS else ""
 
 
-def _parts(state: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return state[key] if state["type"] == "Sequence" and state[key] else [state]
+def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    if step is None:
+        return []
+    return step[key] if step["type"] == "Sequence" else [step]
 
 
 def _is_local(normalizer: dict[str, Any]) -> bool:
     if normalizer["type"] == "Replace":
         text = normalizer["pattern"].get("String", " ")  # or a Regex
         return bool(text) and not re.search(r"\s", text)
-    return normalizer["type"] in (*_NORMALIZERS, None)
+    return normalizer["type"] in _NORMALIZERS
 
 
-def finds_byte_words(backend: Any) -> bool:
-    """Return whether a tokenizer is like GPT-2's or GPT-NeoX's: BPE of the words of `ByteLevel`.
-    Plain text is already in their normal form (NFC).
-    """
-    parts = json.loads(backend.to_str())
-    words = parts["pre_tokenizer"] or {"type": None}
-    return (
-        words["type"] == "ByteLevel"
-        and words["use_regex"]
-        and not words["add_prefix_space"]
-        and parts["normalizer"] in (None, {"type": "NFC"})
-        and parts["model"]["type"] == "BPE"
-        and not parts["model"]["dropout"]
-    )
+def _stays_in_word(splitter: dict[str, Any]) -> bool:
+    if splitter["type"] == "Metaspace":
+        return splitter["prepend_scheme"] in ("always", "never")
+    return splitter["type"] in (*_SPLITTERS, "Punctuation", "Digits")
 
 
-def make_encoder(backend: Any) -> WordEncoder:
-    """Return the fastest encoder for a `tokenizers.Tokenizer` without truncation and padding."""
-    return (ByteWordEncoder if finds_byte_words(backend) else WordEncoder)(backend)
+def _takes_spaces(token: dict[str, Any]) -> bool:
+    return token["normalized"] and (token["lstrip"] or token["rstrip"])

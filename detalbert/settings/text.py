@@ -10,11 +10,12 @@ from detalbert.settings.sections import Section, limited, parse_section
 
 @dataclass(frozen=True)
 class CorpusConfig(Section):
-    """A text corpus: text to tokenize into shards, or ready-made `shards`. `source` is the name of
-    the key that holds the text.
+    """A text corpus: text to tokenize into shards, or ready-made `shards`. `source` and
+    `held_out_source` are the names of the keys that hold the text and the validation text.
     """
 
     source: ClassVar[str]
+    held_out_source: ClassVar[str]
 
     tokenizer: str | None = None  # a folder or hub name
     # Or: pieces of a tokenizer that is learned from the text.
@@ -26,6 +27,12 @@ class CorpusConfig(Section):
     shuffle_shards: int = limited(8, above=0)  # read at the same time, their windows mixed
     cache_dir: str = ".cache"
     cache_gib: float = limited(64, above=0)  # for shards fetched from afar
+
+    @property
+    def validation_text(self) -> str | None:
+        """Address of the validation text; None if a fraction of the documents is held out."""
+        text, held_out = getattr(self, self.source), getattr(self, self.held_out_source)
+        return text if held_out is None and text == "generated" else held_out
 
     def check(self) -> None:
         text = getattr(self, self.source)
@@ -48,6 +55,7 @@ class TextConfig(CorpusConfig):
     """Text for pretraining ALBERT; `shards` are those written by `python -m pretrain`."""
 
     source = "text"
+    held_out_source = "validation"
 
     text: str | None = None  # see corpus/sources.py for what it may name
     validation: str | None = None  # held-out text; default: a fraction of the documents

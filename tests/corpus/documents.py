@@ -1,6 +1,7 @@
 """A byte-level tokenizer, and token shards of documents made with it."""
 
 import json
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.sources import cut_parts, open_documents, read_exact, unpack_sizes
+from detalbert.corpus.sources import Reader, cut_parts, open_text, unpack_sizes
 from lm.data import write_documents
 from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
@@ -46,10 +47,12 @@ def read_back(folder: Path, split: str) -> list[str]:
     return texts
 
 
-def read(address: Any, part_bytes: int) -> list[str]:
+def read(address: Any, part_bytes: int, exact: bool = True) -> list[str]:
     """The documents at an address, read in parts."""
-    parts = unpack_sizes(open_documents(str(address), "data.documents", "train").parts)
-    return [text for part in cut_parts(parts, part_bytes) for text, _ in read_exact(part)]
+    text, reader = open_text(str(address), "data.text", "train", exact), Reader()
+    with tempfile.TemporaryDirectory() as folder:
+        parts = cut_parts(unpack_sizes(text, Path(folder)), part_bytes)
+        return [document for part in parts for document in reader.read(part)]
 
 
 def write_sources(folder: Path, texts: list[str], suffixes: list[str]) -> list[Path]:

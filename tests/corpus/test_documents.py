@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import documents, packed, storage
-from detalbert.corpus.documents import Documents, split_long
-from detalbert.corpus.words import make_encoder
+from detalbert.corpus import documents, storage
+from detalbert.corpus.documents import DocumentKind, split_long
+from detalbert.corpus.sources import split_lines
+from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, read, write_lines, write_sources
@@ -61,15 +62,17 @@ def test_pieces_of_a_document_are_the_document(text: str, size: int) -> None:
 
 
 def test_tokens_are_the_tokenizers_and_end_of_text() -> None:
-    encoder = make_encoder(byte_tokenizer().backend_tokenizer)
+    encoder = WordEncoder(byte_tokenizer().backend_tokenizer)
     texts = ["a long one\n" * 30, "b", "ü"]
     for piece in (1 << 18, 20):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(documents, "_PIECE", piece)
             patch.setattr(documents, "_AT_ONCE", 2 * piece)
-            ids, lengths, sizes = Documents(end_of_text=0).tokenize(encoder, texts)
+            ids, columns, counts = DocumentKind(end_of_text=0).tokenize(encoder, texts)
+        lengths = columns["document_ptr"]
         wanted = [[*byte_tokenizer()(text)["input_ids"], 0] for text in texts]
-        assert sizes.tolist() == [330, 1, 2] and lengths.sum() == len(ids)
+        assert counts == {"documents": 3, "tokens": len(ids), "text_bytes": 333}
+        assert lengths.sum() == len(ids)
         if piece > 20:  # else a line is cut, and its end may be another token
             assert ids.tolist() == sum(wanted, []) and lengths.tolist() == list(map(len, wanted))
 
@@ -90,16 +93,32 @@ def test_parts_share_out_every_line_once(
 
 
 def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> None:
-    """Also where lines are longer than blocks and parts. Each process has a stream of its own."""
+    """Also where lines are longer than blocks and parts."""
     path = write_lines(tmp_path / "a.jsonl.zst", TEXTS)
     monkeypatch.setattr(storage, "BLOCK", 64)
     opened, read_stored = [], storage.read
     monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
     assert read(path, 50) == TEXTS
     assert len(opened) == 2  # for its size, and to read it
-    monkeypatch.setattr(packed.os, "getpid", lambda: 1)
-    assert list(packed.read(str(path), path.stat().st_size, 9, 9))[0][:3] != b""
-    assert len(opened) == 3
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are joined or searched."""
+
+    work = 0
+
+    def __radd__(self, other: bytes) -> "Counted":
+        Counted.work += len(other) + len(self)
+        return Counted(other + bytes(self))
+
+    def split(self, *ends: Any) -> list[Any]:
+        Counted.work += len(self)
+        return [Counted(line) for line in bytes(self).split(*ends)]
+
+
+def test_a_long_line_takes_linear_work() -> None:
+    lines = list(split_lines([*[Counted(b"x" * 50)] * 1000, Counted(b"\nend")]))
+    assert lines == [b"x" * 50_000, b"end"] and Counted.work < 3 * 50_000
 
 
 @pytest.mark.parametrize("how", ["truncated", "not compressed"])

@@ -1,6 +1,7 @@
 """Text of every kind gives the same documents, however it is cut; where it is cut."""
 
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.corpus import api_text, sources
-from detalbert.corpus.chunks import Job, cut_job
 from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
-from detalbert.corpus.sources import Part, group_parts, open_text, read_documents, size_of
-from detalbert.corpus.writer import _share_out
+from detalbert.corpus.sources import Part, Reader, cut_parts, group, open_text
 from detalbert.errors import UserError
 from tests.conftest import max_examples
-from tests.corpus.documents import write_sources
+from tests.corpus.documents import read, write_sources
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -27,9 +26,7 @@ NO_LINE_END = st.characters(
 )
 
 
-def documents(address: Any, part_bytes: int) -> list[str]:
-    parts = open_text(str(address), "data.text", part_bytes, "train").parts
-    return [text for part in parts for text, _ in read_documents(part)]
+documents = partial(read, exact=False)
 
 
 @pytest.mark.parametrize("part_bytes", [300, 1 << 20])
@@ -76,10 +73,10 @@ def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
     assert len(texts) == len(set(texts)) > 20 and min(map(len, texts)) >= 200
     assert not any(re.search(r"</?\w+>|&\w+;|  |\n\n", text) for text in texts)
     assert any("temporary security credentials" in text for text in texts)
-    source = open_text("botocore", "data.text", 1 << 20, "train")
+    source = open_text("botocore", "data.text", "train")
     assert source.fingerprint == f"botocore {botocore.__version__}"
-    part = next(part for part in source.parts if part.address == f"botocore:{path}")
-    assert [document for document, _ in read_documents(part)] == texts
+    part = next(part for part in source.parts if part.address == str(path))
+    assert list(Reader().read(part)) == texts
 
 
 def test_sentences() -> None:
@@ -129,30 +126,14 @@ def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) ->
         sources._hub("x", "data.text")
 
 
-def test_one_shard_has_chunks_for_many_processes() -> None:
-    """17 MB are one shard at the usual size."""
-    for address, size in (("a.txt", 17 << 20), ("hub:x", 4_400)):
-        chunks = cut_job(Job(0, (Part(address, 0, size, size),), 0.0))
-        assert 30 < len(chunks) <= 35 and max(size_of(chunk.parts) for chunk in chunks) < 1 << 20
-        parts = [part for chunk in chunks for part in chunk.parts]
-        assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])]
-        assert parts[-1].end == size
-    many = cut_job(Job(0, tuple(Part(f"{i}.jsonl", 0, 999, 999) for i in range(3_000)), 0.0))
-    assert len(many) < 15 and sum(len(chunk.parts) for chunk in many) == 3_000
-    assert len(cut_job(Job(0, (Part("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1  # read whole
-    rows = [Part("hub:x", at, at + 500_000, 6_000_000) for at in range(0, 6_000_000, 500_000)]
-    assert len(group_parts(rows, 500_000 * 4_000)) == 12  # rows are not bytes
+def test_a_long_text_is_cut_and_short_ones_share_a_shard() -> None:
+    def sizes(parts: list[Part], least: int) -> list[list[int]]:
+        groups = group(cut_parts(parts, least), lambda part: part.text_bytes, least)
+        return [[part.text_bytes for part in some] for some in groups]
 
-
-def test_a_long_compressed_file_is_one_stream() -> None:
-    """It shares no chunk with another file, so one process can read it from its start to its end;
-    short ones are read whole, many in a chunk."""
-    sizes = [9 << 20, 1000, 2000, 9 << 20]
-    parts = [Part(f"{i}.zst", 0, size, size, packed=1) for i, size in enumerate(sizes)]
-    chunks = cut_job(Job(0, tuple(parts), 0.0))
-    streams = [{part.stream for part in chunk.parts} for chunk in chunks]
-    assert all(len(stream) == 1 for stream in streams)
-    names = [name for stream in streams for name in stream]
-    assert [*dict.fromkeys(names)] == ["0.zst", "", "3.zst"] and names.count("") == 1
-    tasks = [len(task) for task in _share_out(chunks)]
-    assert tasks == [names.count("0.zst"), 1, names.count("3.zst")]
+    long, short, whole = Part("lines", "a", 900, 900), Part("jsonl", "b", 90, 90), "squad"
+    assert sizes([long], 400) == [[400], [400], [100]]
+    assert sizes([short] * 7, 400) == [[90] * 5, [90] * 2]
+    assert sizes([long._replace(form=whole), short, long], 400) == [[900], [90, 400], [400], [100]]
+    rows = Part("hub", "x", 6_000_000, 6_000_000)
+    assert sizes([rows], 500_000 * 4_000) == [[2_000_000_000]] * 12  # rows are not bytes

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from detalbert.corpus import learn_tokenizer, words
-from detalbert.corpus.chunks import is_held_out
+from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.learn_tokenizer import END_OF_TEXT, own_tokenizer, train_byte_bpe
 from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.sources import open_text, read_documents
-from detalbert.corpus.words import ByteWordEncoder, WordEncoder, make_encoder, treats_words_apart
+from detalbert.corpus.sources import open_text
+from detalbert.corpus.words import WordEncoder, find_words
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
@@ -27,7 +27,7 @@ from tests.fakes.questions import TOKENIZERS
 from tests.fakes.text import TOKENIZER, contexts
 
 
-def check(encoder: words.WordEncoder, sentences: list[str]) -> list[tokenizers.Encoding]:
+def check(encoder: WordEncoder, sentences: list[str]) -> list[tokenizers.Encoding]:
     """That the encoder gives what the ordinary call does, which is returned."""
     ids, lengths = encoder(sentences)
     wanted = encoder.backend.encode_batch(sentences, add_special_tokens=False)
@@ -43,8 +43,8 @@ def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch:
     text = [p["context"] for article in squad for p in article["paragraphs"]][::4]
     sentences = [sentence for one in text for sentence in split_sentences(one)]
     sentences += ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
-    encoder = words.WordEncoder(named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer)
-    assert encoder.apart
+    encoder = WordEncoder(named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer)
+    assert encoder.words == "apart"
     for at in range(0, len(sentences), 100):
         check(encoder, sentences[at : at + 100])
 
@@ -82,34 +82,16 @@ BACKENDS = {
 @example(["river [MASK] the", "a [MASK]", "b.  <unk>x"])
 @max_examples(80)
 def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
-    encoder = words.WordEncoder(BACKENDS[kind])
-    if kind == "embedded":
-        assert encoder.marks
-    else:
-        assert treats_words_apart(BACKENDS[kind]) and encoder.apart
+    encoder = WordEncoder(BACKENDS[kind])
+    assert encoder.words == ("marked" if kind == "embedded" else "apart")
     for _ in range(2):  # first with unknown words, then with known ones
         check(encoder, texts)
-
-
-@pytest.mark.parametrize(
-    "backend",
-    [
-        albert_like(splitter=pre_tokenizers.Metaspace()),  # keeps white space
-        albert_like(splitter=in_turn(pre_tokenizers.Metaspace(prepend_scheme="first"))),
-        albert_like(normalizers.Replace(" the", "x")),
-        albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")),
-        TOKENIZERS["roberta"].backend_tokenizer,
-    ],
-)
-def test_tokenizers_that_look_beyond_a_word_get_the_ordinary_call(backend: Any) -> None:
-    assert not treats_words_apart(backend)
-    check(words.WordEncoder(backend), ["the river  the", " river the ", ""])
 
 
 def test_sentences_with_something_odd_beside_a_space_stay_whole() -> None:
     """What a normalizer may join with the space, or drop: no tokenizer here does either."""
     odd = ["a \u0301b", "\u200da", "a\u0600 b", "a\u200bb", "a\u00adb", "a\x00b"]
-    stay = words.WordEncoder(BACKENDS["bert"])._stay_whole
+    stay = WordEncoder(BACKENDS["bert"])._stay_whole
     assert all(stay([*odd, "a\u0301 b"]))
     assert not any(stay(["a b", "caf\u00e9 \u201cb\u201d", "x\u6771y b"]))
 
@@ -129,8 +111,8 @@ PIECES = st.one_of(st.sampled_from(BYTES), st.text(max_size=3))
 def test_byte_level_words_are_looked_up(texts: list[str], special: bool) -> None:
     backend = Tokenizer.from_str(BACKEND.to_str())
     backend.encode_special_tokens = special
-    encoder = make_encoder(backend)
-    assert isinstance(encoder, ByteWordEncoder)
+    encoder = WordEncoder(backend)
+    assert encoder.words == "bytes"
     for _ in range(2):  # first with unknown words, then with known ones
         wanted = check(encoder, texts)
         if special:
@@ -145,16 +127,21 @@ def change(**parts: Any) -> Tokenizer:
 
 
 @pytest.mark.parametrize(
-    "backend",
+    "backend, found",
     [
-        change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)),
-        change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)),
-        change(normalizer=normalizers.Lowercase()),
-        named_tokenizer(TOKENIZER).backend_tokenizer,
+        (albert_like(splitter=pre_tokenizers.Metaspace()), "marked"),  # keeps white space
+        (albert_like(splitter=in_turn(pre_tokenizers.Metaspace(prepend_scheme="first"))), ""),
+        (albert_like(normalizers.Replace(" the", "x")), ""),
+        (albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")), ""),
+        (albert_like(normalizers.Replace("a", " "), splitter=pre_tokenizers.Metaspace()), ""),
+        (change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)), ""),
+        (change(pre_tokenizer=pre_tokenizers.ByteLevel(False, use_regex=False)), ""),
+        (change(normalizer=normalizers.Lowercase()), ""),
     ],
 )
-def test_others_get_the_ordinary_call(backend: Any) -> None:
-    assert type(make_encoder(backend)) is WordEncoder
+def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any, found: str) -> None:
+    assert find_words(backend) == found
+    check(WordEncoder(backend), ["the river  the", " river the ", "", "The Cafe"])
 
 
 def learn(text: Path, cache: Path, **more: Any) -> Path:
@@ -203,7 +190,7 @@ def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None
     names = tokenizer.convert_ids_to_tokens(pair["input_ids"])
     assert names[0] == "[CLS]" and names.count("[SEP]") == 2
     assert pair["token_type_ids"] == [0] * (names.index("[SEP]") + 1) + [1] * 3
-    assert treats_words_apart(tokenizer.backend_tokenizer)
+    assert find_words(tokenizer.backend_tokenizer) == "apart"
     special, marks = read_vocabulary(tokenizer), ["[CLS]", "[SEP]", "[MASK]"]
     assert [special.cls, special.sep, special.mask] == tokenizer.convert_tokens_to_ids(marks)
 
@@ -222,7 +209,7 @@ def test_a_sample_of_much_text_is_spread_over_it(tmp_path: Path, monkeypatch: An
     path.write_text("\n".join(f"part{i // 100} line {i}" for i in range(1000)))
     monkeypatch.setattr(learn_tokenizer, "_PART", 1000)
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
-    parts, size = open_text(str(path), "data.text", 1000, "train").parts, path.stat().st_size
-    found = set(learn_tokenizer._sample(parts, size, 0.0, read_documents))
+    parts, size = open_text(str(path), "data.text", "train").parts, path.stat().st_size
+    found = set(learn_tokenizer._sample(parts, size, 0.0))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}

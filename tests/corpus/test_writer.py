@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from detalbert.corpus import chunks
+from detalbert.corpus import shards, writer
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.shards import sweep
-from detalbert.corpus.writer import write_corpus
-from detalbert.errors import UserError
+from detalbert.corpus.writer import write_shards
+from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import ROOT, Script
 from tests.fakes.damage import flip
@@ -33,11 +34,10 @@ def leftovers(folder: Path) -> list[Path]:
 def test_shards_hold_the_text_and_do_not_depend_on_processes(
     corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
-    """Nor on where a shard is cut into chunks."""
+    """Nor on which documents are tokenized at a time."""
     values = {"shard_mib": 0.02, "validation_fraction": 0.1}
     one = write(corpus_text, tmp_path / "1", **values)
-    monkeypatch.setattr(chunks, "_LEAST", 3_000)
-    monkeypatch.setattr(chunks, "_BATCH", 1_000)
+    monkeypatch.setattr(writer, "_BATCH", 1_000)
     assert sums(one) == sums(write(corpus_text, tmp_path / "2", 2, **values))
     assert not leftovers(tmp_path)
     tokenizer, data = named_tokenizer(TOKENIZER), text_config(corpus_text, tmp_path, **values)
@@ -55,7 +55,7 @@ def test_shards_hold_the_text_and_do_not_depend_on_processes(
     encoded = tokenizer(wanted, add_special_tokens=False)["input_ids"]
     assert sorted(found) == sorted(token for ids in encoded for token in ids)
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        write_corpus(data, tokenizer, LENGTH + 1, one, processes=1)
+        write_shards(data, tokenizer, ExampleKind(LENGTH + 1), one, processes=1)
 
 
 @pytest.mark.parametrize("name", ["train-00001.bin", "train-lengths.npy", "index.json"])
@@ -90,15 +90,16 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == kept
 
 
-# Slow, so that a cut falls anywhere; its chunks are others, too.
+# Slow, so that a cut falls anywhere; its batches are others, too.
 SLOW = """
 import os, runpy, sys, time
-from detalbert.corpus import chunks, writer
+from detalbert.corpus import shards, writer
+from detalbert.corpus.examples import ExampleKind
 os.setsid()
 pid, pause = sys.argv[1], float(sys.argv[2])
 sys.argv[1:3] = []
-write, chunks._LEAST = writer.write_chunk, 5_000
-writer.write_chunk = lambda *a: (time.sleep(pause), write(*a))
+tokenize, writer._BATCH = ExampleKind.tokenize, 5_000
+ExampleKind.tokenize = lambda *a: (time.sleep(pause), tokenize(*a))[1]
 open(pid, "w").write(str(os.getpid()))
 runpy.run_module("pretrain", run_name="__main__")
 """
@@ -154,8 +155,15 @@ BAD_TEXT = [
 
 @pytest.mark.parametrize("name, content, said, processes", BAD_TEXT)
 def test_bad_text_is_one_line(
-    name: str, content: bytes, said: str, processes: int, tmp_path: Path, fork: None
+    name: str,
+    content: bytes,
+    said: str,
+    processes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fork: None,
 ) -> None:
+    monkeypatch.setattr(writer, "_BATCH", 1)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_bytes(content)
     if processes == 2:
@@ -172,6 +180,17 @@ def test_a_full_disk_is_one_line(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("detalbert.corpus.writer.write_chunk", full)
+    monkeypatch.setattr(shards._Shard, "add", full)
+    monkeypatch.setattr(writer, "_BATCH", 1_000)
     with pytest.raises(UserError, match="write token shards: No space left on device; free space"):
         write(corpus_text, tmp_path, processes, shard_mib=0.02)
+
+
+def test_a_killed_worker_is_one_line(
+    corpus_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
+) -> None:
+    monkeypatch.setattr(ExampleKind, "tokenize", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(writer, "_BATCH", 1_000)
+    with pytest.raises(Unavailable, match="a writer of token shards was killed, .*same command"):
+        write(corpus_text, tmp_path, 2)
+    assert not leftovers(tmp_path)

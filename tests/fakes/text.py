@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import write_corpus
+from detalbert.corpus.writer import write_shards
 from detalbert.engine.forward import Forward
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad import world
@@ -39,7 +40,8 @@ def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
 
 def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = text_config(text, folder, **more)
-    return write_corpus(config, named_tokenizer(TOKENIZER), LENGTH, processes=processes)
+    kind = ExampleKind(LENGTH)
+    return write_shards(config, named_tokenizer(TOKENIZER), kind, processes=processes)
 
 
 def sums(folder: Path) -> dict[str, str]:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lm.data
-from detalbert.corpus import chunks, writer
-from detalbert.corpus.chunks import is_held_out
+from detalbert.corpus import sources, writer
+from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
 from lm.data import load_text, load_tokenizer, write_documents
@@ -72,15 +72,14 @@ def test_some_documents_are_held_out(made: Path, tmp_path: Path) -> None:
 def test_compressed_and_by_more_processes_the_bytes_are_the_same(
     suffix: str, processes: int, made: Path, tmp_path: Path, monkeypatch: Any, fork: None
 ) -> None:
-    monkeypatch.setattr(chunks, "_LEAST", 3_000)
-    monkeypatch.setattr(chunks, "_BATCH", 1_000)
+    monkeypatch.setattr(writer, "_BATCH", 1_000)
     folder = write_texts(tmp_path, suffix, processes)
     assert bins(folder) == bins(made)
     assert not [path for path in tmp_path.rglob(".*.*") if path.is_file()]
     if suffix:  # a second start does not measure compressed files again
         (folder / "index.json").unlink()
         (folder / "jobs" / "00001.json").unlink()
-        monkeypatch.setattr(writer, "unpack_sizes", lambda parts: 1 / 0)
+        monkeypatch.setattr(sources, "_measure", lambda parts: 1 / 0)
         assert write(tmp_path / "text", tmp_path, processes, shard_mib=0.01) == folder
         assert bins(folder) == bins(made)
 
