@@ -9,6 +9,7 @@ from typing import Any
 
 import determined
 from determined import core, pytorch, util
+from determined.common.api import bindings
 from torch import nn
 
 _write_user_code = util.write_user_code  # by which `_save` copies the whole working directory
@@ -38,6 +39,18 @@ def wrap_model(context: pytorch.PyTorchTrialContext, model: nn.Module) -> Any:
 def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
     """Set the current step, which the trial loop counts, for optimizer steps without a loop."""
     context._current_batch_idx = step
+
+
+def register_version(model: Any, uuid: str, notes: str, metadata: dict[str, Any]) -> int:
+    """Add a checkpoint to `model`, a client.Model; return the version's number.
+
+    `Model.register_version` takes neither notes nor metadata.
+    """
+    body = bindings.v1PostModelVersionRequest(
+        checkpointUuid=uuid, modelName=model.name, notes=notes, metadata=metadata
+    )
+    made = bindings.post_PostModelVersion(model._session, body=body, modelName=model.name)
+    return made.modelVersion.version
 
 
 class _Period(pytorch.Batch):

@@ -6,15 +6,22 @@ trusts its network; its requests then carry that name.
 
 import hmac
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fastapi import HTTPException, Request
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+
 from detalbert.errors import UserError, first_line
+from detalbert.inference.meters import Meters
 from detalbert.inference.web import problem
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, and asks for it
+_find_token = HTTPBearer(auto_error=False)
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,30 @@ class Access:
         own = f"[{host}]" if ":" in host else host
         return cls((*LOOPBACK, own.lower(), *(name.lower() for name in names)), token)
 
+    async def refuse(self, request: Request) -> JSONResponse | None:
+        """Return 421 for another Host, 401 without the token, else None."""
+        hosts = request.headers.getlist("host")
+        name = host_name(hosts[0]) if len(hosts) == 1 else ""
+        if name not in self.names:
+            return problem(421, f"not served under {name[:80]!r}; see --host-name")
+        if self.token is None or request.url.path in OPEN:
+            return None
+        given = await _find_token(request)
+        if given and hmac.compare_digest(self.token.encode(), given.credentials.encode("latin-1")):
+            return None
+        challenge = {"WWW-Authenticate": "Bearer"}
+        return problem(
+            401, "the token is missing or wrong: Authorization: Bearer TOKEN", **challenge
+        )
+
 
 LOCAL = Access()
+
+
+def host_name(host: str) -> str:
+    """Return a Host header without its port, in lower case: "[::1]:8000" gives "[::1]"."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.strip().lower()
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
@@ -53,36 +82,46 @@ def read_token(token: str | None, file: Path | None) -> str | None:
 
 
 class Guard:
-    """Middleware that rejects requests unread: 421 for another Host, 401 without the token."""
+    """Middleware that counts requests, rejects those that `access` refuses, and bounds bodies.
 
-    def __init__(self, app: Any, access: Access) -> None:
-        self.app, self.access = app, access
+    Args:
+        body: most bytes of a body. Content-Length may be missing or wrong, so bytes are counted.
+        paths: the paths that are counted separately.
+    """
+
+    def __init__(
+        self, app: Any, access: Access, meters: Meters, body: int, paths: frozenset[str]
+    ) -> None:
+        self.app, self.access, self.meters, self.body, self.paths = app, access, meters, body, paths
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        refused = self._refuse(scope) if scope["type"] == "http" else None
-        await (refused or self.app)(scope, receive, send)
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status, size = time.monotonic(), "none", 0
 
-    def _refuse(self, scope: dict[str, Any]) -> Any:
-        headers: dict[bytes, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
-        hosts = headers.get(b"host", [])
-        name = host_name(hosts[0]) if len(hosts) == 1 else ""
-        if name not in self.access.names:
-            return problem(421, f"not served under {name[:80]!r}; see --host-name")
-        if self.access.token is None or scope["path"] in OPEN:
-            return None
-        scheme, _, given = headers.get(b"authorization", [""])[0].partition(" ")
-        right = hmac.compare_digest(self.access.token.encode(), given.encode("latin-1"))
-        if right and scheme.lower() == "bearer":  # RFC 9110: in any case
-            return None
-        challenge = {"WWW-Authenticate": "Bearer"}
-        return problem(
-            401, "the token is missing or wrong: Authorization: Bearer TOKEN", **challenge
-        )
+        async def receive_bounded() -> dict[str, Any]:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size <= self.body:
+                return message
+            # Most clients read a response only after sending, so some of the rest is dropped first.
+            while message.get("more_body") and size <= 32 * self.body:
+                message = await receive()
+                size += len(message.get("body", b""))
+            raise HTTPException(413, f"at most {self.body:,} bytes are read; cut the text")
 
+        async def send_counted(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
 
-def host_name(host: str) -> str:
-    """Return a Host header without its port, in lower case: "[::1]:8000" gives "[::1]"."""
-    name, colon, port = host.strip().lower().rpartition(":")
-    return name if colon and port.isdecimal() else host.strip().lower()
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        try:
+            refusal = await self.access.refuse(Request(scope))
+            await (refusal or self.app)(scope, receive_bounded, send_counted)
+        finally:
+            self.meters.requests.labels(path, status).inc()
+            self.meters.seconds.labels(path).observe(time.monotonic() - began)

@@ -12,6 +12,7 @@ import json
 import sys
 from typing import Any
 
+from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
 from detalbert.inference.find import fetch, find_checkpoint, is_reference, told
 from detalbert.training.folder import SCORES
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def register(checkpoint: Any, name: str) -> str:
     """Add the client's `checkpoint` to model `name`; return the text for the user."""
-    from determined.common.api import bindings, errors
+    from determined.common.api import errors
     from determined.experimental import client
 
     facts = describe(checkpoint)  # first: what cannot be read leaves no empty model
@@ -61,12 +62,7 @@ def register(checkpoint: Any, name: str) -> str:
             )
     rows = [f"| {key} | {_shown(value)} |" for key, value in facts.items()]
     notes = "\n".join(["| | |", "| --- | --- |", *rows])
-    # Model.register_version of 0.38.1 takes neither notes nor metadata; what it calls does.
-    body = bindings.v1PostModelVersionRequest(
-        checkpointUuid=checkpoint.uuid, modelName=name, notes=notes, metadata=facts
-    )
-    made = bindings.post_PostModelVersion(master._session, body=body, modelName=name)
-    number = made.modelVersion.version
+    number = register_version(model, checkpoint.uuid, notes, facts)
     return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
 
 

@@ -32,7 +32,7 @@ from detalbert.inference.predict_file import open_questions, table, write_answer
 from detalbert.integrity import checksum
 from detalbert.squad.windows import Example
 from detalbert.training import master
-from detalbert.training.checkpoints import describe_files, find_fault, write_manifest
+from detalbert.training.checkpoints import find_fault
 from detalbert.training.uploads import UploadedParts
 
 PERIOD = 300.0  # seconds between checkpoints
@@ -172,20 +172,13 @@ class _Job:
         done = sum(self.distributed.allgather(len(list(self.own.iterdir()))))
         if done == self.stored_parts:
             return
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        store = UploadedParts(self.context.checkpoint, lambda path: set())
+        with store.store_together({"steps_completed": done}, self.distributed) as (folder, name):
             for part in self.own.iterdir():
                 os.link(part, folder / part.name)
             if self.chief:
                 write_json(folder / ASKED, self.asked)
-            everywhere = self.distributed.allgather(describe_files(folder))
-            if self.chief:
-                files = {name: facts for found in everywhere for name, facts in found.items()}
-                write_manifest(folder, {"parts": done}, files)
-            stored = UploadedParts(self.context.checkpoint, lambda path: set())
-            facts = {"steps_completed": done}
-            self.stored = stored.upload(folder, facts, shard=True, selector=lambda path: True)
-            self.stored_parts = done
+        self.stored, self.stored_parts = name, done
         self.say(f"{done} of {self.parts} parts are answered: checkpoint {self.stored}")
 
     def _join(self) -> None:

@@ -1,12 +1,14 @@
-"""HTTP server helpers: one page, bounded requests, errors as one line."""
+"""HTTP server helpers: one page, errors as one line, limits that hold from a connection's start."""
 
 import asyncio
+import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from multiprocessing.connection import Connection
+import time
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -14,6 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from detalbert.errors import UserError, first_line
 
@@ -25,6 +28,78 @@ POLICY = (
 PROBLEM = {"description": "one line, under `error`"}  # of an endpoint, for its description
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one request, and of all requests together."""
+
+    head: int = 1 << 16  # bytes of headers, trailers and chunk sizes
+    body: int = 1 << 20  # bytes
+    context: int = 200_000  # characters
+    waiting: int = 64  # questions behind those that the model works on
+    seconds: float = 30.0  # for the request to arrive, and again for its answer
+    connections: int = 500  # half of the files that most systems let a process open
+
+
+LIMITS = Limits()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with `head`, `seconds` and `connections` of the limits."""
+
+    def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.limits = limits
+        self.since = time.monotonic()  # the last time that a request began or ended
+        self.head = 0  # bytes of the current request that are not its body's
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request has arrived in full and is not answered yet."""
+        return bool(self.cycle) and not (self.cycle.more_body or self.cycle.response_complete)
+
+    def connection_made(self, transport: Any) -> None:
+        """Close the connection that has waited longest for a request if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            idle = [each for each in self.connections if not each.busy]  # with this one
+            oldest = min(idle, key=lambda each: each.since)
+            oldest.transport.abort()
+            self.connections.discard(oldest)
+
+    def data_received(self, data: bytes) -> None:
+        self.head += len(data)
+        super().data_received(data)
+        if self.head > self.limits.head:
+            self.refuse(431, f"at most {self.limits.head:,} bytes of headers are read")
+
+    def on_body(self, body: bytes) -> None:
+        self.head -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.head, self.since = 0, time.monotonic()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.since = time.monotonic()
+        super().on_response_complete()
+
+    def end_if_late(self) -> None:
+        if not self.busy and time.monotonic() > self.since + self.limits.seconds:
+            self.refuse(408, "the request did not arrive in time")
+
+    def refuse(self, status: int, text: str) -> None:
+        """Send a response of one line and close the connection."""
+        if self.transport.is_closing():  # the client does not read
+            self.transport.abort()
+            return
+        body = json.dumps({"error": text})
+        lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/json"
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close"])
+        self.transport.write(f"{head}\r\n\r\n{body}".encode())
+        self.transport.close()
+
+
 def show_page(app: FastAPI, page: Path) -> None:
     """Serve the file `page` at `/`."""
     content = page.read_text(encoding="utf-8")
@@ -32,50 +107,6 @@ def show_page(app: FastAPI, page: Path) -> None:
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show() -> HTMLResponse:
         return HTMLResponse(content, headers={"Content-Security-Policy": POLICY})
-
-
-class BoundedBody:
-    """Middleware that reads a request's body first: at most `body` bytes, within `seconds`.
-
-    Content-Length may be missing or wrong, so bytes are counted as they arrive.
-    """
-
-    def __init__(self, app: Any, body: int, seconds: float) -> None:
-        self.app, self.body, self.seconds = app, body, seconds
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            body = await asyncio.wait_for(self._read(receive), self.seconds)
-        except asyncio.TimeoutError:
-            await problem(408, "the request did not arrive in time")(scope, receive, send)
-            return
-        if body is None:
-            too_much = problem(413, f"at most {self.body:,} bytes are read; cut the text")
-            await too_much(scope, receive, send)
-            return
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> dict[str, Any]:
-            return messages.pop() if messages else await receive()
-
-        await self.app(scope, replay, send)
-
-    async def _read(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes | None:
-        """Return the whole body, or None if it is too long.
-
-        Some of an overlong body is read and dropped: most clients read a response only after
-        sending.
-        """
-        body, size = b"", 0
-        while True:
-            message = await receive()
-            size += len(message.get("body", b""))
-            body = body + message.get("body", b"") if size <= self.body else b""
-            if not message.get("more_body") or size > 32 * self.body:
-                return body if size <= self.body else None
 
 
 def problem(status: int, text: str, **headers: str) -> JSONResponse:
@@ -114,28 +145,27 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def run(app: FastAPI, listener: socket.socket, token: bool, stopped: Connection) -> None:
-    """Serve until the other end of `stopped`, on which nothing is sent, closes; requests then get 3
-    s.
+def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
+    """Return a server that ends when its `should_exit` is set; requests then get 3 s."""
 
-    `token` tells whether clients need one.
-    """
-    host, port = listener.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    here = token or host in ("127.0.0.1", "::1")
-    word = "" if here else "; without --token whoever reaches it may ask"
-    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
-    timeouts: dict[str, Any] = {"timeout_keep_alive": 5, "timeout_graceful_shutdown": 3}
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", **timeouts))
+    async def end_late() -> None:
+        for connection in list(server.server_state.connections):
+            connection.end_if_late()
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]  # it is called
+            ws="none",
+            log_level="warning",
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=3,
+            callback_notify=end_late,
+            timeout_notify=0,  # every second
+        )
+    )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancelled_request)
-
-    def end() -> None:
-        stopped.poll(None)
-        server.should_exit = True
-
-    Thread(target=end, daemon=True).start()
-    server.run(sockets=[listener])
-    print("stopped")
+    return server
 
 
 def _is_no_cancelled_request(record: logging.LogRecord) -> bool:

@@ -54,8 +54,10 @@ class UploadedParts(CheckpointContext):
         self.needed = needed
 
     @contextlib.contextmanager
-    def store_together(self, metadata: dict[str, Any], peers: Peers) -> Iterator[tuple[Path, str]]:
-        """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's)."""
+    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
+        """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's). `peers`
+        are a Peers, or Determined's distributed context.
+        """
         steps, name = metadata["steps_completed"], str(uuid.uuid4())
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
         folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too

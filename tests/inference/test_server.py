@@ -3,19 +3,20 @@
 import contextlib
 import http.client
 import json
+import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe
 from threading import Event, Thread
 from typing import Any
 
 import psutil
 import pytest
 
-from detalbert.inference import engine, server, web
+from detalbert.inference import batching, server, web
 from detalbert.inference.answering import answer_together
 from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
@@ -55,25 +56,22 @@ def meter(port: int, name: str) -> float:
 
 
 @contextlib.contextmanager
-def serving_here(model: Trained, threshold: float = 0.0, **limits: Any) -> Iterator[int]:
+def serving_here(model: Trained, threshold: float = 0.0, **options: Any) -> Iterator[int]:
     """The application on a port of this process, with limits of its own."""
-    access = limits.pop("access", LOCAL)
-    (ours, theirs), (stopped, stop) = Pipe(), Pipe(duplex=False)
-    app = server.make_app(model, theirs, server.Limits(**limits), access)
+    access, limits = options.pop("access", LOCAL), web.Limits(**options)
+    served = web.make_server(server.make_app(model, threshold, limits, access), limits)
     listener = web.listen("127.0.0.1", 0)
-    Thread(target=engine.answer_batches, args=(model, threshold, ours), daemon=True).start()
-    thread = Thread(target=web.run, args=(app, listener, False, stopped))
+    thread = Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         yield listener.getsockname()[1]
     finally:
-        stop.close()
+        served.should_exit = True
         thread.join(30)
-        theirs.close()
 
 
-def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, list[psutil.Process]]:
-    """`predict.py --serve` in processes of its own: its command, its port, the two of them."""
+def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, psutil.Process]:
+    """`predict.py --serve` in a process of its own: its command, its port, the process."""
     command = [python, "predict.py", "--serve", "--port", "0", *map(str, words)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
@@ -81,8 +79,8 @@ def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, list[psutil.
     assert "serving on http://127.0.0.1:" in line, process.stderr.read()
     port = int(line.split("127.0.0.1:")[1].split()[0])
     open_here = (x for x in psutil.net_connections("tcp4") if x.laddr[1] == port)
-    child = psutil.Process(next(x.pid for x in open_here if x.status == psutil.CONN_LISTEN))
-    return process, port, [child.parent(), child]
+    pid = next(x.pid for x in open_here if x.status == psutil.CONN_LISTEN)
+    return process, port, psutil.Process(pid)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +134,18 @@ def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     assert send(port, ASKED)[0] == 200
 
 
+def cut_off(port: int, trickled: bool) -> bytes:
+    """The response to a request that does not arrive in full."""
+    head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=0.1 if trickled else 60) as client:
+        for byte in head.encode() if trickled else ():
+            client.sendall(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                return client.recv(1000)
+        client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        return client.recv(1000)
+
+
 def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) -> None:
     release, began, answered = Event(), Event(), []
 
@@ -145,7 +155,7 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         answered.append([question for question, _ in asked])
         return answer_together(trained, asked, *more)
 
-    monkeypatch.setattr(engine, "answer_together", slow)
+    monkeypatch.setattr(batching, "answer_together", slow)
     with serving_here(model, waiting=1, seconds=3.0) as port, ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, port, {**ASKED, "question": "first"})
         assert began.wait(60)  # it is no longer in the queue
@@ -153,10 +163,8 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         wait_for(lambda: meter(port, "waiting") == 1)
         status, headers, reply = send(port, ASKED)
         assert status == 503 and "too many" in reply["error"] and headers["retry-after"] == "1"
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-            assert b" 408 " in client.recv(1000)  # the rest of the request did not arrive
+        for trickled in (False, True):  # the rest of the body, and of the headers, is missing
+            assert b" 408 " in cut_off(port, trickled)
         for status, _, reply in (first.result(), second.result()):
             assert status == 504 and "no answer within 3 s" in reply["error"]
         release.set()
@@ -165,23 +173,65 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         assert answered == [["first"], ["third"]]  # nobody waited for the second any more
 
 
-@pytest.mark.parametrize("ended", ["model", "web"])
-def test_its_two_processes_end_together(ended: str, local_run: LocalRun, python: str) -> None:
-    process, port, both = start(python, "--model", local_run.path)
-    assert send(port, ASKED)[0] == 200
-    both[ended == "web"].kill()
-    _, err = process.communicate(timeout=60)
-    assert psutil.wait_procs(both, timeout=60)[1] == []
-    if ended == "web":
-        line = "predict.py: error: --serve: the process that takes requests ended (-9)\n"
-        assert (process.returncode, err) == (2, line)
+def flood(port: int) -> str:
+    """400 MB of header lines, up to where the server refuses them."""
+    address = ("127.0.0.1", port)
+    with socket.create_connection(address, timeout=60) as client, contextlib.suppress(OSError):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        for _ in range(400):
+            client.sendall((b"A: " + b"a" * 95 + b"\r\n") * 10_000)
+        return "all of it was read"
+    return "refused"
+
+
+def test_an_attack_costs_little(local_run: LocalRun, python: str) -> None:
+    """Neither headers without an end, nor connections without a request, nor a list of a million
+    faults, nor clients that leave take memory or time from others."""
+    process, port, served = start(python, "--model", local_run.path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2000)), hard))
+    long = json.dumps({**ASKED, "context": TEXT * (100_000 // len(TEXT))}).encode()
+    memory, slowest = [], 0.0
+
+    def look() -> None:
+        nonlocal slowest
+        began = time.monotonic()
+        assert get(port, "/health")[0] == 200
+        slowest = max(slowest, time.monotonic() - began)
+        memory.append(served.memory_info().rss >> 20)
+
+    try:
+        assert send(port, {**ASKED, "context": TEXT * 1000})[0] == 200  # it has computed a long one
+        look()
+        assert flood(port) == "refused"
+        look()
+        with contextlib.ExitStack() as idle:
+            for _ in range(1500):
+                client = socket.create_connection(("127.0.0.1", port), timeout=60)
+                idle.enter_context(client).sendall(b"GET / HTTP/1.1\r\nHo")
+            look()
+        status, _, reply = send(port, b"[" + b"0," * (1 << 19) + b"0]", "/answers")
+        assert status == 413
+        status, _, reply = send(port, b"[" + b"0," * ((1 << 19) - 2) + b"0]", "/answers")
+        assert status == 422 and len(reply["error"]) < 200
+        look()
+        for _ in range(30):
+            with connected(port) as leaving:
+                leaving.request("POST", "/answer", long, {"Content-Type": "application/json"})
+            look()
+        began = time.monotonic()
+        assert send(port, ASKED)[0] == 200 and time.monotonic() - began < 2
+        look()
+    finally:
+        process.kill()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert slowest < 1 and max(memory) < memory[0] + 50, (slowest, memory)
 
 
 @pytest.mark.parametrize(("how", "busy"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str) -> None:
-    """To both processes, as a terminal sends it, while they are busy: one line says how many
-    requests are cut off. Or to the command alone."""
-    process, port, both = start(python, "--model", local_run.path, "--threshold", "best")
+    """Twice while it is busy: one line says how many requests are cut off. Or once."""
+    process, port, served = start(python, "--model", local_run.path, "--threshold", "best")
     with ThreadPoolExecutor(4) as pool:
         try:
             assert send(port, ASKED)[2]["threshold"] == local_run.best["best_f1_thresh"]
@@ -190,7 +240,7 @@ def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str
                 for _ in range(4):
                     pool.submit(send, port, long)
                 wait_for(lambda: meter(port, "waiting") == 3)
-            for one in both * 2 if busy else [process]:
+            for one in [served] * 2 if busy else [process]:
                 one.send_signal(how)
             out, err = process.communicate(timeout=60)
         finally:

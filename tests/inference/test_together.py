@@ -1,5 +1,6 @@
 """Questions that wait are answered together, also in a crowd; whom the server answers."""
 
+import contextlib
 import json
 import subprocess
 import time
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from detalbert.engine.evaluation import evaluate_row
 from detalbert.errors import UserError
-from detalbert.inference import engine
-from detalbert.inference.answering import Stopped, answer_together
+from detalbert.inference import answering, batching
+from detalbert.inference.answering import answer_together
 from detalbert.inference.guard import Access, read_token
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
@@ -24,6 +26,7 @@ from tests.conftest import ROOT, LocalRun
 from tests.fakes.runs import wait_for
 from tests.inference.test_server import ASKED, connected, get, meter, send, serving_here, start
 
+KIND = {"Content-Type": "application/json"}
 TEXT = ASKED["context"]
 OTHER = "The Belmira was loaded with salt. " * 3
 PAIRS = [(f"What did ship {n} carry?", (TEXT, OTHER)[n % 2]) for n in range(24)]
@@ -67,26 +70,37 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made = Held()
-    monkeypatch.setattr(engine, "answer_together", made)
+    monkeypatch.setattr(batching, "answer_together", made)
     return made
 
 
 @pytest.mark.parametrize(("threads", "sizes"), [(1, [1, 23]), (3, [1, 7, 8, 8])])
 def test_rows(threads: int, sizes: Any, model: Any, held: Held, monkeypatch: Any) -> None:
     """Questions that wait share rows, and many are spread over the threads."""
-    monkeypatch.setattr(engine.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(batching.torch, "get_num_threads", lambda: threads)
     with serving_here(model) as port:
         statuses, replies = zip(*held.ask(port, QUESTIONS), strict=True)
     assert sorted(held.sizes) == sizes and statuses == (200,) * 24
     assert_answered(replies, model)
 
 
-def test_a_batch_that_nobody_waits_for_ends_with_its_row(model: Trained) -> None:
-    asked = engine.Asked(7, [("Who?", TEXT * 400)], True)  # some rows
-    number, error, tokens = engine.answer_batch(model, 0.0, asked, lambda: True)
-    assert number == 7 and isinstance(error, Stopped) and len(tokens) == 2
-    _, found, tokens = engine.answer_batch(model, 0.0, asked, lambda: False)
-    assert len(found) == 1 and len(tokens) > 2
+def test_a_client_that_leaves_is_noticed(model: Trained, held: Held, monkeypatch: Any) -> None:
+    """What it asked is dropped while it waits, and ends before the next row if it is computed."""
+    rows = []
+    monkeypatch.setattr(
+        answering, "evaluate_row", lambda *row: rows.append(row) or evaluate_row(*row)
+    )
+    asked = {"question": "Who?", "context": TEXT * 400}  # some rows
+    with serving_here(model) as port, contextlib.ExitStack() as leaving:
+        for number in range(3):
+            connection = leaving.enter_context(connected(port))
+            connection.request("POST", "/answer", json.dumps(asked), KIND)
+            wait_for(lambda: held.sizes == [1] and meter(port, "waiting") == number)  # noqa: B023
+        leaving.close()
+        wait_for(lambda: b'path="/answer",status="499"} 3.0' in get(port, "/metrics")[2])
+        held.go.set()
+        assert send(port, ASKED)[0] == 200
+    assert held.sizes == [1, 1] and len(rows) == 1
 
 
 def test_no_more_than_a_row_is_taken_at_a_time(model: Trained, held: Held) -> None:
@@ -209,7 +223,7 @@ def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> 
     command = [python, "predict.py", "--model", local_run.path, "--data", local_run.questions]
     subprocess.run([*command, "--output-dir", tmp_path / "out"], cwd=ROOT, check=True)
     wanted = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    process, port, both = start(python, "--model", local_run.path)
+    process, port, served = start(python, "--model", local_run.path)
     examples = list(read_questions(local_run.questions))
     over, memory = Event(), []
 
@@ -225,7 +239,7 @@ def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> 
                 assert [reply for reply in replies if reply[1] != 200] == []
                 answers = {name: said["answer"] for name, _, said in replies}
                 assert answers == {name: answer.strip() for name, answer in wanted.items()}
-                memory.append(sum(each.memory_info().rss for each in both))
+                memory.append(served.memory_info().rss)
             over.set()
             seen = sum((one.result() for one in beside), Counter())
         count = meter(port, 'requests_total{path="/answer",status="200"}')
