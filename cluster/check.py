@@ -20,7 +20,6 @@ from typing import Any
 
 from determined.common import constants, context
 
-from cluster import goyaml
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
 from cluster.fleet import Start, check_fleet, image_of, pool_name
@@ -30,6 +29,7 @@ from cluster.merge import merge, merge_storage
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
+from detalbert.settings.yaml_files import read_yaml
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
@@ -193,7 +193,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
-        return goyaml.load(path)
+        return read_yaml(path)
     except UserError as error:
         yield Finding(str(path), "file", str(error).partition(": ")[2])
         return None

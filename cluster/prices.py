@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import goyaml
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
 from cluster.schema import nearest
 from detalbert.errors import UserError, unknown_key
 from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.yaml_files import read_yaml
 
 PRICE_FILE = Path(__file__).with_name("prices.yaml")
 STALE_DAYS = 90
@@ -77,7 +77,7 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
 def load_prices(path: Path | None = None) -> dict[str, Price]:
     """Load a price file, by default PRICE_FILE. Raises UserError, naming file and key, if wrong."""
     path = path or PRICE_FILE
-    content = goyaml.load(path)
+    content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")

@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from cluster import goyaml
 from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
+from detalbert.settings.yaml_files import read_yaml
 
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
 
@@ -141,7 +141,7 @@ class Document(NamedTuple):
     def read(cls, file: Path) -> "Document":
         """Read a file. Raises UserError if it cannot be read or holds no mapping."""
         if file.suffix == ".yaml":
-            return cls(file, goyaml.load(file))
+            return cls(file, read_yaml(file))
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:

@@ -1,11 +1,6 @@
-"""What Go's libraries read of a text: patterns, durations, schedules, URLs, YAML."""
+"""What Go's libraries read of a text: patterns, durations, schedules, URLs."""
 
-import pathlib
-
-import pytest
-
-from cluster import gotext, goyaml
-from detalbert.errors import UserError
+from cluster import gotext
 
 # As Go's regexp.Compile (1.22) says: compiles, or does not.
 COMPILES = r"""
@@ -51,42 +46,3 @@ def test_urls() -> None:
     assert gotext.userinfo_problem("Aa0-._~!$&'()*+,;=:@") is None
     for char in '/#%?{}[]<>"\\^`| é':
         assert gotext.userinfo_problem(f"pass{char}word"), char
-
-
-# As a real 0.38.1 master takes them under a key that wants text.
-PLAIN = {
-    "5e-5": 5e-5, "048": 48.0, "010": 8, "0x1F": 31, "0b11": 3, "0o17": 15, "1_000": 1000, "+1": 1,
-    ".5": 0.5, "-012": -10, "685_230.15": 685230.15, "y": True, "Off": False, "no": False,
-    "2024-01-01": "2024-01-01", "1:30": "1:30", "0x": "0x", "1e": "1e", "nUll": "nUll",
-    "~": None, "NULL": None, "tRue": "tRue", ".": ".", "'5'": "5",
-}  # fmt: skip
-
-
-def test_plain_values(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
-    for text, value in PLAIN.items():
-        path.write_text(f"\ufeffkey: {text}\n1: x\ny: y\n", encoding="utf-8")
-        loaded = goyaml.load(path)
-        assert loaded == {"key": value, "1": "x", "true": True}  # keys are text, in JSON
-        assert type(loaded["key"]) is type(value), text
-    path.write_text("a: &a {x: 1, z: 2}\nb:\n  <<: *a\n  x: 3\n")
-    assert goyaml.load(path)["b"] == {"x": 3, "z": 2}
-
-
-def test_files_that_are_no_config(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "config.yaml"
-    for text, words in {
-        None: "cannot read it",
-        "a: 1\nb: {c: 1, c: 2}\n": "line 2: 'c' is there twice",
-        "a: .inf\n": "no number in JSON",
-        "a:\n\tb: 1\n": "not YAML (line 2)",
-        "a: *b\n": "not YAML (line 1)",
-        "a: !!python/object/apply:int [2]\n": "not YAML (line 1)",
-        "- a\n": "not a config",
-        "": "not a config",
-    }.items():
-        if text is not None:
-            path.write_text(text)
-        with pytest.raises(UserError) as caught:
-            goyaml.load(path)
-        assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)
