@@ -3,6 +3,7 @@
 from typing import Any, TypeGuard
 
 from cluster import parts, schema
+from detalbert.errors import nearest
 
 _POD_SPEC = """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig
 dnsPolicy enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers
@@ -28,7 +29,7 @@ def pod_problem(pod: dict[str, Any]) -> str | None:
         return f"{key}: got {schema.shown(pod[key])}"
     for key in spec or ():
         if key not in _POD_SPEC:
-            hint = schema.nearest(str(key), _POD_SPEC)
+            hint = nearest(str(key), _POD_SPEC)
             return f"spec.{key}: unknown key, dropped silently; {hint}"
     containers = (spec or {}).get("containers")
     if containers is not None and not isinstance(containers, list):

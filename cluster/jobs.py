@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,9 +13,10 @@ from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
 from cluster.published import KNOWN_WINDOWS
 from cluster.ranges import RANGES
-from cluster.schema import Finding, mapping, nearest
-from detalbert.errors import UserError
+from cluster.schema import Finding, mapping
+from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.sections import SectionError
 from detalbert.training.workload import Workload
 from lm.data import load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
@@ -40,7 +40,7 @@ def check_job(
     try:
         workload.parsers.data(config.get("data"))
     except UserError as error:
-        yield _from_error(file, error)
+        yield from (_from_error(file, each) for each in problems(error))
     slots = max(1, slots_of(config))
     pool = cluster and cluster.pools.get(pool_name(config, cluster))
     seen = set()
@@ -99,15 +99,11 @@ def _check_trial(
     pool: Pool | None,
     root: Path,
 ) -> Iterator[Finding]:
-    unknown: list[UserError] = []
-    hparams = None
-    try:
-        hparams = _parse(choose(config), values, unknown)
-    except UserError as error:
-        fault = _from_error(file, error)
+    hparams, foreign, wrong = _parse(choose(config), values)
+    yield from (_from_error(file, key)._replace(warning=True) for key in foreign)
+    for fault in (_from_error(file, error) for error in wrong):
         given = fault.key.removeprefix("hyperparameters.") in values
-        yield fault._replace(warning=bool(unknown) and not given)  # may be another trial's config
-    yield from (_from_error(file, key)._replace(warning=True) for key in unknown)
+        yield fault._replace(warning=bool(foreign) and not given)  # may be another trial's config
     if hparams is None:
         return
     if hparams.global_batch_size % slots and not _split(hparams):
@@ -160,21 +156,28 @@ def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None
         load_tokenizer(parse_documents_config({**data, **here}))
 
 
-def _parse(workload: Workload, values: dict[str, Any], unknown: list[UserError]) -> StepHParams:
-    """Return the hyperparameters; append one error per unknown key to `unknown`.
+def _parse(
+    workload: Workload, values: dict[str, Any]
+) -> tuple[StepHParams | None, list[UserError], list[UserError]]:
+    """Return the hyperparameters, None if invalid; keys not like any of ours; other problems.
 
-    train.py rejects unknown keys as well, but a modified one may read them, and the master accepts
-    them: so the caller reports them as warnings. Raises UserError for anything else.
+    train.py rejects keys that are not ours as well, but a modified one may read them, and the
+    master accepts them: so the caller reports them as warnings, and the rest is checked without.
     """
-    while True:
-        try:
-            return workload.parsers.hyperparameters(values)
-        except UserError as error:
-            name = re.match(r"hyperparameters\.(\S+): unknown key; known keys", str(error))
-            if not name or name[1] not in values:
-                raise
-            unknown.append(error)
-            values = {key: value for key, value in values.items() if key != name[1]}
+    try:
+        return workload.parsers.hyperparameters(values), [], []
+    except UserError as error:
+        wrong = problems(error)
+    foreign = {e.key: e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo}
+    if not foreign:
+        return None, [], wrong
+    hparams, _, wrong = _parse(workload, {k: v for k, v in values.items() if k not in foreign})
+    return hparams, [*foreign.values()], wrong
+
+
+def problems(error: UserError) -> list[UserError]:
+    """Return all problems of a section whose parser raised `error`."""
+    return error.problems if isinstance(error, SectionError) else [error]
 
 
 def _check_on_pool(

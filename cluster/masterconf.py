@@ -8,6 +8,7 @@ from cluster.keys import KINDS
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
 from cluster.provider import check_provider
 from cluster.schema import Finding
+from detalbert.errors import nearest
 
 MASTER = KINDS["master"]
 
@@ -110,7 +111,7 @@ def _check_managers(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     for key, old in _DEFAULTS.items() if kind == "agent" else ():
         name = manager.get(key) or manager.get(old) or "default"
         if name not in mine and not manager.get("no_default_resource_pools"):
-            hint = schema.nearest(str(name), [str(n) for n in mine])
+            hint = nearest(str(name), [str(n) for n in mine])
             yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
 
 

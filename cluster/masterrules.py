@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster import gotext, schema
 from cluster.parts import given
+from detalbert.errors import nearest
 
 LEAST_PASSWORD = 8  # characters; `det` warns of shorter ones, and asks for a, A and 0 in it
 _SAML_NEEDS = "provider idp_recipient_url idp_sso_url idp_sso_descriptor_url idp_metadata_url"
@@ -19,7 +20,7 @@ def empty_problem(text: str) -> str | None:
 def network_problem(name: str) -> str | None:
     """Say that `name` looks like a misspelt mode: Docker takes any word as a network's name."""
     modes = ["bridge", "host", "none", "default"]
-    hint = schema.nearest(name, modes)
+    hint = nearest(name, modes)
     if name and (name in modes or name.startswith("container:") or "did you" not in hint):
         return None
     return f"{name!r} is a Docker network that may not be there; {hint}"

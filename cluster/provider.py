@@ -7,6 +7,7 @@ from typing import Any
 from cluster import schema
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from cluster.schema import Finding, Rule
+from detalbert.errors import nearest
 
 # Regions that 0.38.1 has an agent image (AMI) for; elsewhere a pool names its own.
 AMI_REGIONS = """ap-northeast-1 ap-northeast-2 ap-southeast-1 ap-southeast-2 eu-central-1 eu-west-1
@@ -49,9 +50,9 @@ def gce_problem(instance: dict[str, Any]) -> str | None:
     if not isinstance(machine, str) or not isinstance(gpu, str):
         return None  # their type is reported
     if len(machine.split("-")) != 3 or not machine.startswith(tuple(GCE_MACHINES)):
-        return f"machine_type {machine!r} is not taken; {schema.nearest(machine, GCE_MACHINES)}"
+        return f"machine_type {machine!r} is not taken; {nearest(machine, GCE_MACHINES)}"
     if gpu not in GCE_GPUS:
-        return f"gpu_type {gpu!r} is not taken; {schema.nearest(gpu, list(GCE_GPUS))}"
+        return f"gpu_type {gpu!r} is not taken; {nearest(gpu, list(GCE_GPUS))}"
     if count not in GCE_GPUS[gpu]:
         return f"gpu_num {count}: {gpu} has {', '.join(map(str, GCE_GPUS[gpu]))}"
     return None
@@ -76,7 +77,7 @@ def check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Fi
     if provider.get("image_id") or not region or not isinstance(region, str):
         return
     if region not in AMI_REGIONS and not schema.PLACEHOLDER.search(region):
-        hint = schema.nearest(region, AMI_REGIONS)
+        hint = nearest(region, AMI_REGIONS)
         problem = f"0.38.1 has no agent image for {region!r}, the master stops; set image_id"
         yield Finding(file, f"{key}.region", f"{problem}, or {hint}")
 
@@ -86,7 +87,7 @@ def _check_slots(file: str, key: str, provider: dict[str, Any]) -> Iterator[Find
     known = DETERMINED_SLOTS.get(str(kind))
     named = isinstance(kind, str) and not schema.PLACEHOLDER.search(kind)
     if named and known is None and slots is None:
-        near, count = f" ({schema.nearest(str(kind), [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
+        near, count = f" ({nearest(str(kind), [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
         if kind in EC2_GPUS:
             near, count = "", f", {EC2_GPUS[kind]}"
         problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"

@@ -5,7 +5,8 @@ from typing import Any
 
 from cluster import schema
 from cluster.keys import KINDS
-from cluster.schema import Finding, check, nearest
+from cluster.schema import Finding, check
+from detalbert.errors import nearest
 
 # A search range, by `type`; every other mapping is a nested value.
 RANGES = {name: KINDS[f"{name} range"] for name in ("const", "categorical", "int", "double", "log")}

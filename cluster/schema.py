@@ -3,11 +3,12 @@
 The keys of experiment and master configs are in keys.yaml.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from detalbert.errors import nearest
 
 PLACEHOLDER = re.compile(r"<<[^<>]*>>")
 
@@ -210,12 +211,6 @@ def _value_problem(value: Any, spec: Value) -> str | None:
     if isinstance(value, (int, float)) and spec.maximum is not None and value > spec.maximum:
         return f"{value} is more than {spec.maximum}; lower it{hint}"
     return spec.rule(value) if spec.rule else None
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return `did you mean 'x'?`, or the list of known names if none is near."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
 
 
 def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UserError, hide_logins, unknown_key
+from detalbert.errors import UnknownKey, UserError, hide_logins
 from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
 # The top-level keys of Determined 0.38.1's experiment config, version 0.
@@ -82,7 +82,7 @@ def check_sections(config: dict[str, Any]) -> None:
     """Raise UserError for a key that is unknown to Determined or not passed to training scripts."""
     for key in config:
         if key not in KNOWN_KEYS:
-            raise unknown_key(str(key), "config", KNOWN_KEYS)
+            raise UnknownKey(key, "config", KNOWN_KEYS)
         if key in UNREAD:
             raise UserError(f"config.{key}: a trainer script does not get it; use {UNREAD[key]}")
     for section in ("hyperparameters", "data", "searcher"):
