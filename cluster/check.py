@@ -35,7 +35,7 @@ CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
 workspaces, webhooks, and trials and checkpoints to start from
 quotas of the cloud account, free machines, today's prices
-the inside of pod specs, startup scripts and agent configs""".splitlines()
+the inside of pod specs, startup scripts, agent configs, saml, scim, telemetry and the like""".splitlines()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cluster.exprules import is_number
+from cluster.expconf import RANGES
 from cluster.fleet import pool_name, slots_of
 from cluster.masterconf import Cluster, Pool
 from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
 from cluster.published import KNOWN_WINDOWS
-from cluster.ranges import RANGES
 from cluster.schema import Finding, mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
@@ -63,7 +62,7 @@ def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
             choices.append(vals if isinstance(vals, list) and vals else [None])
         elif kind == "log":
             base, ends = value.get("base"), (value.get("minval"), value.get("maxval"))
-            sound = all(map(is_number, (base, *ends))) and base > 0
+            sound = all(isinstance(number, (int, float)) for number in (base, *ends)) and base > 0
             sound = sound and all(abs(end * math.log(base)) < 700 for end in ends)
             choices.append([base**end for end in ends] if sound else [None])
         elif kind in RANGES:
