@@ -80,11 +80,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def _integer(text: str) -> int:
-    text = text.replace("_", "").lower()
-    digits = text.lstrip("+-")
-    base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2], 8 if digits[:1] == "0" else 10)
-    value = int(digits, base) if digits not in ("0o", "") else 0
-    return -value if text.startswith("-") else value
+    text = text.replace("_", "")
+    return int(text, 8 if re.match("[-+]?0[0-7]", text) else 0)
 
 
 # The plain scalars that are not text, and what they mean.
@@ -94,7 +91,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
         lambda text: text.lower() in ("y", "yes", "true", "on"),
     ),
     "null": (r"~|null|Null|NULL|", lambda text: None),
-    "int": (r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0o?[0-7_]*|[1-9][0-9_]*)", _integer),
+    "int": (r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0|0o?[0-7_]+|[1-9][0-9_]*)", _integer),
     "float": (
         r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
