@@ -44,9 +44,12 @@ def check(file: str, config: dict[str, Any], kind: str) -> Iterator[Finding]:
     """Yield the findings on a config, where it does not match the schema `kind`.yaml."""
     errors = list(_validator(kind).iter_errors(_without_nulls(config)))
     mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
-    told = (e for e in errors if e.validator == "type" or tuple(e.absolute_path) not in mistyped)
-    # Two branches of a schema may say the same.
-    yield from dict.fromkeys(finding for error in told for finding in _findings(file, error))
+    found: dict[Finding, None] = {}  # two branches of a schema may say the same
+    for error in errors:
+        told = error.validator in ("type", "deprecationMessage")
+        if told or tuple(error.absolute_path) not in mistyped:
+            found |= dict.fromkeys(_findings(file, error))
+    yield from found
 
 
 @functools.cache

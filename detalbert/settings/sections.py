@@ -103,7 +103,7 @@ def limits_of(cls: type, key: str) -> dict[str, Any]:
 
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
-    """Convert `value` to `wanted`; numbers in text too, as YAML reads 5e-5 (no dot) as text."""
+    """Convert `value` to `wanted`; numbers in text too, as PyYAML reads 5e-5 (no dot)."""
     words: tuple[Any, ...] = ()
     if typing.get_origin(wanted) in (types.UnionType, Union):
         wanted, other = typing.get_args(wanted)
