@@ -20,7 +20,6 @@ from typing import Any
 
 from determined.common import constants, context
 
-from cluster import goyaml
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
 from cluster.fleet import Start, check_fleet, image_of, pool_name
@@ -30,12 +29,13 @@ from cluster.merge import merge, merge_storage
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
+from detalbert.settings.yaml_files import read_yaml
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
 workspaces, webhooks, and trials and checkpoints to start from
 quotas of the cloud account, free machines, today's prices
-the inside of pod specs, startup scripts and agent configs""".splitlines()
+the inside of pod specs, startup scripts, agent configs, saml, telemetry and so on""".splitlines()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -115,9 +115,7 @@ class Check:
                 yield from placeholders(str(master), "", config)
                 yield from check_master(str(master), config)
                 cluster = cluster_of(config)
-        template = None
-        if self.template is not None:
-            template = yield from _load(self.template)
+        template = (yield from _load(self.template)) if self.template else None
         for path in configs:
             config = yield from _load(path)
             if config is not None:
@@ -168,7 +166,8 @@ def check_one(
     if is_ours(config):
         given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
         if all(isinstance(section, dict) for section in given.values()):
-            found = check_job(file, {**config, **given}, cluster, folder)
+            pool = cluster and cluster.pools.get(pool_name(config, cluster))
+            found = check_job(file, {**config, **given}, pool, folder)
             named = {finding.key for finding in broken if not finding.warning}
             yield from (finding for finding in found if finding.key not in named)
 
@@ -193,7 +192,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
-        return goyaml.load(path)
+        return read_yaml(path)
     except UserError as error:
         yield Finding(str(path), "file", str(error).partition(": ")[2])
         return None

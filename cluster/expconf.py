@@ -5,30 +5,58 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster import schema
-from cluster.keys import KINDS
-from cluster.ranges import RANGES, check_hyperparameters
 from cluster.schema import Finding
 from detalbert.settings.experiment import UNREAD
 
-__all__ = ["EXPERIMENT", "RANGES", "check_experiment", "is_ours"]
-
-
-_UNREAD = {key: f"a trainer script does not get it; use {use}" for key, use in UNREAD.items()}
-EXPERIMENT = KINDS["experiment"]
-EXPERIMENT.deprecated.update(_UNREAD)
+RANGES = ("const", "categorical", "int", "double", "log")
+RANDOM = "a search range under searcher.name single; give one value"
 
 
 def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
-    yield from schema.check(file, "", config, EXPERIMENT)
-    yield from check_hyperparameters(file, config, is_ours(config))
-    if (config.get("workspace") or "") == "" != (config.get("project") or ""):
-        yield Finding(file, "workspace", "missing, and project is there; set both or neither")
-    elif (config.get("project") or "") == "" != (config.get("workspace") or ""):
-        yield Finding(file, "project", "missing, and workspace is there; set both or neither")
+    yield from schema.check(file, config, "experiment")
+    for key in ("entrypoint", "searcher"):
+        if config.get(key) is None:
+            yield Finding(file, key, "missing; set it")
+    for key, use in UNREAD.items():
+        if key in config:
+            problem = f"deprecated: a trainer script does not get it; use {use}"
+            yield Finding(file, key, problem, warning=True)
+    yield from _check_ranges(file, config)
+    for key, other in (("workspace", "project"), ("project", "workspace")):
+        if config.get(other) and not config.get(key):
+            yield Finding(file, key, f"missing, and {other} is there; set both or neither")
     yield from _check_entrypoint(file, config)
     if not config.get("name"):
         yield Finding(file, "name", "missing; the master makes one up", warning=True)
+
+
+def _check_ranges(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    """Yield findings on ranges that do not suit the searcher. A range without a search is one
+    random value, an error in a run of this package.
+    """
+    searcher = schema.mapping(config.get("searcher")).get("name")
+    given = schema.mapping(config.get("hyperparameters")).items()
+    grid = searcher == "grid"  # the master looks for counts in lists, too
+    ranges = (found for k, v in given for found in _ranges(f"hyperparameters.{k}", v, grid))
+    for key, value in ranges:
+        if grid and value["type"] in ("int", "double", "log"):
+            if value.get("count") is None:
+                yield Finding(file, f"{key}.count", "missing; searcher.name grid needs it")
+        elif value["type"] in RANGES[1:] and searcher in (None, "single"):
+            yield Finding(file, key, RANDOM, warning=not is_ours(config))
+
+
+def _ranges(key: str, value: Any, in_lists: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the dotted key and the mapping of every range in `value`."""
+    if isinstance(value, list) and in_lists:
+        for number, inner in enumerate(value):
+            yield from _ranges(f"{key}[{number}]", inner, in_lists)
+    elif isinstance(value, dict) and "type" in value:
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _ranges(f"{key}.{name}", inner, in_lists)
 
 
 def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:

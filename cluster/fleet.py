@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
-from cluster.schema import Finding, mapping, mappings, nearest, whole
+from cluster.schema import Finding, mapping, mappings, whole
+from detalbert.errors import nearest
 
 KEY = "resources.slots_per_trial"
 

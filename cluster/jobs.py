@@ -1,22 +1,22 @@
 """Checks of an experiment against its pool: slots, batch size, precision, memory."""
 
+import contextlib
 import itertools
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple
 
-from cluster.exprules import is_number
-from cluster.fleet import pool_name, slots_of
-from cluster.masterconf import Cluster, Pool
+from cluster.expconf import RANGES
+from cluster.fleet import slots_of
+from cluster.masterconf import Pool
 from cluster.models import find_model
 from cluster.planner import Planned, faults, plan
 from cluster.published import KNOWN_WINDOWS
-from cluster.ranges import RANGES
-from cluster.schema import Finding, mapping, nearest
-from detalbert.errors import UserError
+from cluster.schema import Finding, mapping
+from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.sections import SectionError
 from detalbert.training.workload import Workload
 from lm.data import load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
@@ -27,28 +27,43 @@ from workloads import choose
 MAX_LOSS_MINUTES = 15
 
 
+class Job(NamedTuple):
+    """One trial of this package's experiment, with what the checks need to know of it."""
+
+    file: str
+    config: dict[str, Any]
+    workload: Workload
+    hparams: StepHParams
+    slots: int
+    pool: Pool | None  # None: not known
+    root: Path  # parent folder of relative model folders
+
+    def finding(self, key: str, problem: str) -> Finding:
+        return Finding(self.file, key, problem)
+
+
 def check_job(
-    file: str, config: dict[str, Any], cluster: Cluster | None, root: Path
+    file: str, config: dict[str, Any], pool: Pool | None, root: Path
 ) -> Iterator[Finding]:
     """Yield the findings of one of this package's experiments, alone or against its pool.
 
     Args:
         root: parent folder of relative model folders.
     """
-    workload = choose(config)
+    workload, slots = choose(config), max(1, slots_of(config))
     yield from _check_searcher(file, config, workload)
     try:
         workload.parsers.data(config.get("data"))
     except UserError as error:
-        yield _from_error(file, error)
-    slots = max(1, slots_of(config))
-    pool = cluster and cluster.pools.get(pool_name(config, cluster))
-    seen = set()
+        yield from (_from_error(file, each) for each in _problems(error))
+    found: dict[Finding, None] = {}  # in order, each once
     for values in samples(mapping(config.get("hyperparameters"))):
-        for finding in _check_trial(file, config, values, slots, pool, root):
-            if finding not in seen:
-                seen.add(finding)
-                yield finding
+        hparams, problems = _parse(file, workload, values)
+        found |= dict.fromkeys(problems)
+        if hparams is not None:
+            job = Job(file, config, workload, hparams, slots, pool, root)
+            found |= dict.fromkeys(_check(job))
+    yield from found
 
 
 def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,10 +77,11 @@ def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
             vals = value.get("vals")
             choices.append(vals if isinstance(vals, list) and vals else [None])
         elif kind == "log":
-            base, ends = value.get("base"), (value.get("minval"), value.get("maxval"))
-            sound = all(map(is_number, (base, *ends))) and base > 0
-            sound = sound and all(abs(end * math.log(base)) < 700 for end in ends)
-            choices.append([base**end for end in ends] if sound else [None])
+            ends: list[Any] = [None]
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # told elsewhere
+                base, *powers = (value.get(key) for key in ("base", "minval", "maxval"))
+                ends = [math.pow(base, power) for power in powers]
+            choices.append(ends)
         elif kind in RANGES:
             choices.append([value.get("minval"), value.get("maxval")])
         else:
@@ -91,146 +107,131 @@ def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> It
         yield Finding(file, "searcher.time_metric", problem)
 
 
-def _check_trial(
-    file: str,
-    config: dict[str, Any],
-    values: dict[str, Any],
-    slots: int,
-    pool: Pool | None,
-    root: Path,
-) -> Iterator[Finding]:
-    unknown: list[UserError] = []
-    hparams = None
+def _parse(
+    file: str, workload: Workload, values: dict[str, Any]
+) -> tuple[StepHParams | None, list[Finding]]:
+    """Return the hyperparameters, None if invalid, and the findings on their keys.
+
+    Keys that are not like any of ours are warnings: train.py rejects them as well, but a modified
+    one may read them, and the master accepts them. The rest is checked without them.
+    """
+    foreign: list[UnknownKey] = []
+    hparams, wrong = None, []
     try:
-        hparams = _parse(choose(config), values, unknown)
+        hparams = workload.parsers.hyperparameters(values)
     except UserError as error:
-        fault = _from_error(file, error)
+        wrong = _problems(error)
+        foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
+    if not foreign:
+        return hparams, [_from_error(file, error) for error in wrong]
+    names = {error.key for error in foreign}
+    hparams, found = _parse(file, workload, {k: v for k, v in values.items() if k not in names})
+    warnings = [_from_error(file, key)._replace(warning=True) for key in foreign]
+    for fault in found:  # what is not given may be another trial's matter
         given = fault.key.removeprefix("hyperparameters.") in values
-        yield fault._replace(warning=bool(unknown) and not given)  # may be another trial's config
-    yield from (_from_error(file, key)._replace(warning=True) for key in unknown)
-    if hparams is None:
-        return
-    if hparams.global_batch_size % slots and not _split(hparams):
-        yield Finding(
-            file,
-            "hyperparameters.global_batch_size",
-            f"{hparams.global_batch_size} windows cannot be dealt evenly to {slots} slots; "
-            f"use {-(-hparams.global_batch_size // slots) * slots}",
-        )
-    yield from _check_length(file, config, hparams)
+        warnings.append(fault._replace(warning=not given))
+    return hparams, warnings
+
+
+def _check(job: Job) -> Iterator[Finding]:
+    """Yield the findings on a trial whose keys are right."""
+    batch, slots, hparams = job.hparams.global_batch_size, job.slots, job.hparams
+    if batch % slots and not isinstance(hparams, LmHParams):
+        problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
+        cure = f"use {-(-batch // slots) * slots}"
+        yield job.finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
+    yield from _check_length(job)
     try:
-        _read_text(config, hparams, root)
-        if pool is None and _split(hparams) and (model := find_model(config, hparams, root)):
-            choose_layout(parse_layout(hparams.layout), model.config, slots, slots)
+        _read_text(job)
+        if isinstance(hparams, LmHParams) and job.pool is None:
+            model = find_model(job.config, hparams, job.root)
+            layout = parse_layout(hparams.layout)
+            if model is not None:
+                choose_layout(layout, model.config, slots, slots)
     except UserError as error:
-        yield _from_error(file, error)
-    if pool is not None:
-        yield from _check_on_pool(file, config, hparams, slots, pool, root)
+        yield _from_error(job.file, error)
+    if job.pool is not None:
+        yield from _check_on_pool(job, job.pool)
 
 
-def _check_length(file: str, config: dict[str, Any], hparams: StepHParams) -> Iterator[Finding]:
+def _check_length(job: Job) -> Iterator[Finding]:
     """Yield findings if the searcher's length is not the number of steps that a trial trains."""
-    searcher = mapping(config.get("searcher"))
-    length = searcher.get("max_length")
-    if _split(hparams) and hparams.max_steps is None and isinstance(length, dict):
+    searcher, steps = mapping(job.config.get("searcher")), job.hparams.max_steps
+    length, most = searcher.get("max_length"), searcher.get("max_time")
+    if isinstance(job.hparams, LmHParams) and steps is None and isinstance(length, dict):
         problem = f"missing, and searcher.max_length {length} ends no run of this package"
         cure = "a trial would train its epochs; say its length here"
-        yield Finding(file, "hyperparameters.max_steps", f"{problem}: {cure}")
-    if searcher.get("time_metric") == "batches" and searcher.get("max_time") != hparams.max_steps:
-        yield Finding(
-            file,
-            "searcher.max_time",
-            f"{searcher.get('max_time')}, but a trial trains hyperparameters.max_steps = "
-            f"{hparams.max_steps} batches; set both to one number",
-        )
+        yield job.finding("hyperparameters.max_steps", f"{problem}: {cure}")
+    if searcher.get("time_metric") == "batches" and most != steps:
+        problem = f"{most}, but a trial trains hyperparameters.max_steps = {steps} batches"
+        yield job.finding("searcher.max_time", f"{problem}; set both to one number")
 
 
-def _read_text(config: dict[str, Any], hparams: StepHParams, root: Path) -> None:
+def _read_text(job: Job) -> None:
     """Load tokenizer and token shards that are folders under `root`, to check that they match.
 
     Raises:
         UserError: if they do not match each other or max_seq_length, or lack an end of text.
     """
-    data = mapping(config.get("data"))
-    paths = {key: root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
+    data = mapping(job.config.get("data"))
+    paths = {key: job.root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
     here = {key: str(path) for key, path in paths.items() if path.is_dir()}
     if {"tokenizer", "shards"} <= here.keys():
-        choose(config).load({**data, **here}, hparams)
-    elif "tokenizer" in here and _split(hparams):
+        job.workload.load({**data, **here}, job.hparams)
+    elif "tokenizer" in here and isinstance(job.hparams, LmHParams):
         load_tokenizer(parse_documents_config({**data, **here}))
 
 
-def _parse(workload: Workload, values: dict[str, Any], unknown: list[UserError]) -> StepHParams:
-    """Return the hyperparameters; append one error per unknown key to `unknown`.
-
-    train.py rejects unknown keys as well, but a modified one may read them, and the master accepts
-    them: so the caller reports them as warnings. Raises UserError for anything else.
-    """
-    while True:
-        try:
-            return workload.parsers.hyperparameters(values)
-        except UserError as error:
-            name = re.match(r"hyperparameters\.(\S+): unknown key; known keys", str(error))
-            if not name or name[1] not in values:
-                raise
-            unknown.append(error)
-            values = {key: value for key, value in values.items() if key != name[1]}
-
-
-def _check_on_pool(
-    file: str, config: dict[str, Any], hparams: StepHParams, slots: int, pool: Pool, root: Path
-) -> Iterator[Finding]:
+def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:
     """Yield findings that depend on the machines: precision, memory, losses to spot reclaims."""
-    yield from _check_precision(file, hparams, pool)
+    yield from _check_precision(job, pool)
     try:
-        planned = plan(config, hparams, pool, root)
+        planned = plan(job.config, job.hparams, pool, job.root)
     except UserError as error:
-        yield _from_error(file, error)
+        yield _from_error(job.file, error)
         return
+    known = planned is not None or isinstance(job.hparams, LmHParams)
     if planned is not None:
-        yield from (Finding(file, key, problem) for key, problem in faults(planned))
-    if pool.gpu is not None and pool.spot and (planned is not None or _split(hparams)):
-        if not hparams.spot_notice:
-            problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
-            yield Finding(file, "hyperparameters.spot_notice", f"{problem}; set it to true")
-        if planned is not None:
-            yield from _check_loss(file, planned)
+        yield from (job.finding(key, problem) for key, problem in faults(planned))
+    if pool.gpu is not None and pool.spot and known and not job.hparams.spot_notice:
+        problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
+        yield job.finding("hyperparameters.spot_notice", f"{problem}; set it to true")
+    if planned is not None and pool.spot:
+        yield from _check_loss(job, planned)
 
 
-def _split(hparams: StepHParams) -> TypeGuard[LmHParams]:
-    return isinstance(hparams, LmHParams)
-
-
-def _check_precision(file: str, hparams: StepHParams, pool: Pool) -> Iterator[Finding]:
-    key, gpu = "hyperparameters.precision", pool.gpu
+def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
+    key, gpu, precision = "hyperparameters.precision", pool.gpu, job.hparams.precision
     if gpu is None:
-        if hparams.precision == "fp16" and pool.slots_per_agent is not None:
-            yield Finding(file, key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
-    elif hparams.precision == "bf16" and not gpu.has_bf16:
-        yield Finding(file, key, f"a {gpu.name} has no bf16; use auto or fp16")
-    elif hparams.precision in ("fp16", "auto") and not gpu.has_fast_fp16:
-        yield Finding(file, key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
+        if precision == "fp16" and pool.slots_per_agent is not None:
+            yield job.finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
+    elif precision == "bf16" and not gpu.has_bf16:
+        yield job.finding(key, f"a {gpu.name} has no bf16; use auto or fp16")
+    elif precision in ("fp16", "auto") and not gpu.has_fast_fp16:
+        yield job.finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
 
 
-def _check_loss(file: str, planned: Planned) -> Iterator[Finding]:
+def _check_loss(job: Job, planned: Planned) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
-    hparams, windows = planned.hparams, None
-    train = str(mapping(planned.config.get("data")).get("train"))
-    if (windows := KNOWN_WINDOWS.get(train)) is not None:
-        windows //= hparams.global_batch_size
-    period = hparams.checkpoint_period or windows
+    hparams = job.hparams
+    windows = KNOWN_WINDOWS.get(str(mapping(job.config.get("data")).get("train")))
+    period = hparams.checkpoint_period or (windows and windows // hparams.global_batch_size)
     if period is None:
         return
     step = planned.step * hparams.max_seq_length / planned.window
     if period * step > MAX_LOSS_MINUTES * 60:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"
-        yield Finding(
-            file,
+        yield job.finding(
             "hyperparameters.checkpoint_period",
             f"{period} steps{said} on spot pool {planned.pool.name!r}: a reclaim without notice "
-            f"costs up to {period * step / 60:.0f} minutes of {planned.slots} slots "
+            f"costs up to {period * step / 60:.0f} minutes of {job.slots} slots "
             f"({planned.rate.source}); use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
         )
+
+
+def _problems(error: UserError) -> list[UserError]:
+    """Return all problems of a section whose parser raised `error`."""
+    return error.problems if isinstance(error, SectionError) else [error]
 
 
 def _from_error(file: str, error: UserError) -> Finding:

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from cluster import schema
-from cluster.keys import KINDS
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
-from cluster.provider import check_provider
 from cluster.schema import Finding
-
-MASTER = KINDS["master"]
+from detalbert.errors import nearest
 
 
 class Pool(NamedTuple):
@@ -43,74 +40,42 @@ class Cluster(NamedTuple):
     images_known: bool = True  # False: it did not say what its task_container_defaults name
 
 
+_OLD = {"scheduler", "provisioner"}  # of the schema before 0.13
+
+
 def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types, instance types, prices and pool names of a master config."""
     old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
     if old and new:
         yield Finding(file, old[0], f"old schema beside {min(new)}; the master takes one of them")
-        config = {key: value for key, value in config.items() if key not in _OLD}
     elif old:
         yield Finding(file, old[0], "the schema of 0.12; use resource_pools", warning=True)
-        config = _modern(config)
-    yield from schema.check(file, "", config, MASTER)
-    yield from _check_managers(file, config)
+    config = {key: value for key, value in config.items() if key not in _OLD}
+    yield from schema.check(file, config, "master")
+    yield from _check_pool_names(file, config)
+    yield from _check_kubernetes(file, config)
     yield from _check_defaults(file, config)
     for number, pool in enumerate(schema.mappings(config.get("resource_pools"))):
-        provider = pool.get("provider")
-        if isinstance(provider, dict):
-            yield from check_provider(file, f"resource_pools[{number}].provider", provider)
+        provider = schema.mapping(pool.get("provider"))
+        yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
 
 
-_OLD = {"scheduler", "provisioner"}
-
-
-def _modern(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert a config of the schema before 0.13 as the master does."""
-    modern = {key: value for key, value in config.items() if key not in _OLD}
-    old = schema.mapping(config.get("scheduler"))
-    kind = old.get("type", "priority")
-    scheduler = {"type": kind, "fitting_policy": old.get("fit", "best")}
-    resources = schema.mapping(old.get("resource_provider"))
-    manager = {"type": "agent", "scheduler": scheduler}
-    if resources.get("type") == "kubernetes":
-        manager = dict(resources)
-    modern["resource_manager"] = manager
-    machines = config.get("provisioner")
-    if isinstance(machines, dict) and manager["type"] == "agent":
-        machines = {("type" if key == "provider" else key): v for key, v in machines.items()}
-        modern["resource_pools"] = [{"pool_name": "default", "provider": machines}]
-    return modern
-
-
-def _check_managers(file: str, config: dict[str, Any]) -> Iterator[Finding]:
-    """Yield findings on resource managers and pool names: duplicates, and missing default pools."""
+def _check_pool_names(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    """Yield findings on pools that have one name, and on default pools that are not there."""
     manager = schema.mapping(config.get("resource_manager"))
-    yield from _check_kubernetes(file, config, manager)
     kind, pools = manager.get("type", "agent"), config.get("resource_pools")
     if pools == [] and kind in ("agent", "kubernetes"):
         yield Finding(file, "resource_pools", "empty; name a pool, or leave the key out")
-    extra = schema.mappings(config.get("additional_resource_managers"))
-    for number, one in enumerate(extra):
-        where = f"additional_resource_managers[{number}].resource_manager"
-        inner = schema.mapping(one.get("resource_manager"))
-        if inner.get("type", "agent") != "kubernetes":
-            yield Finding(file, f"{where}.type", "only kubernetes is taken here")
-        if not one.get("resource_pools"):
-            yield Finding(file, f"additional_resource_managers[{number}]", "names no pool")
-        if not inner.get("cluster_name"):
-            yield Finding(file, f"{where}.cluster_name", "missing; set it")
-        if inner.get("type") == "kubernetes" and inner.get("max_slots_per_pod") is None:
-            yield Finding(file, f"{where}.max_slots_per_pod", "missing; set it")
     mine = [pool.get("pool_name") for pool in _pools(config)]
-    names = mine + [
-        p.get("pool_name") for m in extra for p in schema.mappings(m.get("resource_pools"))
-    ]
+    extra = schema.mappings(config.get("additional_resource_managers"))
+    others = [pool for one in extra for pool in schema.mappings(one.get("resource_pools"))]
+    names = mine + [pool.get("pool_name") for pool in others]
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
         yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
     for key, old in _DEFAULTS.items() if kind == "agent" else ():
         name = manager.get(key) or manager.get(old) or "default"
         if name not in mine and not manager.get("no_default_resource_pools"):
-            hint = schema.nearest(str(name), [str(n) for n in mine])
+            hint = nearest(str(name), [str(n) for n in mine])
             yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
 
 
@@ -127,15 +92,15 @@ def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
     return schema.mappings(config["resource_pools"])
 
 
-def _check_kubernetes(
-    file: str, config: dict[str, Any], manager: dict[str, Any]
-) -> Iterator[Finding]:
+def _check_kubernetes(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+    manager = schema.mapping(config.get("resource_manager"))
+    if manager.get("type") != "kubernetes":
+        return
     tasks = schema.mapping(config.get("task_container_defaults"))
     there = [manager, schema.mapping(tasks.get("kubernetes"))]
-    given_times = sum(one.get("max_slots_per_pod") is not None for one in there)
     if config.get("additional_resource_managers"):
-        given_times = int(manager.get("max_slots_per_pod") is not None)
-    if manager.get("type") == "kubernetes" and given_times != 1:
+        there = [manager]
+    if sum(one.get("max_slots_per_pod") is not None for one in there) != 1:
         problem = "give it here or in task_container_defaults.kubernetes, exactly once"
         yield Finding(file, "resource_manager.max_slots_per_pod", problem)
 
@@ -154,10 +119,29 @@ def _check_defaults(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(file, "security.authz.type", problem, warning=True)
 
 
+def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
+    """Yield findings on the number of machines, and on an instance type and its slots."""
+    least, most = provider.get("min_instances"), provider.get("max_instances", 5)
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")
+    kind, slots = provider.get("instance_type"), provider.get("instance_slots")
+    if provider.get("type") != "aws" or not isinstance(kind, str):
+        return
+    known = DETERMINED_SLOTS.get(kind)
+    if known is None and slots is None and not schema.PLACEHOLDER.search(kind):
+        near, count = f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
+        if kind in EC2_GPUS:
+            near, count = "", f", {EC2_GPUS[kind]}"
+        problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
+        yield Finding(file, f"{key}.instance_slots", problem + count)
+    right = EC2_GPUS.get(kind, known)
+    if slots is not None and right is not None and slots != right:
+        problem = f"{slots}, but a {kind} has {right}; set {right}"
+        yield Finding(file, f"{key}.instance_slots", problem)
+
+
 def cluster_of(config: dict[str, Any]) -> Cluster:
     """Return the pools and settings of the master with this config that affect experiments."""
-    if _OLD & set(config):
-        config = _modern(config)
     manager = schema.mapping(config.get("resource_manager"))
     key = "default_compute_resource_pool"
     default = manager.get(key) or manager.get(_DEFAULTS[key]) or "default"

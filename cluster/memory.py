@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Column, Table
 
-from cluster import goyaml, layouts, planner, speeds
+from cluster import layouts, planner, speeds
 from cluster.fleet import pool_name
 from cluster.jobs import samples
 from cluster.machines import ROOT
@@ -29,6 +29,7 @@ from cluster.prices import load_prices
 from cluster.schema import mapping
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 from detalbert.errors import UserError
+from detalbert.settings.yaml_files import read_yaml
 from workloads import parsers
 
 # Where a pool is sought without --master.
@@ -79,7 +80,7 @@ def plan_file(path: Path, master: Path | None) -> Planned:
 
     Raises UserError if config or pool is invalid, or the GPU or the model's sizes are not known.
     """
-    config = goyaml.load(path)
+    config = read_yaml(path)
     parse = parsers(config)
     trials = [parse.hyperparameters(v) for v in samples(mapping(config.get("hyperparameters")))]
     parse.data(config.get("data"))
@@ -100,7 +101,7 @@ def plan_file(path: Path, master: Path | None) -> Planned:
 
 def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
     """Return the experiment's pool in `master` or the first of MASTERS; UserError if in none."""
-    clusters = [cluster_of(goyaml.load(file)) for file in ([master] if master else MASTERS)]
+    clusters = [cluster_of(read_yaml(file)) for file in ([master] if master else MASTERS)]
     for cluster in clusters:
         if found := cluster.pools.get(pool_name(config, cluster)):
             return found

@@ -46,12 +46,8 @@ def merge_storage(config: dict[str, Any], storage: Any) -> dict[str, Any]:
     own = config.get("checkpoint_storage")
     if not isinstance(storage, dict) or not isinstance(own, (dict, type(None))):
         return config
-    own = own or {}
+    own = {key: value for key, value in (own or {}).items() if value is not None}
     kinds = {own.get("type"), storage.get("type")} - {None}
     if len(kinds) > 1:
         storage = {key: value for key, value in storage.items() if key.startswith("save_")}
-    return {**config, "checkpoint_storage": {**storage, **_given(own)}}
-
-
-def _given(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: inner for key, inner in value.items() if inner is not None}
+    return {**config, "checkpoint_storage": {**storage, **own}}

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import goyaml
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
-from cluster.schema import nearest
-from detalbert.errors import UserError, unknown_key
+from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.yaml_files import read_yaml
 
 PRICE_FILE = Path(__file__).with_name("prices.yaml")
 STALE_DAYS = 90
@@ -63,7 +62,7 @@ class Price(Section):
 def find(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
-        hint = nearest(instance, list(prices))
+        hint = nearest(instance, prices)
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
@@ -71,13 +70,13 @@ def find(prices: Mapping[str, Price], instance: str) -> Price:
 def load_prices(path: Path | None = None) -> dict[str, Price]:
     """Load a price file, by default PRICE_FILE. Raises UserError, naming file and key, if wrong."""
     path = path or PRICE_FILE
-    content = goyaml.load(path)
+    content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
         raise UserError(f"{path}: no price file; expected a mapping with the key instances")
     for key in content:
         if key not in COMMON:
-            raise unknown_key(key, str(path), list(COMMON))
+            raise UnknownKey(key, str(path), COMMON)
     where = f"{path}: instances."
     return {name: _price(where + name, name, content, entry) for name, entry in entries.items()}
 

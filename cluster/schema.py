@@ -1,15 +1,27 @@
-"""A small schema language for YAML, and a check that suggests the nearest valid key.
+"""Findings of the checker, and those of the JSON Schemas of configs in cluster/schema/."""
 
-The keys of experiment and master configs are in keys.yaml.
-"""
-
-import difflib
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from detalbert.errors import UserError, nearest
+from detalbert.settings.yaml_files import read_yaml
+
 PLACEHOLDER = re.compile(r"<<[^<>]*>>")
+SCHEMAS = Path(__file__).with_suffix("")
+# Keys under which null is a value; under any other, Determined treats it as absent.
+NULLS = {"type", "val", "agent_reconnect_wait", "launch_error_timeout", "max_agent_starting_period"}
+NULLS |= {"max_idle_agent_period", "operation_timeout_period"}
+_TYPES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "a mapping of keys",
+    "array": "a list",
+}
 
 
 class Finding(NamedTuple):
@@ -28,194 +40,114 @@ class Finding(NamedTuple):
         return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
 
 
-Rule = Callable[[Any], str | None]  # what is wrong with a value, None where nothing is
+def check(file: str, config: dict[str, Any], kind: str) -> Iterator[Finding]:
+    """Yield the findings on a config, where it does not match the schema `kind`.yaml."""
+    errors = list(_validator(kind).iter_errors(_without_nulls(config)))
+    mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
+    found: dict[Finding, None] = {}  # two branches of a schema may say the same
+    for error in errors:
+        told = error.validator in ("type", "deprecationMessage")
+        if told or tuple(error.absolute_path) not in mistyped:
+            found |= dict.fromkeys(_findings(file, error))
+    yield from found
 
 
-@dataclass(frozen=True)
-class Value:
-    """A scalar. Null is accepted unless the key is required: Determined treats it as absent."""
-
-    types: tuple[type, ...]
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[Any, ...] = ()
-    hint: str = ""
-    rule: Rule | None = None
-    null: bool | None = None  # True: a value, in a list too; False: no value, under a key neither
-
-    def name(self) -> str:
-        """Return the expected type or choices in words."""
-        if self.choices:
-            return "one of " + ", ".join(str(choice) for choice in self.choices)
-        kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-        kinds |= {dict: "a mapping", list: "a list"}
-        kinds = {kind: name for kind, name in kinds.items() if kind in self.types}
-        if float in kinds:
-            kinds.pop(int, None)
-        least = "" if self.minimum is None else f" of at least {self.minimum}"
-        return (" or ".join(kinds.values()) or "nothing") + least
+@functools.cache
+def load_schema(kind: str) -> dict[str, Any]:
+    """Return the schema `kind`.yaml."""
+    return read_yaml(SCHEMAS / f"{kind}.yaml")
 
 
-@dataclass(frozen=True)
-class Map:
-    """A mapping of known keys only. A deprecated key is checked too, if `keys` has it."""
+@functools.cache
+def _validator(kind: str) -> Any:
+    """Return jsonschema's validator with the keywords of our schemas."""
+    try:
+        import jsonschema
+        import referencing.jsonschema
+    except ImportError:
+        raise UserError("jsonschema is missing: pip install -r cluster/requirements.txt") from None
+    from cluster import rules
 
-    keys: Mapping[str, "Spec"]
-    required: tuple[str, ...] = ()
-    deprecated: dict[str, str] = field(default_factory=dict)
-    rule: Rule | None = None
+    def rule(validator: Any, name: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        of_type = validator.is_type(value, schema.get("type", "object"))
+        if of_type and (problem := getattr(rules, name)(value)):
+            yield jsonschema.ValidationError(problem)
 
+    def deprecated(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        yield jsonschema.ValidationError(f"deprecated: {text}")
 
-@dataclass(frozen=True)
-class Named:
-    """A mapping of arbitrary keys whose values have one schema."""
-
-    item: "Spec"
-
-
-@dataclass(frozen=True)
-class Seq:
-    """A list whose items have one schema."""
-
-    item: "Spec"
-    rule: Rule | None = None
-
-
-@dataclass(frozen=True)
-class Union_:
-    """A mapping whose known keys depend on the value of one of them."""
-
-    key: str
-    kinds: dict[str, Map]
-    required: bool = True
-    default: str = ""  # the kind of a mapping that does not say
-    bare: Map | None = None  # the keys of one that does not; None: those of any kind
-    rule: Rule | None = None
+    ours = {"x-rule": rule, "deprecationMessage": deprecated}
+    kinds = jsonschema.validators.extend(jsonschema.Draft7Validator, ours)
+    draft7 = referencing.jsonschema.DRAFT7
+    other = draft7.create_resource(load_schema("experiment"))
+    registry = referencing.Registry().with_resource("experiment.yaml", other)
+    return kinds(load_schema(kind), registry=registry)
 
 
-@dataclass(frozen=True)
-class Either:
-    """One of several schemas, chosen by the YAML type of the value."""
-
-    forms: dict[type, "Form"]
-
-
-Form = Value | Map | Named | Seq | Union_
-Spec = Form | Either
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if v is not None or k in NULLS}
+        return {str(k): _without_nulls(v) for k, v in kept.items()}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def above(least: str) -> Rule:
-    """Return the rule for a number greater than `least`."""
+def _findings(file: str, error: Any) -> Iterator[Finding]:
+    """Yield the findings that an error of jsonschema stands for."""
+    key, value, schema = dotted(error.absolute_path), error.instance, error.schema
+    if error.validator == "additionalProperties":
+        for name in [name for name in value if name not in schema["properties"]]:
+            hint = nearest(name, schema["properties"])
+            yield Finding(file, f"{key}.{name}".lstrip("."), f"unknown key; {hint}")
+    elif "propertyNames" in error.absolute_schema_path:
+        hint = nearest(value, error.validator_value)
+        yield Finding(file, f"{key}.{value}", f"unknown key; {hint}")
+    elif error.validator == "required":
+        for name in [name for name in error.validator_value if name not in value]:
+            known = schema.get("properties", {}).get(name, {})
+            cure = f"set one of {_list(known['enum'])}" if "enum" in known else "set it"
+            cure = known["errorMessage"] if "const" in known else cure
+            yield Finding(file, f"{key}.{name}", f"missing; {cure}")
+    elif not isinstance(value, str) or not PLACEHOLDER.search(value):  # told as a placeholder
+        yield Finding(file, key, _problem(error), warning=error.validator == "deprecationMessage")
 
-    def rule(value: Any) -> str | None:
-        return None if value > float(least) else f"{value} is not more than {least}; raise it"
 
-    return rule
-
-
-def check(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
-    """Yield the findings on `value`, found at `key`, where it does not match `spec`."""
+def _problem(error: Any) -> str:
+    """Say what is wrong with the value of an error, and what to do."""
+    value, wanted, schema = error.instance, error.validator_value, error.schema
+    told = schema.get("errorMessage", "")
+    cure = f"; {told}" if told else ""
     if value is None:
-        if isinstance(spec, Value) and spec.null is False:
-            yield Finding(file, key, "empty; fill it in or take it out")
-        return
-    if isinstance(spec, Either):
-        spec = spec.forms.get(type(value)) or Value(tuple(spec.forms))
-    if isinstance(spec, Value):
-        problem = _value_problem(value, spec)
-        if problem:
-            yield Finding(file, key, problem)
-    elif isinstance(spec, Seq):
-        yield from _check_seq(file, key, value, spec)
-    elif not isinstance(value, dict):
-        yield Finding(file, key, f"expected a mapping of keys, got {shown(value)}")
-    elif isinstance(spec, Map):
-        yield from _check_map(file, key, value, spec)
-    elif isinstance(spec, Named):
-        for name, inner in value.items():
-            yield from _check_item(file, f"{key}.{name}", inner, spec.item)
-    else:
-        yield from _check_union(file, key, value, spec)
+        return "empty; fill it in or take it out"
+    if error.validator == "type":
+        kinds = wanted if isinstance(wanted, list) else [wanted]
+        names = " or ".join(_TYPES[kind] for kind in kinds)
+        least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
+        lines = "; begin lines with '-'" if wanted == "array" else ""
+        return f"expected {names}{least}, got {shown(value)}{lines}{cure}"
+    if error.validator == "enum":
+        hint = nearest(value, map(str, wanted)) if isinstance(value, str) else ""
+        near = f"; {hint}" if hint.startswith("did you") else ""
+        return shown(value) + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
+    if error.validator in ("x-rule", "deprecationMessage"):
+        return str(error.message)
+    limits = {
+        "minimum": f"{value} is less than {wanted}; raise it",
+        "exclusiveMinimum": f"{value} is not more than {wanted}; raise it",
+        "maximum": f"{value} is more than {wanted}; lower it",
+    }
+    if told and isinstance(value, (str, int, float)) and not schema.get("writeOnly"):
+        return f"{shown(value)}: {told}"
+    return told or limits.get(error.validator, str(error.message))
 
 
-def _check_seq(file: str, key: str, value: Any, spec: Seq) -> Iterator[Finding]:
-    if not isinstance(value, list):
-        yield Finding(file, key, f"expected a list, got {shown(value)}; begin lines with '-'")
-        return
-    for number, item in enumerate(value):
-        yield from _check_item(file, f"{key}[{number}]", item, spec.item)
-    problem = spec.rule(value) if spec.rule else None
-    if problem:
-        yield Finding(file, key, problem)
+def _list(choices: list[Any]) -> str:
+    return ", ".join(str(choice) for choice in choices if choice != "")
 
 
-def _check_item(file: str, key: str, value: Any, spec: Spec) -> Iterator[Finding]:
-    """Check an item as `check` does, but report null unless `spec` allows it."""
-    if value is None and not (isinstance(spec, Value) and spec.null):
-        yield Finding(file, key, "empty; fill it in or take it out")
-    else:
-        yield from check(file, key, value, spec)
-
-
-def _check_map(file: str, key: str, value: dict[str, Any], spec: Map) -> Iterator[Finding]:
-    for name, inner in value.items():
-        where = f"{key}.{name}" if key else str(name)
-        if name in spec.deprecated:
-            yield Finding(file, where, f"deprecated: {spec.deprecated[name]}", warning=True)
-        if name in spec.keys:
-            yield from check(file, where, inner, spec.keys[name])
-        elif name not in spec.deprecated:
-            yield Finding(file, where, f"unknown key; {nearest(str(name), list(spec.keys))}")
-    for name in spec.required:
-        if value.get(name) is None:
-            yield Finding(file, f"{key}.{name}" if key else name, "missing; set it")
-    problem = spec.rule(value) if spec.rule else None
-    if problem:
-        yield Finding(file, key, problem)
-
-
-def _check_union(file: str, key: str, value: dict[str, Any], spec: Union_) -> Iterator[Finding]:
-    where = f"{key}.{spec.key}"
-    kind = value.get(spec.key, spec.default or None)
-    if kind is None:
-        if spec.required or spec.key in value:
-            yield Finding(file, where, f"missing; set one of {', '.join(spec.kinds)}")
-        keys = {name: inner for each in spec.kinds.values() for name, inner in each.keys.items()}
-        yield from _check_map(file, key, value, spec.bare or Map(keys))
-    elif not isinstance(kind, str) or kind not in spec.kinds:
-        if not PLACEHOLDER.search(str(kind)):  # reported as a placeholder
-            hint = nearest(str(kind), list(spec.kinds))
-            yield Finding(file, where, f"{kind!r} is not known here; {hint}")
-    else:
-        yield from _check_map(file, key, value, spec.kinds[kind])
-    problem = spec.rule(value) if spec.rule else None
-    if problem:
-        yield Finding(file, key, problem)
-
-
-def _value_problem(value: Any, spec: Value) -> str | None:
-    right_type = isinstance(value, spec.types) and (
-        not isinstance(value, bool) or bool in spec.types
-    )
-    whole = isinstance(value, float) and value.is_integer() and int in spec.types
-    hint = f"; {spec.hint}" if spec.hint else ""
-    if isinstance(value, str) and PLACEHOLDER.search(value):
-        return None  # reported as a placeholder, whatever it stands for
-    if not right_type and not whole:
-        return f"expected {spec.name()}, got {shown(value)}{hint}"
-    if spec.choices and value not in spec.choices:
-        return f"{value!r} is not {spec.name()}{hint}"
-    if isinstance(value, (int, float)) and spec.minimum is not None and value < spec.minimum:
-        return f"{value} is less than {spec.minimum}; raise it{hint}"
-    if isinstance(value, (int, float)) and spec.maximum is not None and value > spec.maximum:
-        return f"{value} is more than {spec.maximum}; lower it{hint}"
-    return spec.rule(value) if spec.rule else None
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return `did you mean 'x'?`, or the list of known names if none is near."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+def dotted(path: Any) -> str:
+    """Return a path of keys and numbers as `a.b[0].c`."""
+    words = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
+    return "".join(words).removeprefix(".")
 
 
 def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:

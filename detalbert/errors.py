@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
@@ -54,11 +54,19 @@ def hide_logins(text: str) -> str:
     return _LOGIN.sub(r"\1***@", text)
 
 
-def unknown_key(key: str, section: str, known: list[str]) -> UserError:
-    """Return the error for an unknown key, with the nearest known one."""
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-    return UserError(f"{section}.{key}: unknown key; {hint}")
+class UnknownKey(UserError):
+    """A key that a section does not have; a typo, if it is near one that the section has."""
+
+    def __init__(self, key: str, section: str, known: Iterable[str]) -> None:
+        hint = nearest(key, known)
+        super().__init__(f"{section}.{key}: unknown key; {hint}")
+        self.key, self.is_typo = key, hint.startswith("did you mean")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'?`, or the list of known names if none is near."""
+    near = difflib.get_close_matches(name, known := sorted(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 @contextlib.contextmanager

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster import goyaml, live_prices
+from cluster import live_prices
 from cluster import prices as price_file
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, LENGTH, WINDOWS
 from cluster.schema import mapping
 from detalbert.errors import UserError
+from detalbert.settings.yaml_files import read_yaml
 from reports import settings, simulate
 from reports.plots import pareto_plot
 from reports.report import COLUMNS, Report, Table, frame, price_table
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> Report:
 
 def _pace(config: Path) -> "Pace | None":
     """Return the planner's speeds for a config; None unless it trains a language model."""
-    content = goyaml.load(config)
+    content = read_yaml(config)
     if "documents" not in mapping(content.get("data")):
         return None
     from cluster.layouts import Pace  # it imports torch, which other plans do without

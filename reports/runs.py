@@ -8,17 +8,16 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from cluster import goyaml
 from cluster.machines import gpu_of
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
+from detalbert.settings.yaml_files import read_yaml
 
-SCHEMAS = yaml.safe_load(Path(__file__).with_name("results.yaml").read_text(encoding="utf-8"))
+SCHEMAS = read_yaml(Path(__file__).with_name("results.yaml"))
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
 
 
@@ -156,7 +155,7 @@ def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
     _check(file, "metrics", found)
     best, last = (found.get(key) or {} for key in ("best", "last"))
     speed, config_file = found["throughput"], file.parent / "config.yaml"
-    config = goyaml.load(config_file) if config_file.exists() else {}
+    config = read_yaml(config_file) if config_file.exists() else {}
     _check(config_file, "config", config)
     names = "hyperparameters", "resources", "data"
     hparams, resources, data = (config.get(name) or {} for name in names)

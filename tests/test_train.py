@@ -128,7 +128,7 @@ def test_bad_config(case: str, tiny_config: Path, tmp_path: Path, capsys: Any) -
 def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     (tmp_path / "list.yaml").write_text("- 1")
-    assert "not an experiment config" in refusal(capsys, tmp_path / "list.yaml", out)
+    assert "expected a mapping of keys" in refusal(capsys, tmp_path / "list.yaml", out)
     empty = shutil.copytree(ROOT / "embedded" / "albert-tiny", tmp_path / "model")
     (empty / "model.safetensors").unlink()
     without = settings(model_config=None, model=str(empty))

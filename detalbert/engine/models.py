@@ -20,7 +20,7 @@ from detalbert import hub
 from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.memory import Sizes
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UserError, as_user_error, first_line, unknown_key
+from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
@@ -133,7 +133,7 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
         ) from None
     for key in keys:
         if key not in known:
-            raise unknown_key(key, "hyperparameters.model_config", list(known))
+            raise UnknownKey(key, "hyperparameters.model_config", known)
     if keys["vocab_size"] < len(tokenizer):
         raise UserError(
             f"hyperparameters.model_config.vocab_size: {keys['vocab_size']} is less than the "

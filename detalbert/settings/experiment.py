@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from detalbert.errors import UserError, hide_logins, unknown_key
+from detalbert.errors import UnknownKey, UserError, hide_logins
+from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
 # The top-level keys of Determined 0.38.1's experiment config, version 0.
 KNOWN_KEYS = """
@@ -34,21 +33,12 @@ UNREAD = {
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Load the mapping in a YAML file and apply `--set` texts (see `apply_overrides`). Raises
-    UserError if the file cannot be read or holds no mapping, or a text is invalid.
+    """Load the mapping in a YAML file and apply `--set` texts (see `apply_overrides`).
+
+    Raises:
+        UserError: if `read_yaml` refuses the file, or a text is invalid.
     """
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); give --config") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; give an experiment config in YAML") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise UserError(f"{path}: not YAML{where}; fix it") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: not an experiment config; expected keys such as hyperparameters")
+    config = read_yaml(path)
     apply_overrides(config, overrides)
     return config
 
@@ -66,8 +56,8 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
             if not isinstance(section, dict):
                 raise UserError(f"--set {override}: {parent!r} is a value, not a section")
         try:
-            section[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
+            section[last] = parse_yaml(text)
+        except UserError:
             raise UserError(f"--set {override}: {text!r} is not a YAML value") from None
 
 
@@ -92,7 +82,7 @@ def check_sections(config: dict[str, Any]) -> None:
     """Raise UserError for a key that is unknown to Determined or not passed to training scripts."""
     for key in config:
         if key not in KNOWN_KEYS:
-            raise unknown_key(str(key), "config", KNOWN_KEYS)
+            raise UnknownKey(key, "config", KNOWN_KEYS)
         if key in UNREAD:
             raise UserError(f"config.{key}: a trainer script does not get it; use {UNREAD[key]}")
     for section in ("hyperparameters", "data", "searcher"):

@@ -6,10 +6,10 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, Union
 
-from detalbert.errors import UserError, unknown_key
+from detalbert.errors import UnknownKey, UserError
 
 # What a limit is called in an error, and when a value keeps it.
 _LIMITS = {
@@ -36,6 +36,14 @@ class Section:
         """Raise UserError for values that contradict each other."""
 
 
+class SectionError(UserError):
+    """The first of the problems of a section; `problems` has all of them."""
+
+    def __init__(self, problems: list[UserError]) -> None:
+        super().__init__(str(problems[0]))
+        self.problems = problems
+
+
 class Parsers(NamedTuple):
     """Parsers of the sections of a workload's config, which import no heavy library."""
 
@@ -50,26 +58,41 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
     """Return a config section as dataclass `cls`, its keys, types and limits checked.
 
     An unknown key with the value null is ignored: `det experiment continue` keeps every key that a
-    config ever had, so only null can remove a wrong one. Raises UserError, naming the key, for an
-    unknown, missing, wrongly typed or impossible value.
+    config ever had, so only null can remove a wrong one.
+
+    Raises:
+        SectionError: for unknown, missing, wrongly typed or impossible values, each named.
+        UserError: if `values` is no mapping, or its values contradict each other.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
-    fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
-    hints = typing.get_type_hints(cls)
-    values = {key: value for key, value in values.items() if key in fields or value is not None}
-    for key in values:
-        if key not in fields:
-            raise unknown_key(str(key), section, list(fields))
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and values.get(name) is None:
-            raise UserError(f"{section}.{name}: missing; set it in the config")
-    checked = {key: _typed(f"{section}.{key}", value, hints[key]) for key, value in values.items()}
-    for key, value in checked.items():
-        _check_limits(f"{section}.{key}", value, limits_of(cls, key))
+    checked: dict[str, Any] = {}
+    if problems := list(_walk(cls, section, values, checked)):
+        raise SectionError(problems)
     parsed = cls(**checked)
     parsed.check()
     return parsed
+
+
+def _walk(
+    cls: type[Section], section: str, values: Mapping[str, Any], checked: dict[str, Any]
+) -> Iterator[UserError]:
+    """Yield every problem of the keys in `values`; put the converted values into `checked`."""
+    fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
+    for key, value in values.items():
+        if key not in fields and value is not None:
+            yield UnknownKey(str(key), section, fields)
+    hints = typing.get_type_hints(cls)
+    for key, field in fields.items():
+        where = f"{section}.{key}"
+        if field.default is dataclasses.MISSING and values.get(key) is None:
+            yield UserError(f"{where}: missing; set it in the config")
+        elif key in values:
+            try:
+                checked[key] = _typed(where, values[key], hints[key])
+                _check_limits(where, checked[key], limits_of(cls, key))
+            except UserError as problem:
+                yield problem
 
 
 def limits_of(cls: type, key: str) -> dict[str, Any]:
@@ -80,7 +103,7 @@ def limits_of(cls: type, key: str) -> dict[str, Any]:
 
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
-    """Convert `value` to `wanted`; numbers in text too, as YAML reads 5e-5 (no dot) as text."""
+    """Convert `value` to `wanted`; numbers in text too, as PyYAML reads 5e-5 (no dot)."""
     words: tuple[Any, ...] = ()
     if typing.get_origin(wanted) in (types.UnionType, Union):
         wanted, other = typing.get_args(wanted)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import yaml
 
 from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
 from detalbert.settings.experiment import masked
+from detalbert.settings.yaml_files import dump_yaml
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
@@ -70,4 +70,4 @@ def set_aside(path: Path) -> None:
 def write_config(path: Path, config: dict[str, Any]) -> None:
     """Write the resolved experiment config, without its secrets, as `config.yaml`."""
     with writing(path / "config.yaml", ELSEWHERE), whole_file(path / "config.yaml") as file:
-        yaml.safe_dump(masked(config), file, sort_keys=False, allow_unicode=True)
+        file.write(dump_yaml(masked(config)))

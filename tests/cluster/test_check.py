@@ -190,10 +190,13 @@ def test_without_re2_the_pip_command_is_said(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_an_unknown_key_hides_no_mistake(tmp_path: pathlib.Path) -> None:
+    """Nor does one mistake hide another."""
     config = experiment("smoke.yaml")
-    config["hyperparameters"] |= {"mine": 1, "epochs": "two"}
+    config["hyperparameters"] |= {"mine": 1, "epochs": "two", "seed": -1}
+    config["data"] |= {"max_train_examples": 0, "cache_di": "x"}
     kinds = {finding.key: finding.warning for finding in findings(tmp_path, config)}
-    assert kinds == {"hyperparameters.epochs": False, "hyperparameters.mine": True}
+    wrong = ["hyperparameters.epochs", "hyperparameters.seed", "data.max_train_examples"]
+    assert kinds == dict.fromkeys([*wrong, "data.cache_di"], False) | {"hyperparameters.mine": True}
 
 
 CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())

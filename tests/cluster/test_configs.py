@@ -2,15 +2,17 @@
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
-from cluster import expconf
+from cluster import rules
 from cluster.jobs import samples
 from cluster.published import WINDOWS
-from cluster.schema import Map, Seq, Union_
+from cluster.schema import load_schema
 from detalbert.engine.optim import lr_factor, plan_steps
 from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import single_values
@@ -97,36 +99,78 @@ def test_smoke_and_search() -> None:
     assert hyperparameters["lr_scale"]["minval"] < 0.75 < hyperparameters["lr_scale"]["maxval"]
 
 
-def walk(spec: Any, schema: dict[str, Any], schemas: dict[str, Any], where: str):
+def resolved(node: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """What a reference stands for, in our schema or between Determined's files."""
+    name = (node.get("optionalRef") or node.get("$ref") or "").rsplit("/", 1)[-1]
+    return resolved(schemas[name], schemas) if name else node
+
+
+def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
     """Yields (where, our keys, Determined's keys) for every mapping that both describe."""
-    reference = schema.get("optionalRef") or schema.get("$ref")
-    if reference:
-        schema = schemas[reference.rsplit("/", 1)[-1]]
-    if isinstance(spec, Seq) and "items" in schema:
-        yield from walk(spec.item, schema["items"], schemas, where + "[]")
-    elif isinstance(spec, Union_):
-        items = (schema.get("then") or schema)["union"]["items"]
-        for item in items:
+    ours = resolved(ours, load_schema("experiment")["definitions"])
+    theirs = resolved(theirs, schemas)
+    if isinstance(ours.get("items"), dict) and "items" in theirs:
+        yield from walk(ours["items"], theirs["items"], schemas, where + "[]")
+    elif any("then" in branch for branch in ours.get("allOf", [])):
+        by = "name" if "name" in ours["properties"] else "type"
+        kinds = {
+            each["if"]["properties"][by]["const"]: each["then"]
+            for each in ours["allOf"]
+            if by in each.get("if", {}).get("properties", {})
+        }
+        for item in (theirs.get("then") or theirs)["union"]["items"]:
             kind = item["unionKey"].rsplit("=", 1)[-1]
-            if kind in spec.kinds:
-                yield from walk(spec.kinds[kind], item, schemas, f"{where}({kind})")
-    elif isinstance(spec, Map) and "properties" in schema:
-        yield where, set(spec.keys) | set(spec.deprecated), set(schema["properties"])
-        for key, inner in spec.keys.items():
-            if isinstance(schema["properties"].get(key), dict):
-                yield from walk(inner, schema["properties"][key], schemas, f"{where}.{key}")
+            if kind in kinds:
+                keys = set(kinds[kind]["propertyNames"]["enum"])
+                item = resolved(item, schemas)
+                yield f"{where}({kind})", keys, set(item["properties"])
+    elif ours.get("additionalProperties") is False and "properties" in theirs:
+        yield where, set(ours["properties"]), set(theirs["properties"])
+        for key, inner in ours["properties"].items():
+            if isinstance(theirs["properties"].get(key), dict):
+                yield from walk(inner, theirs["properties"][key], schemas, f"{where}.{key}")
 
 
 def test_the_checkers_keys_are_determineds(shared: pathlib.Path) -> None:
     files = (shared / "determined-schemas").glob("*.json")
     schemas = {path.name: json.loads(path.read_text()) for path in files}
-    seen = set()
-    for where, ours, theirs in walk(expconf.EXPERIMENT, schemas["experiment.json"], schemas, ""):
+    ours, seen = load_schema("experiment"), set()
+    for where, keys, theirs in walk(ours, schemas["experiment.json"], schemas, ""):
         seen.add(where)
         extra = {"stop_once", "max_length"} if where.startswith(".searcher") else set()
-        assert ours - extra == theirs - extra, where
+        assert keys - extra == theirs - extra, where
     assert {"", ".resources", ".searcher(adaptive_asha)", ".checkpoint_storage(s3)"} < seen
-    for kind, spec in expconf.RANGES.items():
-        schema = schemas[f"hyperparameter-{kind}.json"]
-        assert set(spec.keys) == set(schema["properties"])
-        assert set(spec.required) | {"type"} == set(schema["required"])
+    for branch in ours["definitions"]["range"]["allOf"]:
+        theirs = schemas[f"hyperparameter-{branch['if']['properties']['type']['const']}.json"]
+        assert set(branch["then"]["propertyNames"]["enum"]) == set(theirs["properties"])
+        assert {*branch["then"]["required"], "type"} == set(theirs["required"])
+
+
+def parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in a schema."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else ():
+        yield from parts(inner)
+
+
+@pytest.mark.parametrize("kind", ["experiment", "master"])
+def test_the_schemas_themselves(kind: str) -> None:
+    """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
+    schema = load_schema(kind)
+    jsonschema.Draft7Validator.check_schema(schema)
+    for part in parts(schema):
+        if "x-rule" in part:
+            assert callable(getattr(rules, part["x-rule"]))
+        if "$ref" in part:
+            file, _, name = part["$ref"].partition("#/definitions/")
+            assert name in load_schema(file.removesuffix(".yaml") or kind)["definitions"]
+
+
+def test_every_config_names_its_schema_to_editors() -> None:
+    names = {"configs/*.yaml": "experiment", "cluster/template-*.yaml": "experiment"}
+    for pattern, kind in {**names, "cluster/master-*.yaml": "master"}.items():
+        for path in ROOT.glob(pattern):
+            name = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+            assert (path.parent / name).resolve() == ROOT / "cluster" / "schema" / f"{kind}.yaml"

@@ -1,0 +1,139 @@
+"""Rules that a JSON Schema cannot say; those of cluster/schema/ name them by `x-rule`.
+
+Each returns what is wrong with a value of the right type and what to do, or None.
+"""
+
+import posixpath
+import re
+from typing import Any
+
+from cluster.schema import mappings
+from detalbert.errors import UserError, nearest
+
+
+def inside_host(storage: dict[str, Any]) -> str | None:
+    """Check that storage_path, absolute or relative to host_path, is inside it."""
+    inner, outer = storage.get("storage_path"), storage.get("host_path")
+    if not isinstance(inner, str) or not isinstance(outer, str):
+        return None
+    whole = posixpath.normpath(posixpath.join("/host", inner))
+    outer = posixpath.normpath(outer) if inner.startswith("/") else "/host"
+    if outer == "/" or f"{whole}/".startswith(f"{outer}/"):
+        return None
+    return f"storage_path {inner!r} is not inside host_path"
+
+
+def targets(mounts: list[Any]) -> str | None:
+    """Check that no two mounts share a container path, which Docker rejects."""
+    paths: list[Any] = [mount.get("container_path") for mount in mappings(mounts)]
+    paths = [posixpath.normpath(path) for path in paths if isinstance(path, str)]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    return f"two go to container_path {twice[0]!r}; change one" if twice else None
+
+
+def names(policies: list[Any]) -> str | None:
+    """Check that no two log policies share a name."""
+    found = [policy.get("name") for policy in mappings(policies)]
+    for name in found:
+        if isinstance(name, str) and found.count(name) > 1:
+            return f"{name!r} is there twice; the master refuses that"
+    return None
+
+
+def pattern(text: str) -> str | None:
+    """Check that a log policy's pattern compiles in Go, whose syntax is RE2's, and is not idle."""
+    try:
+        import re2
+    except ImportError:
+        raise UserError("google-re2 is missing: pip install -r cluster/requirements.txt") from None
+    silent = re2.Options()
+    silent.log_errors = False  # on stderr
+    try:
+        compiled = re2.compile(text, silent)
+    except re2.error as error:
+        fault = error.args[0].decode(errors="replace")[:80]
+        return (
+            f"Go's regexp does not compile it, and the master then watches for none of the "
+            f"policies after it: {fault}"
+        )
+    if all(compiled.search(line) for line in ("", "q", "a line 0.")):
+        return "matches every line, the first one too; narrow it"
+    return None
+
+
+def max_slots(resources: dict[str, Any]) -> str | None:
+    """Check that a trial may be scheduled."""
+    most, slots = resources.get("max_slots"), resources.get("slots_per_trial", 1)
+    if isinstance(most, int) and isinstance(slots, int) and most < slots:
+        return f"max_slots {most} is less than a trial's {slots} slots: it may never be scheduled"
+    return None
+
+
+def profiling(section: dict[str, Any]) -> str | None:
+    """Check that something is profiled."""
+    first, last = section.get("begin_on_batch"), section.get("end_after_batch")
+    first = first if isinstance(first, (int, float)) else 0
+    if isinstance(last, (int, float)) and first > last:
+        return "begin_on_batch is after end_after_batch; change one"
+    return None
+
+
+def ends(value: dict[str, Any]) -> str | None:
+    """Check that a range is not empty."""
+    low, high = value.get("minval"), value.get("maxval")
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
+        return f"minval {low} is not below maxval {high}"
+    return None
+
+
+def network(name: str) -> str | None:
+    """Check that a network mode is not misspelt: Docker takes any word as a network's name."""
+    modes = ["bridge", "host", "none", "default"]
+    hint = nearest(name, modes)
+    if name and (name in modes or name.startswith("container:") or "did you" not in hint):
+        return None
+    return f"{name!r} is a Docker network that may not be there; {hint}"
+
+
+def token(section: dict[str, Any]) -> str | None:
+    """Check that a token's default lifespan is not longer than the longest; -1 has no end."""
+    longest, usual = (section.get(f"{n}_lifespan_days", 30) for n in ("max", "default"))
+    if not isinstance(longest, int) or not isinstance(usual, int) or longest < 0:
+        return None
+    if -1 < usual <= longest:
+        return None
+    return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
+
+
+_MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec", "sun mon tue wed thu fri sat"
+_FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""), (1, 12, _MONTHS), (0, 6, _DAYS)]
+_NAMED = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly)")
+_EVERY = re.compile(r"(@every )?[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+
+
+def schedule(text: str) -> str | None:
+    """Check that `text` is a duration or a cron expression of five fields.
+
+    See https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
+    """
+    fields = re.sub(r"^(?:CRON_)?TZ=\S+ +", "", text).split()
+    if _NAMED.fullmatch(text) or _EVERY.fullmatch(text):
+        return None
+    if len(fields) == 5 and all(map(_cron_field, fields, _FIELDS)):
+        return None
+    return f'{text!r} is neither a duration ("24h") nor a cron expression ("0 5 * * *")'
+
+
+def _cron_field(text: str, field: tuple[int, int, str]) -> bool:
+    """Return whether every part is *, a value or a range within the limits, maybe with a step."""
+    low, high, words = field
+    named = {word: low + number for number, word in enumerate(words.split())}
+    for part in text.lower().split(","):
+        span, slash, step = part.partition("/")
+        if slash and not (step.isdigit() and int(step) > 0):
+            return False
+        ends = [int(end) if end.isdigit() else named.get(end, -1) for end in span.split("-")]
+        inside = len(ends) < 3 and low <= ends[0] <= ends[-1] <= high
+        if span not in ("*", "?") and not inside:
+            return False
+    return True

@@ -1,0 +1,178 @@
+"""Reader of users' YAML files: as the master parses them, which is Go's yaml.v2 by way of JSON.
+
+Unlike in PyYAML, 5e-5 and 048 are numbers, y and n are booleans, and a date is text. A key that
+stands twice is an error: `det` rejects it, the master keeps the last one and drops the others.
+libyaml's own loader is not used: it ends the process at 100,000 levels of nesting.
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from detalbert.errors import UserError
+
+DEEPEST = 100  # levels
+# Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
+MOST_VALUES = 50_000
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with Go's rules for plain scalars, JSON's types, and limits."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_constructors = {
+        f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+        for kind in ("str", "map", "seq")
+    } | {None: yaml.SafeLoader.construct_undefined}
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._values = 0
+        self._sizes: dict[str, int] = {}  # values below each anchor
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node as PyYAML does. Raises UserError beyond the limits of depth and number."""
+        event: Any = self.peek_event()
+        self._depth += 1
+        before, self._values = self._values, self._values + 1
+        where = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
+            if event.anchor not in self._sizes:
+                raise UserError(f"{where}: *{event.anchor} is inside its own anchor; take it out")
+            self._values += self._sizes[event.anchor]
+        if self._depth > DEEPEST:
+            raise UserError(f"{where}: more than {DEEPEST} levels deep; nest less")
+        if self._values > MOST_VALUES:
+            raise UserError(
+                f"{where}: more than {MOST_VALUES:,} values, aliases counted; use fewer"
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent) and event.anchor is not None:
+            self._sizes[event.anchor] = self._values - before
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping with text keys, as in JSON. Raises UserError for a duplicate key."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name, line = self._name(key), key.start_mark.line + 1
+            if name in lines:
+                said = f"{name!r} is there twice, on line {lines[name]} too"
+                raise UserError(f"line {line}: {said}; take one out")
+            lines[name] = line
+        self.flatten_mapping(node)
+        return {
+            self._name(key): self.construct_object(value, deep=deep) for key, value in node.value
+        }
+
+    def _name(self, node: yaml.Node) -> str:
+        key = self.construct_object(node, deep=True)
+        names = {True: "true", False: "false", None: "null"}
+        return names[key] if key is None or isinstance(key, bool) else str(key)
+
+
+def _integer(text: str) -> int:
+    text = text.replace("_", "")
+    return int(text, 8 if re.match("[-+]?0[0-7]", text) else 0)
+
+
+# The plain scalars that are not text, and what they mean.
+_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "bool": (
+        r"[yYnN]|[yY]es|YES|[nN]o|NO|[tT]rue|TRUE|[fF]alse|FALSE|[oO]n|ON|[oO]ff|OFF",
+        lambda text: text.lower() in ("y", "yes", "true", "on"),
+    ),
+    "null": (r"~|null|Null|NULL|", lambda text: None),
+    "int": (r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0|0o?[0-7_]+|[1-9][0-9_]*)", _integer),
+    "float": (
+        r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text)),  # .inf and .nan, too
+    ),
+}
+
+
+def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """Return the value of a scalar that looks like one of `_KINDS`, or has its tag."""
+    kind, text = node.tag.rpartition(":")[2], str(loader.construct_scalar(node))
+    pattern, convert = _KINDS[kind]
+    with contextlib.suppress(ValueError):  # 5,000 digits, too
+        if re.fullmatch(pattern, text):
+            return convert(text)
+    word = {"int": "number", "float": "number"}.get(kind, kind)
+    line = node.start_mark.line + 1
+    raise UserError(f"line {line}: {text[:40]} is no {word} in JSON; change it")
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which also quotes texts that Go would read as something else."""
+
+
+for _kind, (_pattern, _) in _KINDS.items():
+    _tag = f"tag:yaml.org,2002:{_kind}"
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$"), None)
+    _Loader.add_constructor(_tag, _construct)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), None)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value that a YAML text holds; all keys are text, as in JSON.
+
+    Raises:
+        UserError: with the line, if the text is not YAML, has a key twice or a value that JSON
+            lacks, or is nested too deep or too large.
+    """
+    try:
+        value = yaml.load(text, _Loader)  # noqa: S506  a safe one
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UserError(f"not YAML{where}; fix it") from None
+    _check_finite("", value)
+    return value
+
+
+def _check_finite(key: str, value: Any) -> None:
+    """Raise UserError for a number that JSON lacks, naming its dotted key."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_finite(f"{key}.{name}".lstrip("."), inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_finite(f"{key}[{number}]", inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key}: {value} is no number in JSON; give a finite one")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file.
+
+    Raises:
+        UserError: if the file cannot be read, is not UTF-8, holds no mapping, or `parse_yaml`
+            refuses it; the message names the file.
+    """
+    try:
+        value = parse_yaml(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); give a YAML file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; give a config in YAML") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a config; expected a mapping of keys")
+    return value
+
+
+def dump_yaml(value: Any) -> str:
+    """Return `value` as YAML that `parse_yaml` and any other reader read as the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
