@@ -9,6 +9,7 @@ from cluster.keys import KINDS
 from cluster.ranges import RANGES, check_hyperparameters
 from cluster.schema import Finding
 from detalbert.settings.experiment import UNREAD
+from workloads import DATA_KEYS
 
 __all__ = ["EXPERIMENT", "RANGES", "check_experiment", "is_ours"]
 
@@ -58,8 +59,7 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 def is_ours(config: dict[str, Any]) -> bool:
     """Return whether the experiment runs this package's train.py, not another file of that name."""
     data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
-    ours = {"train", "text", "documents", "shards"}
-    told = ours & set(data) or {"model", "model_config"} & set(hparams)
+    told = set(DATA_KEYS) & set(data) or {"model", "model_config"} & set(hparams)
     return runs(config, "train.py") and bool(told)
 
 

@@ -35,7 +35,11 @@ def check_job(
     Args:
         root: parent folder of relative model folders.
     """
-    workload = choose(config)
+    try:
+        workload = choose(config)
+    except UserError as error:
+        yield _from_error(file, error)
+        return
     yield from _check_searcher(file, config, workload)
     try:
         workload.parsers.data(config.get("data"))

@@ -63,13 +63,13 @@ def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
 
 
 def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
-    keys: Any = hparams.model_config or {}
+    keys: Any = hparams.model_config
     if hparams.model is not None:
         keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1])
-        if keys is None:
-            return None
     elif isinstance(hparams, PretrainHParams):
         keys = hparams.model_keys()
+    if keys is None:
+        return None
     keys = {"model_type": "albert", **keys}
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return AutoConfig.for_model(keys.pop("model_type"), **keys)

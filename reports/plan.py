@@ -15,12 +15,13 @@ from cluster import goyaml, live_prices
 from cluster import prices as price_file
 from cluster.prices import Price, find
 from cluster.published import EPOCHS, LENGTH, WINDOWS
-from cluster.schema import mapping
 from detalbert.errors import UserError
+from lm.hparams import PARSERS
 from reports import settings, simulate
 from reports.plots import pareto_plot
 from reports.report import Report, Table, frame, price_table
 from reports.settings import Settings, Speed, parse_speed
+from workloads import parsers
 
 if TYPE_CHECKING:
     from cluster.layouts import Pace
@@ -67,6 +68,9 @@ def run(args: argparse.Namespace) -> Report:
     if args.data is not None:
         work = count_windows(args.data, args.config) * rules.epochs
     known, notes = live_prices.priced(args, known, sorted({p.instance for p, _ in choices}))
+    if rules.tokens and not (paced or args.throughput):
+        cure = "give --throughput for another model or task"
+        notes.append(f"speeds are those published for fine-tuning on SQuAD; {cure}")
     options = [
         evaluate(rules, work, unit, known[price.instance], spot, slots, speed, seen)
         for price, slots in choices
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace) -> Report:
 def _pace(config: Path) -> "Pace | None":
     """Return the planner's speeds for a config; None unless it trains a language model."""
     content = goyaml.load(config)
-    if "documents" not in mapping(content.get("data")):
+    if parsers(content) is not PARSERS:
         return None
     from cluster.layouts import Pace  # it imports torch, which other plans do without
 
