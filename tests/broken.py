@@ -6,21 +6,22 @@
 """
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 
-import lm.trial
-import model_def
 import train
 from detalbert.engine import determinism, order
 from detalbert.engine.gradients import local_part
 from detalbert.engine.trial import StepTrial
 from lm import order as windows
-from pretrain import examples, trial
+from pretrain import examples
+from workloads import TABLE
 
 
 def from_the_start(loader: Callable, *args: Any, **options: Any) -> Any:
@@ -36,7 +37,8 @@ def switch_off(part: str) -> None:
         examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
         windows.permute = lambda places, size, rng: own.permutation(size)[places].astype(np.uint64)
     elif part == "position":  # the data starts over
-        for module in (model_def, trial, lm.trial):
+        for row in TABLE:
+            module = importlib.import_module(resolve_name(row.workload).trial.__module__)
             module.train_loader = functools.partial(from_the_start, module.train_loader)
     elif part == "gradient":  # of the last rank at the seventh step: infinite
         backward = StepTrial.backward
