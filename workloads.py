@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("detalbert.workloads")
 
 
-class Row(NamedTuple):
+class Choice(NamedTuple):
     """A workload: the keys that select it, and where its parsers and its `Workload` are."""
 
     keys: str  # of `data:`, any one of which selects it; KEY+NAME: beside hyperparameters.NAME
@@ -31,9 +31,9 @@ class Row(NamedTuple):
 
 
 TABLE = (  # the first row that fits counts
-    Row("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
-    Row("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
-    Row("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
+    Choice("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
+    Choice("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
+    Choice("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
 )
 DATA_KEYS = [word.partition("+")[0] for row in TABLE for word in row.keys.split()]
 
@@ -48,7 +48,7 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
     return resolve_name(find_row(config).parsers)
 
 
-def find_row(config: Mapping[str, Any]) -> Row:
+def find_row(config: Mapping[str, Any]) -> Choice:
     """Return the first row of TABLE that fits. Raises UserError, naming the keys, if none does."""
     sections = (config.get(name) for name in ("data", "hyperparameters"))
     data, hparams = (each if isinstance(each, Mapping) else {} for each in sections)
