@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("detalbert.workloads")
 
 
-class Choice(NamedTuple):
+class WorkloadRow(NamedTuple):
     """A workload: the keys that select it, and where its parsers and its `Workload` are."""
 
     keys: str  # of `data:`, any one of which selects it; KEY+NAME: beside hyperparameters.NAME
@@ -31,9 +31,9 @@ class Choice(NamedTuple):
 
 
 TABLE = (  # the first row that fits counts
-    Choice("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
-    Choice("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
-    Choice("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
+    WorkloadRow("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
+    WorkloadRow("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
+    WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
 )
 DATA_KEYS = [word.partition("+")[0] for row in TABLE for word in row.keys.split()]
 
@@ -48,7 +48,7 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
     return resolve_name(find_row(config).parsers)
 
 
-def find_row(config: Mapping[str, Any]) -> Choice:
+def find_row(config: Mapping[str, Any]) -> WorkloadRow:
     """Return the first row of TABLE that fits. Raises UserError, naming the keys, if none does."""
     sections = (config.get(name) for name in ("data", "hyperparameters"))
     data, hparams = (each if isinstance(each, Mapping) else {} for each in sections)
