@@ -26,10 +26,9 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
     """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
     block raises, `path` is unchanged. Raises OSError if writing fails.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    mode, encoding = ("wb", None) if binary else ("w", "utf-8")
-    with _temporary(Path(name)) as aside:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
+    mode, encoding = ("xb", None) if binary else ("x", "utf-8")
+    with _temporary(path) as aside:
+        with aside.open(mode, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -42,8 +41,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
     If the block raises, `target` is unchanged. Raises OSError if writing fails.
     """
-    name = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.writing-")
-    with _temporary(Path(name)) as aside:
+    with _temporary(target, "writing-") as aside:
+        aside.mkdir()
         yield aside
         for path in [*aside.rglob("*"), aside]:
             _flush(path)
@@ -100,7 +99,9 @@ def writing(path: Path, cure: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def _temporary(target: Path, kind: str = "") -> Iterator[Path]:
+    """Yield a new name. The block creates it: a signal between creation and here would leave it."""
+    path = target.parent / f".{target.name}.{kind}{os.urandom(4).hex()}"
     _temporaries.add(path)
     try:
         yield path
