@@ -132,12 +132,12 @@ def run_locally(args: argparse.Namespace) -> None:
         kept = kept_commits(args.resume, args.output_dir) if chief else {}
         hub.commits.update(distributed.broadcast(kept))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
+        checkpoint = prepare_output(args.output_dir, args.resume, training) if chief else None
         checkpoint = distributed.broadcast(checkpoint)
         train_locally(training, distributed, args.output_dir, checkpoint)
 
 
-def prepare(output: Path, resume_from: str, training: Training) -> str | None:
+def prepare_output(output: Path, resume_from: str, training: Training) -> str | None:
     """Return the checkpoint to resume from, if any, and write `config.yaml`. Rank 0 only."""
     checkpoint = None
     if resume_from == "never":

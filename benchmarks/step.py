@@ -117,7 +117,7 @@ def step(options: Namespace) -> dict[str, Any]:
         }
         first = _first_step(sides, 1e-4 if trial.dtype is torch.float32 else 2e-2)
         seconds = measure.interleave(sides, options.repeats, warm_up=0)
-        peak, source = measure.peak_flops()
+        peak, source = measure.peak_and_source()
     result = compare(seconds, "windows", options.windows)
     flops = [sum(trial.row_flops(row) for row in batch) for batch in batches[1:]]
     for side, taken in seconds.items():

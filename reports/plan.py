@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import goyaml, live_prices
 from cluster import prices as price_file
-from cluster.prices import Price, find
+from cluster.prices import Price, find_price
 from cluster.published import EPOCHS, LENGTH, WINDOWS
 from detalbert.errors import UserError
 from lm.hparams import PARSERS
@@ -56,7 +56,7 @@ class Option(NamedTuple):
 
 def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
-    rules = settings.given(args)
+    rules = settings.parse_settings(args)
     seen = markets(rules, args.trace)
     known = price_file.load_prices(args.prices)
     unit = LENGTH if rules.tokens is not None else 1
@@ -72,12 +72,12 @@ def run(args: argparse.Namespace) -> Report:
         cure = "give --throughput for another model or task"
         notes.append(f"speeds are those published for fine-tuning on SQuAD; {cure}")
     options = [
-        evaluate(rules, work, unit, known[price.instance], spot, slots, speed, seen)
+        evaluate_option(rules, work, unit, known[price.instance], spot, slots, speed, seen)
         for price, slots in choices
         for spot in (True, False)
     ]
     used = list({option.price.instance: option.price for option in options}.values())
-    return _report(rules, work, options, used, [*notes, *price_file.notes(used, args.today)])
+    return _report(rules, work, options, used, [*notes, *price_file.price_notes(used, args.today)])
 
 
 def _pace(config: Path) -> "Pace | None":
@@ -118,7 +118,7 @@ def offers(
     instance fits a requested slot count.
     """
     pool, slots = args.pool, args.slots
-    types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
+    types = [find_price(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
     for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):
@@ -145,7 +145,7 @@ def markets(rules: Settings, trace: Path | None) -> dict[str, simulate.Market]:
     return {name: dataclasses.replace(case, **changes) for name, case in simulate.CASES.items()}
 
 
-def evaluate(
+def evaluate_option(
     rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int,
     speed: "Speed | Pace", seen: Mapping[str, simulate.Market],
 ) -> Option:  # fmt: skip

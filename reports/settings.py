@@ -59,7 +59,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
 
 
-def given(args: argparse.Namespace) -> Settings:
+def parse_settings(args: argparse.Namespace) -> Settings:
     """Return the settings. Raises UserError if two contradict each other."""
     found = {name: value for name, value in vars(args).items() if value is not None}
     for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):

@@ -26,7 +26,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Topic:
     """One kind of thing: the sort of its names, openings of a paragraph on it, its relations."""
 
     sort: str
@@ -34,7 +34,7 @@ class Kind:
     relations: tuple[Relation, ...]
 
 
-def _kind(sort: str, opening: tuple[str, ...], table: str) -> Kind:
+def _kind(sort: str, opening: tuple[str, ...], table: str) -> Topic:
     """Create a kind from a table.
 
     An empty line ends a relation; its first line is the sort of its value, and the next four are
@@ -44,7 +44,7 @@ def _kind(sort: str, opening: tuple[str, ...], table: str) -> Kind:
     for block in table.strip().split("\n\n"):
         value, *lines = block.split("\n")
         relations.append(Relation(value, *(tuple(line.split(" | ")) for line in lines)))
-    return Kind(sort, opening, tuple(relations))
+    return Topic(sort, opening, tuple(relations))
 
 
 TOWN = _kind(
