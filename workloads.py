@@ -1,9 +1,7 @@
-"""Choice of a `Workload`, the interface of train.py, by the config's `data:`.
+"""Choice of a `Workload`, the interface of train.py, by the keys of the config's `data:`.
 
-A config whose data has `documents`, or `shards` if the hyperparameters have `layout`, trains a
-causal language model; one whose data has `text` or `shards` pretrains ALBERT; any other fine-tunes
-on SQuAD. On a cluster startup-hook.sh runs this file first: an error in the config's own sections
-ends the task there with one line. After train.py's error, torchrun prints thirty lines of its own.
+On a cluster startup-hook.sh runs this file first: an error in the config's own sections ends the
+task there with one line. After train.py's error, torchrun prints thirty lines of its own.
 """
 
 import json
@@ -11,7 +9,8 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.log import start_logging
@@ -23,45 +22,42 @@ if TYPE_CHECKING:
 log = logging.getLogger("detalbert.workloads")
 
 
+class WorkloadRow(NamedTuple):
+    """A workload: the keys that select it, and where its parsers and its `Workload` are."""
+
+    keys: str  # of `data:`, any one of which selects it; KEY+NAME: beside hyperparameters.NAME
+    parsers: str  # MODULE:NAME of its `Parsers`, in a module that imports no torch
+    workload: str  # MODULE:NAME
+
+
+TABLE = (  # the first row that fits counts
+    WorkloadRow("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
+    WorkloadRow("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
+    WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
+)
+DATA_KEYS = [word.partition("+")[0] for row in TABLE for word in row.keys.split()]
+
+
 def choose(config: Mapping[str, Any]) -> "Workload":
-    """Return the workload of an experiment config."""
-    if _models_language(config):
-        from lm.workload import LANGUAGE_MODEL
-
-        return LANGUAGE_MODEL
-    if _pretrains(config):
-        from pretrain.workload import PRETRAINING  # only here: fine-tuning does without
-
-        return PRETRAINING
-    from model_def import FINE_TUNING
-
-    return FINE_TUNING
+    """Return the workload of an experiment config. Raises UserError if no row of TABLE fits."""
+    return resolve_name(find_row(config).workload)
 
 
 def parsers(config: Mapping[str, Any]) -> Parsers:
     """Return the parsers of that config's workload. Imports no torch, so it is fast."""
-    if _models_language(config):
-        from lm.hparams import PARSERS as language_model
-
-        return language_model
-    if _pretrains(config):
-        from pretrain.hparams import PARSERS as pretraining
-
-        return pretraining
-    from detalbert.settings.hparams import PARSERS as fine_tuning
-
-    return fine_tuning
+    return resolve_name(find_row(config).parsers)
 
 
-def _models_language(config: Mapping[str, Any]) -> bool:
-    data, hparams = config.get("data"), config.get("hyperparameters")
-    split = isinstance(hparams, Mapping) and "layout" in hparams
-    return isinstance(data, Mapping) and ("documents" in data or ("shards" in data and split))
-
-
-def _pretrains(config: Mapping[str, Any]) -> bool:
-    data = config.get("data")
-    return isinstance(data, Mapping) and ("text" in data or "shards" in data)
+def find_row(config: Mapping[str, Any]) -> WorkloadRow:
+    """Return the first row of TABLE that fits. Raises UserError, naming the keys, if none does."""
+    sections = (config.get(name) for name in ("data", "hyperparameters"))
+    data, hparams = (each if isinstance(each, Mapping) else {} for each in sections)
+    for row in TABLE:
+        for key, _, beside in (word.partition("+") for word in row.keys.split()):
+            if key in data and (not beside or beside in hparams):
+                return row
+    keys = ", ".join(dict.fromkeys(DATA_KEYS))
+    raise UserError(f"data: selects no workload; give one of these keys: {keys}")
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from cluster import schema
 from cluster.schema import Finding
 from detalbert.settings.experiment import UNREAD
+from workloads import DATA_KEYS
 
 RANGES = ("const", "categorical", "int", "double", "log")
 RANDOM = "a search range under searcher.name single; give one value"
@@ -86,8 +87,7 @@ def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
 def is_ours(config: dict[str, Any]) -> bool:
     """Return whether the experiment runs this package's train.py, not another file of that name."""
     data, hparams = (schema.mapping(config.get(key)) for key in ("data", "hyperparameters"))
-    ours = {"train", "text", "documents", "shards"}
-    told = ours & set(data) or {"model", "model_config"} & set(hparams)
+    told = set(DATA_KEYS) & set(data) or {"model", "model_config"} & set(hparams)
     return runs(config, "train.py") and bool(told)
 
 

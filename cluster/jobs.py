@@ -50,7 +50,11 @@ def check_job(
     Args:
         root: parent folder of relative model folders.
     """
-    workload, slots = choose(config), max(1, slots_of(config))
+    try:
+        workload, slots = choose(config), max(1, slots_of(config))
+    except UserError as error:
+        yield _from_error(file, error)
+        return
     yield from _check_searcher(file, config, workload)
     try:
         workload.parsers.data(config.get("data"))

@@ -15,7 +15,7 @@ from detalbert.engine.models import encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
-from lm.model import causal_sizes, read_config
+from lm.model import causal_config, causal_sizes
 from pretrain.hparams import SIZE_KEYS, SIZES, PretrainHParams
 
 _ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000}
@@ -63,13 +63,13 @@ def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
 
 
 def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
-    keys: Any = hparams.model_config or {}
+    keys: Any = hparams.model_config
     if hparams.model is not None:
         keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1])
-        if keys is None:
-            return None
     elif isinstance(hparams, PretrainHParams):
         keys = hparams.model_keys()
+    if keys is None:
+        return None
     keys = {"model_type": "albert", **keys}
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return AutoConfig.for_model(keys.pop("model_type"), **keys)
@@ -82,5 +82,5 @@ def _language(data: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | No
     if hparams.model is not None or not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return read_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
+        return causal_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
     return None

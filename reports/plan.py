@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import live_prices
 from cluster import prices as price_file
-from cluster.prices import Price, find
+from cluster.prices import Price, find_price
 from cluster.published import EPOCHS, LENGTH, WINDOWS
-from cluster.schema import mapping
 from detalbert.errors import UserError
 from detalbert.settings.yaml_files import read_yaml
+from lm.hparams import PARSERS
 from reports import settings, simulate
 from reports.plots import pareto_plot
 from reports.report import COLUMNS, Report, Table, frame, price_table
 from reports.settings import Settings, Speed, parse_speed
+from workloads import parsers
 
 if TYPE_CHECKING:
     from cluster.layouts import Pace
@@ -49,7 +50,7 @@ class Work(NamedTuple):
 
 def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
-    rules = settings.given(args)
+    rules = settings.parse_settings(args)
     seen, known = markets(rules, args.trace), price_file.load_prices(args.prices)
     paced = _pace(args.config) if rules.tokens and not args.throughput else None
     speed = paced or parse_speed(args.throughput, known, LENGTH if rules.tokens else 1)
@@ -62,13 +63,13 @@ def run(args: argparse.Namespace) -> Report:
     pairs = [(known[price.instance], slots) for price, slots in choices]
     options = [evaluate(work, *pair, spot) for pair in pairs for spot in (True, False)]
     used = list({price.instance: price for price, _ in pairs}.values())
-    return _report(work, options, used, [*notes, *price_file.notes(used, args.today)])
+    return _report(work, options, used, [*notes, *price_file.price_notes(used, args.today)])
 
 
 def _pace(config: Path) -> "Pace | None":
     """Return the planner's speeds for a config; None unless it trains a language model."""
     content = read_yaml(config)
-    if "documents" not in mapping(content.get("data")):
+    if parsers(content) is not PARSERS:
         return None
     from cluster.layouts import Pace  # it imports torch, which other plans do without
 
@@ -103,7 +104,7 @@ def offers(
     instance fits a requested slot count.
     """
     pool, slots = args.pool, args.slots
-    types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
+    types = [find_price(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
     for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):

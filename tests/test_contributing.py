@@ -1,40 +1,68 @@
-"""The workload of CONTRIBUTING.md: it learns, and a stop and a restart leave no trace."""
+"""The workload of CONTRIBUTING.md: with no edit but its row it trains, resumes and is planned."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
-import train
 from detalbert.training.checkpoints import read_manifest
-from tests.conftest import ROOT, TINY
-from tests.fakes.runs import cut_and_go_on, newest, run
+from tests.conftest import ROOT, TINY, launcher
+from tests.fakes.runs import newest, steps_of
 from tests.same_bits import differences
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+PRODUCT = "benchmarks cluster configs detalbert embedded lm pretrain reports".split()
+HPARAMS = {"model_config": TINY["hyperparameters"]["model_config"], "num_workers": 0}
+HPARAMS |= {"global_batch_size": 8, "max_steps": 48, "base_learning_rate": 0.06}
+HPARAMS |= {"validation_period": 12, "checkpoint_period": 13, "reporting_period": 4}
+CONFIG = {"name": "parity", "entrypoint": "python3 train.py", "hyperparameters": HPARAMS}
+CONFIG |= {"data": {"parity": 100}, "searcher": {"name": "single", "metric": "loss"}}
+CONFIG |= {"checkpoint_storage": {"save_trial_latest": 9}}
 
 
-@pytest.mark.usefixtures("cache_dir")  # it trains
-def test_the_example_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example, choice = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the product with the page's workload as a package, and a row in the table."""
+    example, row = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60
-    (tmp_path / "parity.py").write_text(example)
-    monkeypatch.syspath_prepend(tmp_path)
-    head, source = re.split(r"(?<=def choose)", (ROOT / "workloads.py").read_text())
-    place = source.index('"""\n') + 4  # behind the docstring
-    workloads = ModuleType("workloads")
-    exec(head + source[:place] + choice + source[place:], vars(workloads))
-    monkeypatch.setattr(train, "choose", workloads.choose)
-    hparams = {"model_config": TINY["hyperparameters"]["model_config"], "num_workers": 0}
-    hparams |= {"global_batch_size": 8, "max_steps": 48, "base_learning_rate": 0.06}
-    hparams |= {"validation_period": 12, "checkpoint_period": 13, "reporting_period": 4}
-    config = tmp_path / "parity.yaml"
-    content = {"data": {"parity": 100}, "searcher": {"name": "single", "metric": "loss"}}
-    config.write_text(yaml.safe_dump({**content, "hyperparameters": hparams}))
-    assert run(config, tmp_path / "uncut") == 0
-    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=18)
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
-    losses = [v["loss"] for v in read_manifest(newest(tmp_path / "cut"))["validations"]]
-    assert len(losses) == 4 and losses[-1] < losses[0] / 2
+    assert row.count("\n") == 1
+    folder = tmp_path / "checkout"
+    for name in PRODUCT:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__py*"))
+    for path in (*ROOT.glob("*.py"), ROOT / ".detignore"):
+        shutil.copyfile(path, folder / path.name)
+    (folder / "parity").mkdir()
+    (folder / "parity" / "__init__.py").write_text(example)
+    table = folder / "workloads.py"
+    table.write_text(re.sub("(?m)^(TABLE = .*\n)", rf"\1{row}", table.read_text()))
+    (folder / "parity.yaml").write_text(yaml.safe_dump(CONFIG))
+    return folder
+
+
+def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout: Path, python: str) -> None:
+    def start(*words: Any, processes: int = 1) -> str:
+        command = [*launcher(processes, python), *map(str, words)]
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    for processes in (1, 2):
+        uncut, cut = checkout / f"runs/{processes}", checkout / f"runs/{processes}-cut"
+        train = "train.py", "--config", "parity.yaml", "--output-dir"
+        assert f"{processes} slot(s)" in start(*train, uncut, processes=processes)
+        losses = [v["loss"] for v in read_manifest(newest(uncut))["validations"]]
+        assert len(losses) == 4 and losses[-1] < losses[0] / 2
+        assert (newest(uncut) / "code" / "parity" / "__init__.py").is_file()
+        shutil.copytree(uncut, cut)
+        while steps_of(cut)[-1] > 26:
+            shutil.rmtree(newest(cut))
+        assert "resumed at step 26 of 48" in start(*train, cut, processes=processes)
+        assert differences(uncut, cut) == []
+    assert "nothing to fix" in start("-m", "cluster.check", "parity.yaml")
+    assert start("-m", "cluster.memory", "parity.yaml").endswith("it fits\n")
+    plan = "-m reports plan --tokens 1e9 --config parity.yaml --runs 10".split()
+    assert "note: speeds are those published for fine-tuning on SQuAD" in start(*plan)

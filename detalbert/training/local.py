@@ -24,9 +24,12 @@ HERE = Path(__file__).resolve().parents[2]
 
 
 def copy_modules(path: Path) -> None:
-    """Save the modules by which a checkpoint's trial can be loaded."""
+    """Save the modules by which a checkpoint's trial can be loaded: the packages of an upload."""
     code, ignored = path / "code", shutil.ignore_patterns("__py*")
-    for folder in ("detalbert", "embedded", "lm", "pretrain"):
+    unsent = HERE / ".detignore"  # itself not uploaded
+    left_out = unsent.read_text().splitlines() if unsent.is_file() else ()
+    packages = (file.parent.name for file in HERE.glob("*/__init__.py"))
+    for folder in ("embedded", *(name for name in packages if f"/{name}/" not in left_out)):
         shutil.copytree(HERE / folder, code / folder, ignore=ignored)
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)

@@ -20,6 +20,7 @@ from tests.fakes.hub import put
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.no_models import plant
 from tests.fakes.runs import newest, wait_for
+from workloads import TABLE
 
 
 def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
@@ -34,7 +35,8 @@ def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
     package = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("detalbert/**/*.py")}
     assert {path for path in paths if path.startswith("detalbert/")} & package == package - left
     used = {"predict.py", "requirements.txt", "constraints.txt", "startup-hook.sh", "LICENSE"}
-    assert used | {"pretrain/trial.py", "lm/trial.py"} <= paths
+    modules = [name.split(":")[0] for row in TABLE for name in (row.parsers, row.workload)]
+    assert used | {f"{module.replace('.', '/')}.py" for module in modules} <= paths
     assert not [path for path in paths if path.startswith(("lm/inference", "pretrain/score"))]
     model = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert {f"embedded/albert-tiny/{name}" for name in model} <= paths

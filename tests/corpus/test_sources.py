@@ -119,7 +119,7 @@ def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) 
 
 def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = SimpleNamespace(column_names=["text"])
-    monkeypatch.setattr(sources.hub, "load", lambda *_, **__: rows)
+    monkeypatch.setattr(sources.hub, "load_named", lambda *_, **__: rows)
     assert sources._hub("x", "data.text") is rows
     rows.column_names = ["id", "body"]
     with pytest.raises(UserError, match="data.text: 'x' has no column 'text', but id, body"):

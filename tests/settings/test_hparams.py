@@ -5,6 +5,7 @@ import re
 import typing
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from detalbert.errors import UserError
 from detalbert.settings import experiment
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from detalbert.settings.sections import SectionError, limits_of, parse_section
-from detalbert.settings.text import TextConfig, parse_text_config
+from detalbert.settings.text import parse_text_config
 from lm.hparams import parse_documents_config
 from lm.inference.complete import Sampling
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import parse_pretrain_hparams
 from tests.conftest import ROOT
+from workloads import TABLE
 
 
 def test_defaults_are_the_published_recipe() -> None:
@@ -70,7 +72,7 @@ def test_every_problem_is_told_and_the_first_is_raised() -> None:
 
 def test_no_number_is_without_limits() -> None:
     """Also where a subclass changes a default."""
-    for section in (DataConfig, HParams, TextConfig, PretrainHParams):
+    for section in (parse.args[0] for row in TABLE for parse in resolve_name(row.parsers)):
         hints = typing.get_type_hints(section)
         numbers = {name for name, hint in hints.items() if re.search(r"int|float", str(hint))}
         unlimited = {name for name in numbers if not limits_of(section, name)}
