@@ -25,7 +25,6 @@ from detalbert.engine import flops, optim
 from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import LocalStops
@@ -131,8 +130,7 @@ def context_of(
     """Yield a trial context as a training run creates it; its reports are written into `folder`."""
     choose_exact_kernels()
     group, metrics = group or core.DummyDistributedContext(), RunMetrics(folder, config["searcher"])
-    checkpoints = LocalCheckpoints(group, metrics, {}, {})
-    with trial_context(group, checkpoints, metrics, LocalStops(group), config, 0) as context:
+    with trial_context(group, metrics, LocalStops(group), config, 0, {}) as context:
         yield context
 
 
