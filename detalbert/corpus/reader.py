@@ -76,12 +76,13 @@ class Shards:
         return self._open[shard]
 
     def _map(self, shard: int) -> dict[str, np.ndarray]:
+        columns = self.shards[shard]["columns"]
         while True:
             path = self.fetch(shard)
             try:
                 return {
-                    name: np.memmap(path, dtype, "r", offset, (count,)) if count else np.zeros(0, dtype)
-                    for name, (dtype, offset, count) in self.shards[shard]["columns"].items()
+                    name: np.memmap(path, dtype, "r", at, (n,)) if n else np.zeros(0, dtype)
+                    for name, (dtype, at, n) in columns.items()
                 }
             except FileNotFoundError:
                 if not self.remote:

@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_one_line(
 def test_a_shard_that_is_evicted_meanwhile_is_fetched_again(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread removes it between its download and the mapping, or before its size is read."""
+    """Another thread removes it before it is mapped, or before its size is read."""
     upload(s3[0], some(tmp_path))
     corpus = Corpus("s3://bucket/shards", "train", text_config("generated", tmp_path))
     fetch, glob = corpus.fetch, Path.glob

@@ -1,7 +1,7 @@
 """Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as published."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,10 @@ def slope(kept: Kept) -> float:
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One output of attention, as of CUDA's kernel; on a CPU each window has its own, and they are
-    joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
+    joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU. The group of one
+    that `make_mesh` makes ends with the test."""
     plain = F.layer_norm
 
     def kernel(qkv: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
@@ -60,6 +61,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(attention, "_without_kernel", kernel)
     monkeypatch.setattr(F, "layer_norm", norm)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: int) -> int:
