@@ -1,8 +1,7 @@
 """Atomic writes of files and folders, also across a power cut.
 
-They are written under a hidden name in the same folder, flushed to disk and renamed. A reader never
-sees an incomplete one; leftovers of a killed process are never read, and removed by the next
-process that holds the lock under which they were written (`alone`, `sweep`).
+They are written under a hidden name in the same folder, flushed to disk and renamed. What a killed
+process leaves is never read, and removed by the next holder of the lock (`alone`, `sweep`).
 """
 
 import contextlib
@@ -26,10 +25,9 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
     """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
     block raises, `path` is unchanged. Raises OSError if writing fails.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    mode, encoding = ("wb", None) if binary else ("w", "utf-8")
-    with _temporary(Path(name)) as aside:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
+    mode, encoding = ("xb", None) if binary else ("x", "utf-8")
+    with _temporary(path) as aside:
+        with aside.open(mode, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -42,8 +40,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
     If the block raises, `target` is unchanged. Raises OSError if writing fails.
     """
-    name = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.writing-")
-    with _temporary(Path(name)) as aside:
+    with _temporary(target, "writing-") as aside:
+        aside.mkdir()
         yield aside
         for path in [*aside.rglob("*"), aside]:
             _flush(path)
@@ -100,7 +98,9 @@ def writing(path: Path, cure: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def _temporary(target: Path, kind: str = "") -> Iterator[Path]:
+    """Yield a new name. The block creates it: a signal between creation and here would leave it."""
+    path = target.parent / f".{target.name}.{kind}{os.urandom(4).hex()}"
     _temporaries.add(path)
     try:
         yield path

@@ -1,8 +1,12 @@
 """What killed processes left half-written, and who may remove it."""
 
+import itertools
 import multiprocessing
 import os
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -64,3 +68,32 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(
         (path / "below" / "part").touch()
     assert {*flushed[:-1]} == {path, path / "below", path / "below" / "part"}
     assert flushed[-1] == tmp_path  # then the name
+
+
+@pytest.mark.parametrize("write", [atomic.whole_file, atomic.whole_folder])
+def test_a_signal_at_any_line_leaves_nothing_half_written(write: Any, tmp_path: Path) -> None:
+    """A handler raises between two lines, also between a file's creation and its use."""
+    for moment in itertools.count(1):
+        folder, lines = tmp_path / str(moment), iter(range(moment, 0, -1))
+        folder.mkdir()
+
+        def trace(frame: Any, event: str, _: Any, lines: Any = lines) -> Any:
+            if frame.f_code.co_filename not in (atomic.__file__, tempfile.__file__):
+                return None
+            if event == "line" and next(lines, 0) == 1:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        try:
+            sys.settrace(trace)
+            with write(folder / "new"):
+                pass
+        except KeyboardInterrupt:
+            assert {path.name for path in folder.iterdir()} <= {"new"}
+        else:
+            break
+        finally:
+            sys.settrace(before)
+    assert moment > 10 and [path.name for path in folder.iterdir()] == ["new"]
