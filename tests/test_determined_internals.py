@@ -3,8 +3,7 @@
 import inspect
 
 import determined
-from determined import core, pytorch, util
-from determined.common.experimental import model
+from determined import core, experimental, pytorch, util
 
 LOOP, CHECKPOINTS = pytorch._PyTorchTrialController, core.CheckpointContext
 CONTEXT = pytorch.PyTorchTrialContext
@@ -31,7 +30,7 @@ USES = {
     CONTEXT: "_core _exp_conf _PyTorchDistributedDataParallel _current_batch_idx".split(),
     CHECKPOINTS: "_dist _storage_manager _upload_sharded _report_checkpoint".split(),
     determined.TrialInfo: ["_config"],
-    model.Model: ["_session"],
+    experimental.Model: ["_session"],
 }
 
 

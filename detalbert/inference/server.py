@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
@@ -22,11 +22,17 @@ from detalbert.inference.answering import Stopped
 from detalbert.inference.batching import Batcher, Full, Job
 from detalbert.inference.guard import LOCAL, Access, Guard
 from detalbert.inference.model import Trained
-from detalbert.inference.web import LIMITS, Limits, problem
+from detalbert.inference.web import LIMITS, Limits
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.question_stream import check_text
 
+# The page is one file: it takes nothing from elsewhere and talks to this server alone.
 PAGE = Path(__file__).with_name("page.html")
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'"
+)
+PROBLEM = {"description": "one line, under `error`"}
 
 
 class Ask(BaseModel):
@@ -70,8 +76,11 @@ def make_app(
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
     batcher = Batcher(trained, threshold, limits.waiting)
     web.handle_errors(app)
-    web.show_page(app, PAGE)
-    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), web.PROBLEM)
+    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), PROBLEM)
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE, headers={"Content-Security-Policy": POLICY})
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -86,17 +95,15 @@ def make_app(
     @app.post("/answer", response_model=Reply, responses=responses)
     async def answer(asked: Ask, request: Request) -> Any:
         """Find the answer to a question in a text, or say that the text has none."""
-        found = await respond(batcher, [asked], limits, request)
         # As it is: the framework would check each entry against `Reply` first.
-        return JSONResponse(found[0]) if isinstance(found, list) else found
+        return JSONResponse((await respond(batcher, [asked], limits, request))[0])
 
     @app.post("/answers", response_model=list[Reply], responses=responses)
     async def answers(
         asked: Annotated[list[Ask], Field(min_length=1, fail_fast=True)], request: Request
     ) -> Any:
         """Answer a list of questions, in order: all of them, or none."""
-        found = await respond(batcher, asked, limits, request)
-        return JSONResponse(found) if isinstance(found, list) else found
+        return JSONResponse(await respond(batcher, asked, limits, request))
 
     paths = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]  # ours have one
     app.add_middleware(Guard, access=access, meters=batcher.meters, body=limits.body, paths=paths)
@@ -105,8 +112,8 @@ def make_app(
 
 async def respond(
     batcher: Batcher, asked: list[Ask], limits: Limits, request: Request
-) -> list[dict[str, Any]] | JSONResponse:
-    """Return a reply for each question, or a problem response for the first that fails."""
+) -> list[dict[str, Any]]:
+    """Return a reply for each question. Raises HTTPException for the first that fails."""
     deadline = time.monotonic() + limits.seconds
     jobs = [Job(each.question.strip(), each.context, deadline) for each in asked]
     waits = [job.reply for job in jobs]
@@ -120,19 +127,20 @@ async def respond(
             waits, timeout=limits.seconds, return_when=asyncio.FIRST_EXCEPTION
         )
         if left.done():
-            return problem(499, "the client closed the connection")
+            raise HTTPException(499, "the client closed the connection")
         for error in filter(None, [reply.exception() for reply in done]):
             raise error
         if late:
             raise Stopped
         return [reply.result() for reply in waits]
     except UserError as error:
-        return problem(422, str(error))
+        raise HTTPException(422, str(error)) from None
     except Full:
         again = {"Retry-After": "1"}
-        return problem(503, "too many questions at once; ask again soon", **again)
+        raise HTTPException(503, "too many questions at once; ask again soon", again) from None
     except Stopped:
-        return problem(504, f"no answer within {limits.seconds:g} s; give a shorter context")
+        text = f"no answer within {limits.seconds:g} s; give a shorter context"
+        raise HTTPException(504, text) from None
     finally:
         left.cancel()  # and so are the replies that nobody waits for any more
 

@@ -1,4 +1,4 @@
-"""HTTP server helpers: one page, errors as one line, limits that hold from a connection's start."""
+"""HTTP server helpers: errors as one line, and limits that hold from a connection's first byte."""
 
 import asyncio
 import json
@@ -8,24 +8,16 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from detalbert.errors import UserError, first_line
-
-# The page is one file: it takes nothing from elsewhere and talks to this server alone.
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-    "connect-src 'self'"
-)
-PROBLEM = {"description": "one line, under `error`"}  # of an endpoint, for its description
 
 
 @dataclass(frozen=True)
@@ -98,15 +90,6 @@ class BoundedProtocol(HttpToolsProtocol):
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close"])
         self.transport.write(f"{head}\r\n\r\n{body}".encode())
         self.transport.close()
-
-
-def show_page(app: FastAPI, page: Path) -> None:
-    """Serve the file `page` at `/`."""
-    content = page.read_text(encoding="utf-8")
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def show() -> HTMLResponse:
-        return HTMLResponse(content, headers={"Content-Security-Policy": POLICY})
 
 
 def problem(status: int, text: str, **headers: str) -> JSONResponse:
