@@ -15,9 +15,8 @@ from determined import pytorch
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
-from detalbert.engine.evaluation import evaluate_row
-from detalbert.engine.loaders import LateLoader, PackedRows, train_loader, validation_loader
-from detalbert.engine.losses import row_losses
+from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.loaders import LateLoader, PackedRows, validation_loader
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
@@ -56,8 +55,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        rows = partial(PackedRows, windows)
-        return LateLoader(lambda: train_loader(rows, order, **self.loading()))
+        return LateLoader(lambda: self.train_loader(partial(PackedRows, windows), order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
@@ -88,9 +86,7 @@ class AnswerReducer(pytorch.MetricReducer):
     """Reducer of all ranks' span candidates to answers, exact match and F1, on rank 0."""
 
     def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
-        self.hparams = hparams
-        self.split = split
-        self.rank = rank
+        self.hparams, self.split, self.rank = hparams, split, rank
         self.latest: Answers | None = None  # of the weights as they are, on the chief
         self.metrics: dict[str, float] = {}  # of these answers
 

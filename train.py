@@ -43,23 +43,16 @@ import torch
 from determined import core, pytorch
 
 from detalbert import hub
-from detalbert.atomic import writing
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
 from detalbert.errors import Diverged, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
-from detalbert.training.checkpoints import (
-    LocalCheckpoints,
-    find_checkpoint,
-    kept_commits,
-    read_manifest,
-)
-from detalbert.training.controller import Controller
+from detalbert.training.checkpoints import find_checkpoint, kept_commits, read_manifest
+from detalbert.training.controller import Controller, ShardedController
 from detalbert.training.local import HERE, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import Schedule
-from detalbert.training.sharded import ShardedController
 from detalbert.training.stopping import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
@@ -132,21 +125,19 @@ def run_locally(args: argparse.Namespace) -> None:
         kept = kept_commits(args.resume, args.output_dir) if chief else {}
         hub.commits.update(distributed.broadcast(kept))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        checkpoint = prepare(args.output_dir, args.resume, training) if chief else None
-        checkpoint = distributed.broadcast(checkpoint)
-        train_locally(training, distributed, args.output_dir, checkpoint)
+        found = prepare(args.output_dir, args.resume, training) if chief else None
+        train_locally(training, distributed, args.output_dir, distributed.broadcast(found))
 
 
 def prepare(output: Path, resume_from: str, training: Training) -> str | None:
     """Return the checkpoint to resume from, if any, and write `config.yaml`. Rank 0 only."""
-    checkpoint = None
     if resume_from == "never":
         folder.set_aside(output)
+        checkpoint = None
     else:
-        identity = training.identity(), training.defaults()
-        checkpoint = find_checkpoint(resume_from, output, *identity)
-    with writing(output / "config.yaml", folder.ELSEWHERE):
-        folder.write_config(output, training.config)
+        facts = training.identity(), training.defaults()
+        checkpoint = find_checkpoint(resume_from, output, *facts)
+    folder.write_config(output, training.config)
     return str(checkpoint) if checkpoint else None
 
 
@@ -154,18 +145,16 @@ def train_locally(
     training: Training, distributed: core.DistributedContext, output: Path, checkpoint: str | None
 ) -> None:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop."""
-    chief = distributed.rank == 0
-    config = training.config
+    chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output, config["searcher"])
     done = read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(Path(checkpoint))
-    pruning = config.get("checkpoint_storage") or {}
-    checkpoints = LocalCheckpoints(distributed, metrics, training.identity(), pruning)
     stops = LocalStops(distributed)
+    facts = config, done, training.identity()
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, checkpoints, metrics, stops, config, done) as context,
+        trial_context(distributed, metrics, stops, *facts) as context,
     ):
         metrics.loop = loop = make_loop(training, context, stops, checkpoint, False)
         stops.take_signals()

@@ -21,7 +21,7 @@ import torch
 import transformers
 import yaml
 
-from benchmarks.measure import SEARCHER, compare, device, interleave, pad, run_python
+from benchmarks.measure import compare, device, experiment, interleave, pad, run_python
 from detalbert.errors import UserError
 from detalbert.squad.question_stream import read_questions
 from squad_utils import Windows, best_spans, build_windows, merge_answers, score
@@ -33,17 +33,13 @@ ENDS = ("start_positions", "end_positions")
 
 def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
     """Return the experiment that both sides read."""
-    hyperparameters = {"model": str(options.model), "optimizer": "adamw", "epochs": 1}
-    hyperparameters |= {"global_batch_size": 12, "base_batch_size": 12}
-    hyperparameters |= {"base_learning_rate": 3e-5, "warmup_fraction": 0.1}
-    hyperparameters["precision"] = "bf16" if torch.cuda.is_available() else "fp32"
-    data: dict[str, Any] = {"cache_dir": str(folder / "cache")}
+    precision = "bf16" if torch.cuda.is_available() else "fp32"
+    config = experiment("finetune", model=str(options.model), precision=precision)
+    config["data"]["cache_dir"] = str(folder / "cache")
     for split, name, count in (("train", "train", train), ("validation", "dev", train // 2)):
-        data[split] = str(options.data / f"{name}.json")
-        data[f"max_{split}_examples"] = count
-    config = {"name": "finetune", "entrypoint": "python3 train.py", "searcher": SEARCHER}
-    config |= {"data": data, "resources": {"slots_per_trial": 1}}
-    return {**config, "hyperparameters": hyperparameters}
+        config["data"][split] = str(options.data / f"{name}.json")
+        config["data"][f"max_{split}_examples"] = count
+    return config
 
 
 def finetune(options: Namespace) -> dict[str, Any]:
@@ -56,15 +52,16 @@ def finetune(options: Namespace) -> dict[str, Any]:
         config, file = config_of(options, train, folder), folder / "config.yaml"
         file.write_text(yaml.safe_dump(config))
 
-        def ours() -> None:
-            for old in ("cache", "ours"):  # the other side makes its windows each time, too
+        def run(side: str, *words: str) -> None:
+            for old in ("cache", side):  # each side makes its windows each time
                 shutil.rmtree(folder / old, ignore_errors=True)
-            run_python("train.py", "--config", str(file), "--output-dir", str(folder / "ours"))
+            run_python(*words, str(folder / side))
 
-        def peer() -> None:
-            run_python("-m", "benchmarks.finetune", str(file), str(folder / "peer"))
-
-        seconds = interleave({"ours": ours, "peer": peer}, options.repeats, warm_up=0)
+        sides = {
+            "ours": lambda: run("ours", "train.py", "--config", str(file), "--output-dir"),
+            "peer": lambda: run("peer", "-m", "benchmarks.finetune", str(file)),
+        }
+        seconds = interleave(sides, options.repeats)
         found = {x: json.loads((folder / x / "metrics.json").read_text()) for x in seconds}
     result = compare(seconds, "questions", train + train // 2)
     for side, scores in (("ours", found["ours"]["best"]), ("peer", found["peer"])):

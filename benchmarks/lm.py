@@ -9,7 +9,6 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from benchmarks import measure
-from benchmarks.measure import SEARCHER, Baseline, Different, compare, run_python
+from benchmarks.measure import Baseline, Different, compare, run_python
 from detalbert.training.local import process_group
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
@@ -29,13 +28,7 @@ from lm.model import read_config
 from lm.trial import LmTrial
 
 TURN = 4  # steps
-KEYS = "hidden_size num_hidden_layers num_attention_heads num_key_value_heads".split()
-KEYS += ["intermediate_size", "max_position_embeddings", "vocab_size"]
-SIZES = {
-    "tiny": (32, 2, 4, 2, 64, 32, 320),
-    "small": (256, 4, 4, 2, 704, 512, 8192),
-    "base": (768, 12, 12, 12, 2048, 2048, 8192),
-}
+SIZES = measure.EXPERIMENTS["llama"]
 WINDOWS, MICRO = 8, 2  # of a step over all processes, and of a micro-batch
 
 
@@ -44,8 +37,8 @@ def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
     gpu = processes == 1 and torch.cuda.is_available()
     shape = "base" if gpu and options.shape == "auto" else options.shape
     shape = shape if shape in SIZES else "small"
-    keys: dict[str, Any] = {"model_type": "llama", **dict(zip(KEYS, SIZES[shape], strict=True))}
-    precision, length = "bf16" if gpu else "fp32", keys["max_position_embeddings"]
+    keys, precision = SIZES[shape], "bf16" if gpu else "fp32"
+    length = keys["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as name:
         write_model(options, keys, precision, Path(name))
         found = in_processes(Path(name), processes)
@@ -64,19 +57,16 @@ def write_model(options: Namespace, keys: dict[str, Any], precision: str, folder
     """Write the text, its shards, the first weights, and config.json of our run."""
     text, length = folder / "text.jsonl", keys["max_position_embeddings"]
     text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
-    hyperparameters = {"model": str(folder / "model"), "seed": 42, "num_workers": 0}
-    hyperparameters |= {"global_batch_size": WINDOWS, "base_batch_size": WINDOWS}
-    hyperparameters |= {"max_seq_length": length, "max_tokens_per_forward": MICRO * length}
-    hyperparameters |= {"max_steps": TURN * (options.repeats + 1), "precision": precision}
-    hyperparameters["across_documents"] = True
-    data = {"documents": str(text), "vocab_size": keys["vocab_size"]}
-    # The half is not read, but of few documents, too, it must fill a window.
-    data |= {"cache_dir": str(folder / "cache"), "validation_fraction": 0.5}
-    tokenizer = LmText.load(data, parse_lm_hparams(hyperparameters)).tokenizer
+    values = {"max_seq_length": length, "max_tokens_per_forward": MICRO * length}
+    values |= {"max_steps": TURN * (options.repeats + 1), "precision": precision}
+    config = measure.experiment("lm", model=str(folder / "model"), **values)
+    config["data"] |= {"documents": str(text), "vocab_size": keys["vocab_size"]}
+    config["data"]["cache_dir"] = str(folder / "cache")
+    hparams = parse_lm_hparams(config["hyperparameters"])
+    tokenizer = LmText.load(config["data"], hparams).tokenizer
     torch.manual_seed(42)
     model = AutoModelForCausalLM.from_config(read_config(None, keys, tokenizer, length))
     model.save_pretrained(folder / "model")
-    config = {"hyperparameters": hyperparameters, "data": data, "searcher": SEARCHER}
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -128,27 +118,16 @@ def process(folder: Path) -> None:
         trial = LmTrial(context, (hparams, LmText.load(config["data"], hparams)))
         trial.model.train()
         rows = list(islice(trial.build_training_data_loader(), trial.steps))
-        peer = Peer(trial)
-        steps = {
-            "ours": [partial(measure.train_step, trial, n, batch) for n, batch in enumerate(rows)],
-            "peer": [partial(peer.step, peer.batch(batch)) for batch in rows],
-        }
-        done: dict[str, list[Any]] = {side: [] for side in steps}
-
-        def turn(side: str) -> None:
-            done[side] += [step() for step in steps[side][len(done[side]) :][:TURN]]
-            dist.barrier()
-
-        sides = {side: partial(turn, side) for side in steps}
-        seconds = measure.interleave(sides, trial.steps // TURN - 1)
+        seconds, done, _ = measure.train_in_turn(trial, Peer(trial), rows, TURN)
         everywhere: list[Any] = [None] * group.size
         dist.all_gather_object(everywhere, done)
-        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in steps)
+        ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in done)
         reduce = trial.meter.cross_slot_reduce
         losses = {"ours": [float(reduce(list(step))["loss"]) for step in ours]}
         losses["peer"] = [float(np.mean(step)) for step in theirs]
         if group.rank == 0:
-            found = {"seconds": seconds, "losses": losses}
+            measured = {side: taken[1:] for side, taken in seconds.items()}
+            found = {"seconds": measured, "losses": losses}
             (folder / "found.json").write_text(json.dumps(found))
 
 

@@ -1,18 +1,22 @@
 """Measuring for every stage: models, interleaved runs, a synchronised clock, rates, baselines."""
 
 import contextlib
+import copy
 import os
 import subprocess
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import yaml
 from determined import core, pytorch
 from torch import Tensor
 
@@ -21,14 +25,13 @@ from detalbert.engine import flops, optim
 from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import LocalStops
 from pretrain.hparams import SIZE_KEYS, SIZES
 
-SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
 ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())
 # The published sizes, and two of our own that a CPU trains in no time.
 _SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
 SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
@@ -46,6 +49,13 @@ def shape_of(options: Namespace, on_gpu: str = "xxlarge") -> str:
     """Return a key of SHAPES; auto is small on a CPU and `on_gpu` on a GPU."""
     auto = on_gpu if torch.cuda.is_available() else "small"
     return auto if options.shape == "auto" else str(options.shape)
+
+
+def experiment(stage: str, **hyperparameters: Any) -> dict[str, Any]:
+    """Return the experiment config of a stage, with further hyperparameters."""
+    config: dict[str, Any] = copy.deepcopy(EXPERIMENTS[stage])
+    config["hyperparameters"] |= hyperparameters
+    return config
 
 
 def documents(options: Namespace) -> list[str]:
@@ -86,17 +96,15 @@ def now() -> float:
     return time.perf_counter()
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each call, in turn to spread other load; `warm_up` are not measured."""
+def interleave(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each call, in turn to spread other load."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(warm_up + repeats):
+    for _ in range(repeats):
         for name, call in sides.items():
             began = now()
             call()
             seconds[name].append(now() - began)
-    return {name: values[warm_up:] for name, values in seconds.items()}
+    return seconds
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
@@ -122,17 +130,8 @@ def context_of(
     """Yield a trial context as a training run creates it; its reports are written into `folder`."""
     choose_exact_kernels()
     group, metrics = group or core.DummyDistributedContext(), RunMetrics(folder, config["searcher"])
-    checkpoints = LocalCheckpoints(group, metrics, {}, {})
-    with trial_context(group, checkpoints, metrics, LocalStops(group), config, 0) as context:
+    with trial_context(group, metrics, LocalStops(group), config, 0, {}) as context:
         yield context
-
-
-def train_step(trial: StepTrial, step: int, batch: list[Any]) -> Any:
-    """Run one optimizer step of this package; return the meter's sums of that step."""
-    trial.meter.reset()
-    trial.train_batch(batch, 0, step)
-    trial.schedule.step()
-    return trial.meter.per_slot_reduce()
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
@@ -148,7 +147,7 @@ def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -
 class Baseline:
     """A model of transformers with a trial's optimizer, schedule and clipping.
 
-    Subclasses turn packed rows into micro-batches (`batch`) and compute the terms of their loss.
+    Subclasses turn packed rows into micro-batches and compute the terms of their loss.
     """
 
     def __init__(self, trial: Any, model: Any) -> None:
@@ -191,3 +190,37 @@ class Baseline:
         self.optimizer.zero_grad()
         torch.use_deterministic_algorithms(exact)
         return float(mean)
+
+
+def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1) -> Any:
+    """Train on `batches` with both sides, `turn` steps of each at a time, on all processes.
+
+    Return by side the seconds of each turn, what each step gave (the meter's sums of ours, the mean
+    loss of the baseline's), and the peak memory of the first turn on a GPU.
+    """
+
+    def step(number: int, batch: list[Any]) -> Any:
+        trial.meter.reset()
+        trial.train_batch(batch, 0, number)
+        trial.schedule.step()
+        return trial.meter.per_slot_reduce()
+
+    steps = {
+        "ours": iter([partial(step, number, batch) for number, batch in enumerate(batches)]),
+        "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
+    }
+    done: dict[str, list[Any]] = {side: [] for side in steps}
+    memory: dict[str, Any] = {}
+    gpu = torch.cuda.is_available()
+
+    def take(side: str) -> None:
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        done[side] += [each() for each in islice(steps[side], turn)]
+        if gpu:
+            memory.setdefault(side, {"peak_bytes": torch.cuda.max_memory_allocated()})
+        if dist.is_initialized():
+            dist.barrier()
+
+    sides = {side: partial(take, side) for side in steps}
+    return interleave(sides, len(batches) // turn), done, memory

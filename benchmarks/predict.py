@@ -85,7 +85,7 @@ def predict(options: Namespace) -> dict[str, Any]:
         run_forward(model, rows[:20])  # burn in
         whole = partial(predict_file.predict, model, str(files[LARGE]), folder / "out", 0.0)
         sides: dict[str, Any] = {"forward": partial(run_forward, model, rows), "predict": whole}
-        seconds = interleave(sides, options.repeats, warm_up=0)
+        seconds = interleave(sides, options.repeats)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}
     windows = sum(len(row["windows"]) for row in rows)
     spread = {side: [min(values), max(values)] for side, values in seconds.items()}

@@ -100,7 +100,7 @@ def serve(options: Namespace) -> dict[str, Any]:
         if given["ours"] != given["peer"]:
             raise Different("serve: questions answered together have other answers than alone")
         many = {side: partial(ask_all, port, bodies, CLIENTS) for side, port in ports.items()}
-        seconds = interleave(many, options.repeats, warm_up=0)
+        seconds = interleave(many, options.repeats)
         alone: dict[str, list[float]] = {side: [] for side in ports}
         for _ in range(4 * options.repeats):
             for side, port in ports.items():

@@ -8,7 +8,7 @@ import contextlib
 import copy
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AlbertForPreTraining, AutoModelForQuestionAnswering
 
 from benchmarks import lm, measure
-from benchmarks.measure import SEARCHER, SHAPES, Baseline, Different, compare, context_of
+from benchmarks.measure import SHAPES, Baseline, Different, compare
 from model_def import SquadTrial
 from pretrain.trial import PretrainTrial
 
@@ -29,10 +29,11 @@ JOINED = 32  # documents of the text in one, so that most windows are full
 @contextlib.contextmanager
 def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
     """Yield a trial as a training run creates it, before its first step; files are temporary."""
-    values: dict[str, Any] = {"model_config": dict(SHAPES[shape]), "num_workers": 0, "seed": 42}
-    values |= {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
+    sizes = {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
+    config = measure.experiment("step", model_config=dict(SHAPES[shape]), **sizes)
+    values, data = config["hyperparameters"], config["data"]
     with tempfile.TemporaryDirectory() as folder:
-        data: dict[str, Any] = {"tokenizer": options.tokenizer, "cache_dir": folder}
+        data |= {"tokenizer": options.tokenizer, "cache_dir": folder}
         if options.workload == "pretraining":
             lines, text = measure.documents(options), Path(folder) / "text.txt"
             joined = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
@@ -44,9 +45,8 @@ def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
             for split, name in (("train", "train.json"), ("validation", "dev.json")):
                 data[split] = str(options.data / name)
                 data[f"max_{split}_examples"] = options.examples
-        config = {"hyperparameters": values, "data": data, "searcher": SEARCHER}
         kind = PretrainTrial if options.workload == "pretraining" else SquadTrial
-        with context_of(config, Path(folder) / "run") as context:
+        with measure.context_of(config, Path(folder) / "run") as context:
             trial = kind(context)
             trial.model.train()
             yield trial
@@ -108,44 +108,24 @@ def step(options: Namespace) -> dict[str, Any]:
         return lm.lm(options, processes=1)
     shape = measure.shape_of(options, "base" if options.workload == "pretraining" else "xxlarge")
     with trial_of(options, shape) as trial:
-        peer = Padded(trial)
         batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
-        rows, padded = iter(enumerate(batches)), iter([peer.batch(batch) for batch in batches])
-        sides: dict[str, Callable[[], Any]] = {
-            "ours": lambda: measure.train_step(trial, *next(rows)),
-            "peer": lambda: peer.step(next(padded)),
-        }
-        first = _first_step(sides, 1e-4 if trial.dtype is torch.float32 else 2e-2)
-        seconds = measure.interleave(sides, options.repeats, warm_up=0)
+        seconds, done, memory = measure.train_in_turn(trial, Padded(trial), batches)
         peak, source = measure.peak_flops()
-    result = compare(seconds, "windows", options.windows)
+    (total, windows, *_), theirs = done["ours"][0], done["peer"][0]
+    losses, allowed = [total / windows, theirs], 1e-4 if trial.dtype is torch.float32 else 2e-2
+    if not abs(losses[0] - theirs) <= allowed * abs(theirs):
+        raise Different(f"step: the first loss is {losses[0]}, the baseline's {theirs}")
+    measured = {side: taken[1:] for side, taken in seconds.items()}
+    result = compare(measured, "windows", options.windows)
     flops = [sum(trial.row_flops(row) for row in batch) for batch in batches[1:]]
-    for side, taken in seconds.items():
+    for side, taken in measured.items():
         mfu = [f / s / peak for f, s in zip(flops, taken, strict=True)]
-        more = {"mfu": measure.spread_of(mfu), "first_step_seconds": first["seconds"][side]}
+        more = {"mfu": measure.spread_of(mfu), "first_step_seconds": seconds[side][0]}
         result["results"][side] |= more
     tokens = sum(len(row["input_ids"]) for batch in batches[1:] for row in batch)
     settings = {"workload": options.workload, "shape": shape, "windows": options.windows}
     settings |= {"tokens_per_window": tokens / options.windows / options.repeats}
-    settings |= {"precision": str(trial.dtype), "first_losses": first["losses"]}
+    settings |= {"precision": str(trial.dtype), "first_losses": losses}
     settings |= {"max_tokens_per_forward": trial.hparams.max_tokens_per_forward}
     settings |= {"peak_flops": {"value": peak, "from": source}}
-    return {**result, "settings": settings, "memory": first["memory"] or "not measured"}
-
-
-def _first_step(sides: Mapping[str, Callable[[], Any]], allowed: float) -> dict[str, Any]:
-    """Run both warm-up steps; raise Different unless their losses are equal up to rounding."""
-    seconds, memory, found = {}, {}, {}
-    for side, call in sides.items():
-        if gpu := torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-        began = measure.now()
-        found[side] = call()
-        seconds[side] = measure.now() - began
-        if gpu:
-            memory[side] = {"peak_bytes": torch.cuda.max_memory_allocated()}
-    (total, windows, *_), theirs = found["ours"], found["peer"]
-    ours = total / windows
-    if not abs(ours - theirs) <= allowed * abs(theirs):
-        raise Different(f"step: the first loss is {ours}, the baseline's {theirs}")
-    return {"seconds": seconds, "losses": [ours, theirs], "memory": memory}
+    return {**result, "settings": settings, "memory": memory or "not measured"}

@@ -24,10 +24,10 @@ SHOWN = 8
 
 def table(planned: Planned) -> list[dict[str, Any]]:
     """Return a row for each of the first SHOWN layouts; UserError if the model is an encoder."""
-    config, hparams, pool, model, slots, *_ = planned
+    hparams, job = planned.hparams, (planned.pool, planned.model, planned.slots)
     if not isinstance(hparams, LmHParams):
         raise UserError("--suggest: this model is whole on every GPU; it has no layout to choose")
-    return [_row(each) for each in ranked(config, hparams, pool, model, slots)[:SHOWN]]
+    return [_row(each) for each in ranked(planned.config, hparams, *job)[:SHOWN]]
 
 
 def ranked(
@@ -38,26 +38,20 @@ def ranked(
     Each has the largest forward pass that leaves no data rank without windows; ties are sorted by
     memory, the smallest first.
     """
-    found = []
+    found, length = [], hparams.max_seq_length
     for tensor in _divisors(pool.slots_per_agent or slots):
         for shard, checkpointing in product(_divisors(slots // tensor), ("none", "full")):
             layout = {"shard": shard, "tensor": tensor}
             keys: dict[str, Any] = {"layout": layout, "activation_checkpointing": checkpointing}
             with contextlib.suppress(UserError):  # heads that the tensor does not divide, no plan
                 changed = dataclasses.replace(hparams, **keys)
-                planned = planner.plan_model(config, changed, pool, model, slots)
-                if forward := _forward(planned):
+                any_forward = Planned(config, changed, pool, model, slots)
+                share = -(-hparams.global_batch_size // any_forward.data_ranks)
+                if forward := min(any_forward.most // length, share) * length:
                     changed = dataclasses.replace(changed, max_tokens_per_forward=forward)
-                    found.append(planned._replace(hparams=changed))
+                    found.append(Planned(config, changed, pool, model, slots))
     fitting = [each for each in found if not list(planner.faults(each))]
     return sorted(fitting, key=lambda each: (round(each.step, 3), each.memory.at(each.tokens)))
-
-
-def _forward(planned: Planned) -> int:
-    """Return the tokens of the largest forward: full windows that fit, at most a data rank's."""
-    length = planned.hparams.max_seq_length
-    share = -(-planned.hparams.global_batch_size // planned.data_ranks)
-    return min(planned.most // length, share) * length
 
 
 def _divisors(number: int) -> list[int]:
@@ -84,7 +78,6 @@ class Pace:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         values = single_values(mapping(config.get("hyperparameters")))
         self.config, self.hparams = config, parsers(config).hyperparameters(values)
-        self.batch = self.hparams.global_batch_size * self.hparams.max_seq_length  # tokens a step
         self.model: Any = find_model(config, self.hparams, ROOT)
         if self.model is None:
             problem = "hyperparameters.model: its sizes are not known; see lm_1b.yaml"
@@ -101,7 +94,11 @@ class Pace:
         """Return whether any layout trains on `slots` slots of these machines."""
         return self._plan(slots, price.instance, price.slots) is not None
 
+    def batch(self, slots: int) -> float:
+        """Return the tokens per step."""
+        return float(self.hparams.global_batch_size * self.hparams.max_seq_length)
+
     def at(self, slots: int, price: Price) -> tuple[float, str]:
         """Return tokens per second and their source, published or modelled."""
         planned: Any = self._plan(slots, price.instance, price.slots)
-        return self.batch / planned.step, planned.rate.source
+        return self.batch(slots) / planned.step, planned.rate.source

@@ -16,12 +16,7 @@ def _by_name(names: Mapping[int, str]) -> dict[str, int]:
     return {name: count for count, listed in names.items() for name in listed.split()}
 
 
-DETERMINED_SLOTS = _by_name(_DATA["slots"]) | {
-    f"{family}.{size}": 0
-    for families, sizes in _DATA["no_slots"].items()
-    for family in families.split()
-    for size in sizes.split()
-}
+DETERMINED_SLOTS = _by_name(_DATA["slots"])
 EC2_GPUS = _by_name(_DATA["gpus"])
 
 

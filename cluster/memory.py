@@ -12,17 +12,17 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from cluster import goyaml, layouts, planner, speeds
 from cluster.fleet import pool_name
 from cluster.jobs import samples
-from cluster.machines import MACHINES, ROOT
+from cluster.machines import ROOT
 from cluster.masterconf import Pool, cluster_of
 from cluster.planner import Planned
 from cluster.prices import load_prices
@@ -125,23 +125,23 @@ def lines(planned: Planned) -> Iterator[Line]:
     yield Line("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}")
     how = f"{most // length} windows of {length:,}"
     yield Line("largest forward", f"{max(0, most):,} tokens", how=how)
-    yield from _times(planned)
-    yield from _bill(planned)
+    yield from _step_lines(planned)
+    yield from _run_lines(planned)
 
 
-def _times(planned: Planned) -> Iterator[Line]:
+def _step_lines(planned: Planned) -> Iterator[Line]:
     batch, rate = planned.hparams.global_batch_size, planned.rate
     how = "forward and backward, recomputation left out"
     yield Line("FLOPs a token", f"{planned.flops / 1e9:.3f} G", how=how)
     how = f"{batch:,} windows, {planned.forwards} forward(s) a slot; {rate.how}"
     yield Line("compute a step", f"{planned.compute:.2f} s", rate.source, how)
-    machine: Any = MACHINES.get(planned.pool.instance)
-    for efa in (False, True) if machine and planned.machines > 1 else ():
-        if gbits := machine.efa if efa else machine.plain:
-            kind = "EFA" if efa else "one plain interface"
+    if planned.machine and planned.machines > 1:
+        links = ("one plain interface", planned.machine.plain), ("EFA", planned.machine.efa)
+        for efa, (kind, gbits) in enumerate(links):
             used = " (this one)" if efa == planned.efa else ""
             how = f"{planned.sent / 1e9:.1f} GB a machine, {gbits} Gbit/s by {kind}{used}"
-            yield Line("network a step", f"{planned.network(efa):.2f} s", how=how)
+            if gbits:
+                yield Line("network a step", f"{planned.network(bool(efa)):.2f} s", how=how)
     speed = batch * planned.window / planned.step
     how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
     yield Line("tokens/s", f"{speed:,.0f}", rate.source, how)
@@ -155,7 +155,7 @@ def _times(planned: Planned) -> Iterator[Line]:
     yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
 
 
-def _bill(planned: Planned) -> Iterator[Line]:
+def _run_lines(planned: Planned) -> Iterator[Line]:
     steps, rate = planned.steps, planned.rate
     if steps is None:
         yield Line("run", "not known", how="set hyperparameters.max_steps")
@@ -177,18 +177,17 @@ def show(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
     model = f"{sizes.family}, {sizes.parameters / 1e6:,.0f} M parameters"
     machines = f"{planned.machines} x {pool.instance or pool.name} (pool {pool.name})"
     print(f"{path}: {model}, {planned.slots} slots: {machines}{parts}")
-    console = Console(width=max(100, Console().width))
-    table = Table("", "figure", "by", "how", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
-    for line in lines(planned):
-        table.add_row(*line)
-    console.print(table)
+    _print_table(["", Column("figure", justify="right"), "by", "how"], lines(planned))
     if choices:
-        table = Table(*choices[0], box=None, pad_edge=False)
-        for choice in choices:
-            table.add_row(*map(str, choice.values()))
-        console.print(table)
+        _print_table(choices[0], (map(str, choice.values()) for choice in choices))
         print("All at one MFU: a forward of few tokens, or with its products split, reaches less.")
+
+
+def _print_table(heads: Iterable[Column | str], rows: Iterable[Iterable[str]]) -> None:
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(100, Console().width)).print(table)
 
 
 def _gib(value: float) -> str:

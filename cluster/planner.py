@@ -6,7 +6,7 @@ Memory and traffic are computed from sizes (modelled); speeds name their source 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cluster import speeds
 from cluster.fleet import slots_of
@@ -16,96 +16,79 @@ from cluster.models import Model, find_model
 from cluster.prices import Price
 from cluster.published import KNOWN_WINDOWS
 from cluster.schema import mapping
-from detalbert.engine.memory import Memory, replicated
+from detalbert.engine.memory import replicated
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
 from lm.layout import Layout, choose_layout, parse_layout, split_memory
 from pretrain.hparams import PretrainHParams
 
 
-class Planned(NamedTuple):
-    """An experiment planned on a pool's machines: seconds, bytes, and rates per second."""
+class Planned:
+    """An experiment planned on the machines of a pool with a GPU: seconds, and bytes.
 
-    config: dict[str, Any]
-    hparams: StepHParams
-    pool: Pool  # with a GPU
-    model: Model
-    slots: int
-    layout: Layout | None  # of a model in parts
-    memory: Memory
-    window: float  # tokens: on SQuAD the real ones, but all where the rate is of a padded run
-    flops: float  # of a token, forward and backward
-    rate: speeds.Rate
-    efa: bool
+    Raises UserError if the layout does not fit the slots, the machines or the model.
+    """
 
-    @property
-    def width(self) -> int:
-        """Slots per machine."""
-        return self.pool.slots_per_agent or self.slots
+    def __init__(
+        self, config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
+    ) -> None:
+        self.config, self.hparams, self.pool, self.model = config, hparams, pool, model
+        self.slots, self.width = slots, pool.slots_per_agent or slots
+        self.machines = -(-slots // self.width)
+        self.machine, self.efa = MACHINES.get(pool.instance), speeds.has_efa(config, pool)
+        gpu, self.half = pool.known_gpu, hparams.precision != "fp32"
+        grid = not (gpu.has_bf16 and self.half)
+        self.layout: Layout | None = None  # of a sharded model
+        # Tokens: on SQuAD the real ones, but all if the rate is of a padded run.
+        self.window = float(hparams.max_seq_length)
+        if isinstance(hparams, LmHParams):
+            keys = parse_layout(hparams.layout)
+            self.layout = choose_layout(keys, model.config, slots, self.width)
+            self.memory = split_memory(model.sizes, self.layout, hparams, grid)
+            self.flops = speeds.causal_token(model.config, hparams.max_seq_length)
+            again = hparams.max_seq_length, hparams.activation_checkpointing == "full"
+            self.rate = speeds.language_rate(model.sizes, self.flops, gpu, slots, *again)
+        else:
+            masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
+            self.memory = replicated(model.sizes, slots, self.half, grid, masked)
+            self.window *= 1 if masked or not gpu.has_bf16 else speeds.REAL
+            self.flops = speeds.encoder_token(model.config, self.window, masked)
+            self.rate = speeds.encoder_rate(self.flops, gpu, slots)
+        # Tokens of the largest forward pass that fits, and of the configured one.
+        self.most = self.memory.tokens(gpu.gigabytes)
+        budget = hparams.max_tokens_per_forward
+        self.tokens = min(self.most, 32_768) if budget == "auto" else budget
+        self._plan_step()
 
-    @property
-    def machines(self) -> int:
-        return -(-self.slots // self.width)
-
-    @property
-    def most(self) -> int:
-        """Tokens of the largest forward pass that fits."""
-        return self.memory.tokens(self.pool.known_gpu.gigabytes)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens per forward: the configured number; for auto, as many as fit, at most 32,768."""
-        budget = self.hparams.max_tokens_per_forward
-        return min(self.most, 32_768) if budget == "auto" else budget
-
-    @property
-    def data_ranks(self) -> int:
-        return self.slots if self.layout is None else self.layout.data_ranks
-
-    @property
-    def forwards(self) -> int:
-        """Forward passes per data rank and step."""
-        share = -(-self.hparams.global_batch_size // self.data_ranks)
-        return max(1, math.ceil(share * self.window / max(1, self.tokens)))
-
-    @property
-    def compute(self) -> float:
-        """Seconds per step without the network between machines."""
-        tokens = self.hparams.global_batch_size * self.window
-        seconds = tokens / self.slots / self.rate.tokens
-        if self.layout is not None and self.layout.tensor > 1:
-            sizes, half = self.model.sizes, self.hparams.precision != "fp32"
-            peers = self.pool, self.layout.tensor, sizes.layers, sizes.hidden, half
-            seconds += tokens / self.data_ranks * speeds.tensor_seconds(*peers)
-        return seconds
-
-    @property
-    def sent(self) -> float:
-        """Bytes that each machine sends per step."""
-        parameters = self.model.sizes.parameters
-        if self.machines == 1:
-            return 0.0
-        if self.layout is None:
-            dtype = self.hparams.allreduce_dtype
-            return speeds.replicated_bytes(parameters, self.machines, dtype)
-        half, sides = self.hparams.precision != "fp32", (self.layout, self.width, self.slots)
-        return speeds.split_bytes(parameters, *sides, self.forwards, half)
+    def _plan_step(self) -> None:
+        """Set what a data rank does in a step, and how long a step takes."""
+        batch, layout, sizes = self.hparams.global_batch_size, self.layout, self.model.sizes
+        self.data_ranks = self.slots if layout is None else layout.data_ranks
+        share = -(-batch // self.data_ranks) * self.window
+        self.forwards = max(1, math.ceil(share / max(1, self.tokens)))  # per data rank
+        number = 4 - 2 * self.half  # bytes
+        # Seconds without the network between machines.
+        self.compute = batch * self.window / self.slots / self.rate.tokens
+        if layout is not None and layout.tensor > 1 and self.machine:
+            # In every layer tensor-parallel ranks sum the hidden state four times, forward and
+            # backward (Shoeybi 2019, section 3), in a ring between GPUs.
+            sums = sizes.layers * 4 * 2 * (layout.tensor - 1) / layout.tensor
+            sent = sums * sizes.hidden * number * batch * self.window / self.data_ranks
+            self.compute += sent / (self.machine.link * 1e9)
+        shards = 1 if layout is None else layout.shard * layout.tensor
+        widths = number, 4 if self.hparams.allreduce_dtype == "fp32" else 2
+        machines = self.machines, max(1, shards // self.width)
+        # Bytes that each machine sends.
+        self.sent = speeds.sent_bytes(sizes.parameters, *machines, self.forwards, *widths)
+        # FSDP overlaps network and compute.
+        self.step = max(self.compute, self.network(self.efa))
+        # Bytes that one machine writes per checkpoint: weights and two moments.
+        self.stored = 12 * sizes.parameters / (1 if layout is None else self.machines)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
-        rate = speeds.network_rate(self.pool, efa)
-        return self.sent / rate if rate else 0.0
-
-    @property
-    def step(self) -> float:
-        """Seconds per step: FSDP overlaps network and compute, so the longer of the two."""
-        return max(self.compute, self.network(self.efa))
-
-    @property
-    def stored(self) -> float:
-        """Bytes that one machine writes per checkpoint: weights and two moments."""
-        parts = 1 if self.layout is None else self.machines
-        return 12 * self.model.sizes.parameters / parts
+        gbits = self.machine and (self.machine.efa if efa else self.machine.plain)
+        return self.sent / (gbits / 8 * 1e9) if gbits else 0.0
 
     def leaving(self) -> tuple[float, float, float]:
         """Return the seconds to finish the step, to write and to upload, after a notice."""
@@ -129,34 +112,11 @@ class Planned(NamedTuple):
 def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
     """Plan an experiment; return None if the pool has no known GPU or the model is not known.
 
-    Raises UserError if the layout does not fit the slots, the machines or the model.
+    Raises UserError as Planned does.
     """
     if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
         return None
-    return plan_model(config, hparams, pool, model, max(1, slots_of(config)))
-
-
-def plan_model(
-    config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
-) -> Planned:
-    """Plan a known model on `slots` slots of a pool with a GPU. Raises UserError as `plan` does."""
-    half, length, gpu = hparams.precision != "fp32", hparams.max_seq_length, pool.known_gpu
-    grid, efa = not (gpu.has_bf16 and half), speeds.has_efa(config, pool)
-    if isinstance(hparams, LmHParams):
-        width = pool.slots_per_agent or slots
-        layout = choose_layout(parse_layout(hparams.layout), model.config, slots, width)
-        memory = split_memory(model.sizes, layout, hparams, grid)
-        checkpointing = hparams.activation_checkpointing == "full"
-        flops = speeds.causal_token(model.config, length)
-        rate = speeds.language_rate(model.sizes, flops, gpu, slots, length, checkpointing)
-        facts: tuple[Any, ...] = layout, memory, length, flops, rate, efa
-    else:
-        masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
-        memory = replicated(model.sizes, slots, half, grid, masked)
-        window = length * (1 if masked or not gpu.has_bf16 else speeds.REAL)
-        flops = speeds.encoder_token(model.config, window, masked)
-        facts = None, memory, window, flops, speeds.encoder_rate(flops, gpu, slots), efa
-    return Planned(config, hparams, pool, model, slots, *facts)
+    return Planned(config, hparams, pool, model, max(1, slots_of(config)))
 
 
 def faults(planned: Planned) -> Iterator[tuple[str, str]]:
@@ -169,8 +129,7 @@ def faults(planned: Planned) -> Iterator[tuple[str, str]]:
         problem = f"{batch} windows for {ranks} data ranks ({planned.layout}): some train on"
         cure = f"use {ranks} or more, or a larger layout.tensor"
         yield "hyperparameters.global_batch_size", f"{problem} nothing; {cure}"
-    machine = MACHINES.get(planned.pool.instance)
-    slow = planned.network(False) > planned.compute / 2
+    machine, slow = planned.machine, planned.network(False) > planned.compute / 2
     if machine and machine.efa > machine.plain and not planned.efa and slow:
         yield "resources.resource_pool", _no_efa(planned)
     if planned.pool.spot and sum(planned.leaving()) > speeds.NOTICE:

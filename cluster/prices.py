@@ -1,5 +1,6 @@
 """The price file: on-demand and spot prices of machines, and which types AWS has retired."""
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ COMMON = ("region", "date", "source")  # a price file may say these once for all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed(Section):
+class Price(Section):
     """An instance type's entry in a price file: prices in dollars per hour."""
 
     slots: int = limited(least=1)
     gpu: str = "not given"
     on_demand: float = limited(above=0)
-    spot: float | None = limited(None, above=0)
+    spot: float = limited(0.0, above=0)
     spot_discount: float | None = limited(None, least=0, below=1)  # instead of spot
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
     spot_high: float | None = limited(None, above=0)
@@ -37,15 +38,8 @@ class Listed(Section):
     date: datetime.date
     retired: datetime.date | None = None  # since when AWS launches none
     source: str = "not given"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price(Listed):
-    """One instance type. The `_origin` of each price is "file" or "live"."""
-
-    instance: str
-    spot: float
-    on_demand_origin: str = "file"
+    instance: str = ""
+    on_demand_origin: str = "file"  # or live
     spot_origin: str = "file"
 
     def hourly(self, spot: bool) -> float:
@@ -91,22 +85,21 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
 def _price(where: str, instance: str, common: Mapping[str, Any], entry: Any) -> Price:
     if not isinstance(entry, dict):
         raise UserError(f"{where}: expected keys such as on_demand")
-    entry = {**common, **entry}
-    for key in ("date", "retired"):
-        if entry.get(key) is not None:
-            entry[key] = _day(f"{where}.{key}", entry[key])
-    listed = parse_section(Listed, where, entry)
-    if (listed.spot is None) == (listed.spot_discount is None):
+    entry = {key: value for key, value in {**common, **entry}.items() if value is not None}
+    entry |= {
+        key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
+    }
+    price = parse_section(Price, where, entry)
+    if bool(price.spot) == (price.spot_discount is not None):
         raise UserError(f"{where}.spot: missing (or spot_discount), or both; give one of them")
-    if listed.spot_low and listed.spot_high and listed.spot_low > listed.spot_high:
-        raise UserError(f"{where}.spot_low: {listed.spot_low:g} is above spot_high; fix one")
-    known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance) or listed.slots
-    if known != listed.slots:
-        raise UserError(f"{where}.slots: {listed.slots}, but a {instance} has {known}; fix it")
-    gpu, found = gpu_of(instance), dict(vars(listed))
-    found["spot"] = listed.spot or listed.on_demand * (1 - (listed.spot_discount or 0))
-    found["teraflops"] = listed.teraflops or (gpu and float(gpu.teraflops))
-    return Price(instance=instance, **found)
+    if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
+        raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
+    known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance) or price.slots
+    if known != price.slots:
+        raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
+    gpu, spot = gpu_of(instance), price.spot or price.on_demand * (1 - (price.spot_discount or 0))
+    teraflops = price.teraflops or (gpu and float(gpu.teraflops))
+    return dataclasses.replace(price, instance=instance, spot=spot, teraflops=teraflops)
 
 
 def _day(where: str, text: object) -> datetime.date:

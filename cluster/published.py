@@ -1,7 +1,8 @@
-"""Published figures (published.yaml), for reports/, benchmarks/ and cluster/."""
+"""Published figures for reports/, benchmarks/ and cluster/; published.yaml describes its keys."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import yaml
 
@@ -15,56 +16,9 @@ EPOCHS = 2
 LENGTH = 384  # tokens of a window, padding included
 MODEL = "albert-xxlarge-v2"
 
-
-class Published(NamedTuple):
-    """One published fine-tuning run of MODEL on V100s of 16 GB."""
-
-    slots: int
-    instance: str
-    spot: bool
-    batch: int  # windows a step
-    throughput: float  # windows a second
-    hours: float
-    exact: float
-    f1: float
-
-
-class Language(NamedTuple):
-    """One published training of a causal language model."""
-
-    by: str
-    model: str
-    millions: float  # of parameters
-    layers: int
-    hidden: int
-    gpu: str
-    gigabytes: int
-    gpus: int
-    length: int  # tokens of a window
-    checkpointing: bool | str  # of activations
-    tokens: float  # a second, of one GPU
-    mfu: float | None
-
-    def describe(self) -> str:
-        return f"{self.by}'s {self.model} on {self.gpus} {self.gpu} of {self.gigabytes} GB"
-
-    def shown(self) -> dict[str, Any]:
-        gpus = f"{self.gpus} x {self.gpu}-{self.gigabytes}"
-        kept = {"True": "full", "False": "none"}.get(str(self.checkpointing), "part")
-        row = {"model": f"{self.by} {self.model}", "GPUs": gpus, "length": self.length, "AC": kept}
-        return {**row, "tokens/s": self.tokens, "MFU": self.mfu}
-
-
-FINE_TUNING = [Published(**row) for row in _DATA["fine_tuning"]]
-LANGUAGE = [Language(**row) for row in _DATA["language"]]
-TABLES = {
-    **_DATA["tables"],
-    "language": {
-        "title": "Language models (published; tokens/s of a GPU; AC: activation checkpointing)",
-        "rows": [row.shown() for row in LANGUAGE],
-        "formats": {"length": "{:,}", "tokens/s": "{:,}", "MFU": "{:.1%}"},
-    },
-}
+FINE_TUNING = [SimpleNamespace(**row) for row in _DATA["fine_tuning"]]  # runs of MODEL
+LANGUAGE = [SimpleNamespace(**row) for row in _DATA["language"]]
+TABLES = _DATA["tables"]
 METHOD = _DATA["method"]
 
 

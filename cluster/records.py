@@ -50,7 +50,7 @@ class Allocation(NamedTuple):
 
 
 class TrainingReport(NamedTuple):
-    """Total `steps` so far, at `speed` windows (and `tokens`) per second."""
+    """`steps` since the report before, at `speed` windows (and `tokens`) per second."""
 
     time: Moment
     steps: int
@@ -64,15 +64,8 @@ class Trial(NamedTuple):
     allocations: tuple[Allocation, ...]  # in order of start
     checkpoints: tuple[Moment, ...]
     steps: int
-    reports: tuple[TrainingReport, ...]  # in order of steps
+    reports: tuple[TrainingReport, ...]  # those that have a speed, in order
     scores: Mapping[str, float]
-
-    def timed_reports(self) -> Iterator[tuple[int, TrainingReport]]:
-        """Yield the reports that have a speed, with the number of steps in each."""
-        steps = [0, *(report.steps for report in self.reports)]
-        for before, report in zip(steps, self.reports, strict=False):
-            if report.speed > 0 and report.steps > before:
-                yield report.steps - before, report
 
 
 class Experiment(NamedTuple):
@@ -271,18 +264,22 @@ class _Queries:
                 held.append(Allocation(a.allocationId, *span, *facts))
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
-        reports = sorted((_report(r) for p in parts for r in p.metrics), key=lambda r: r.steps)
+        reports = tuple(_timed_reports([r for part in parts for r in part.metrics]))
         saved = tuple(parse_time(c.reportTime) for c in stored if c.reportTime)
         held.sort(key=lambda a: a.start)
         scores = dict(best.metrics.avgMetrics or {}) if (best := trial.bestValidation) else {}
-        seen = tuple(held), saved, trial.totalBatchesProcessed, tuple(reports), scores
+        seen = tuple(held), saved, trial.totalBatchesProcessed, reports, scores
         return Trial(trial.id, trial.state.value, *seen)
 
 
-def _report(report: Any) -> TrainingReport:
-    metrics = report.metrics.get("avg_metrics", report.metrics)
-    rates = (float(metrics.get(f"{unit}_per_second") or 0) for unit in ("examples", "tokens"))
-    return TrainingReport(parse_time(report.endTime), report.totalBatches, *rates)
+def _timed_reports(reports: list[Any]) -> Iterator[TrainingReport]:
+    before = 0
+    for report in sorted(reports, key=lambda report: report.totalBatches):
+        metrics = report.metrics.get("avg_metrics", report.metrics)
+        speed, tokens = (float(metrics.get(f"{x}_per_second") or 0) for x in ("examples", "tokens"))
+        steps, before = report.totalBatches - before, report.totalBatches
+        if speed > 0 and steps > 0:
+            yield TrainingReport(parse_time(report.endTime), steps, speed, tokens)
 
 
 def _pool(pool: Any) -> RecordedPool:

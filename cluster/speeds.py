@@ -9,11 +9,10 @@ import numpy as np
 
 from cluster.machines import FAMILIES, MACHINES, ROOT, Gpu, gpu_of
 from cluster.masterconf import Pool
-from cluster.published import FINE_TUNING, LANGUAGE, LENGTH, Language
+from cluster.published import FINE_TUNING, LANGUAGE, LENGTH
 from cluster.schema import mapping, mappings
 from detalbert.engine.flops import causal_flops, training_flops
 from detalbert.engine.memory import Sizes
-from lm.layout import Layout
 from pretrain.hparams import SIZE_KEYS, SIZES
 
 MEASURED = ROOT / "benchmarks" / "results" / "step-h100.json"
@@ -56,23 +55,25 @@ def language_rate(
     counted alike. `flops` are per token.
     """
 
-    def distance(row: Language) -> tuple[float, ...]:
+    def distance(row: SimpleNamespace) -> tuple[float, ...]:
         size = abs(math.log(row.millions * 1e6 / sizes.parameters))
         other = row.gpu != gpu.name, row.gigabytes != gpu.gigabytes
         return (*other, size, abs(math.log(row.gpus / slots)))
 
     row = min((row for row in LANGUAGE if row.by == "llm-foundry"), key=distance)
     h, published = row.hidden, next(g for g in FAMILIES.values() if g.name == row.gpu)
-    keys: dict[str, Any] = {"model_type": "gpt_neox", "vocab_size": 50_368}
-    keys |= {"hidden_size": h, "intermediate_size": 4 * h, "num_attention_heads": h // 64}
-    mpt = SimpleNamespace(num_hidden_layers=row.layers, **keys)
+    mpt = SimpleNamespace(
+        model_type="gpt_neox", vocab_size=50_368, hidden_size=h, intermediate_size=4 * h,
+        num_attention_heads=h // 64, num_hidden_layers=row.layers,
+    )  # fmt: skip
     done = row.tokens * causal_token(mpt, row.length)  # FLOP/s
     again = (1 + checkpointing / 3) / (1 + bool(row.checkpointing) / 3)
     tokens = done / flops / again * gpu.teraflops / published.teraflops
     near = abs(row.millions * 1e6 / sizes.parameters - 1) < 0.15
     same = (row.gpu, row.gigabytes, row.gpus, row.length, row.checkpointing)
     alike = near and same == (gpu.name, gpu.gigabytes, slots, length, checkpointing)
-    how = f"as {row.describe()}, MFU {row.mfu:.1%}"
+    where = f"{row.by}'s {row.model} on {row.gpus} {row.gpu} of {row.gigabytes} GB"
+    how = f"as {where}, MFU {row.mfu:.1%}"
     return Rate(tokens, "published" if alike else "modelled", how)
 
 
@@ -82,7 +83,6 @@ def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
     GPUs from Ampere on are assumed to reach the MFU measured on an H100; older ones that of the
     widest published run on V100s, padding included.
     """
-    peak = gpu.teraflops * 1e12
     if gpu.has_bf16:
         result = json.loads(MEASURED.read_text(encoding="utf-8"))
         mfu, length = result["results"]["ours"]["mfu"]["median"], 384 * REAL
@@ -95,51 +95,28 @@ def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
         alike = gpu.name == "V100" and slots == run.slots
         source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
     alike = alike and math.isclose(flops, encoder_token(_XXL, length), rel_tol=1e-3)
-    return Rate(mfu * peak / flops, source if alike else "modelled", how)
+    return Rate(mfu * (gpu.teraflops * 1e12) / flops, source if alike else "modelled", how)
 
 
-def split_bytes(
-    parameters: float, layout: Layout, width: int, slots: int, forwards: int, half: bool
+def sent_bytes(
+    parameters: float, machines: int, span: int, forwards: int, weight: int, gradient: int
 ) -> float:
-    """Return the bytes that each machine of `width` slots sends per step, for a sharded model.
+    """Return the bytes that each machine sends per step, (n - 1) / n of the data in a ring of n.
 
     A replica that spans m machines gathers its weights twice per forward and scatters gradients in
-    fp32 (FSDP2, reshard after forward); (m - 1) / m of that leaves a machine in a ring. Replicas on
-    r groups of machines sum fp32 gradients, 2 * 4 bytes. 13.2 B parameters in one replica on 8
-    machines, one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
+    fp32 (FSDP2, reshard after forward); replicas sum their gradients, which takes two passes.
+    `weight` and `gradient` are bytes per number. 13.2 B parameters in one replica on 8 machines,
+    one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
     """
-    span = max(1, layout.shard * layout.tensor // width)
-    sides = max(1, slots // width) // span
-    inside = parameters * forwards * (2 * (2 if half else 4) + 4) * (span - 1) / span
-    return inside + 8 * parameters / span * (sides - 1) / max(sides, 1)
-
-
-def replicated_bytes(parameters: float, machines: int, allreduce_dtype: str) -> float:
-    """Return the bytes that a machine sends per step for a replicated model: a ring all-reduce."""
-    return 2 * parameters * (4 if allreduce_dtype == "fp32" else 2) * (machines - 1) / machines
-
-
-def tensor_seconds(pool: Pool, tensor: int, layers: int, hidden: int, half: bool) -> float:
-    """Return the seconds per token that tensor-parallel ranks wait for each other.
-
-    Every layer sums its hidden state four times, forward and backward (Shoeybi 2019, section 3), in
-    a ring between GPUs.
-    """
-    machine = MACHINES.get(pool.instance)
-    sent = layers * 4 * 2 * (tensor - 1) / tensor * hidden * (2 if half else 4)
-    return sent / (machine.link * 1e9) if machine else 0.0
+    replicas = max(1, machines // span)
+    inside = forwards * (2 * weight + 4) * (span - 1) / span
+    return parameters * (inside + 2 * gradient / span * (replicas - 1) / replicas)
 
 
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
     """Return whether containers reach EFA: machines of your own, with their devices mapped."""
     devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
     return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
-
-
-def network_rate(pool: Pool, efa: bool) -> float | None:
-    """Return the peak bytes per second that a machine sends; None for unknown machines."""
-    machine = MACHINES.get(pool.instance)
-    return machine and (machine.efa if efa else machine.plain) / 8 * 1e9
 
 
 def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:

@@ -1,8 +1,7 @@
 """Atomic writes of files and folders, also across a power cut.
 
-They are written under a hidden name in the same folder, flushed to disk and renamed. A reader never
-sees an incomplete one; leftovers of a killed process are never read, and removed by the next
-process that holds the lock under which they were written (`alone`, `sweep`).
+They are written under a hidden name in the same folder, flushed to disk and renamed. What a killed
+process leaves is never read, and removed by the next holder of the lock (`alone`, `sweep`).
 """
 
 import contextlib

@@ -117,10 +117,8 @@ class CheckpointContext(core.CheckpointContext):
         self.storage, self.distributed = theirs._storage_manager, theirs._dist
 
     def upload_as(self, name: str, folder: Path, metadata: dict[str, Any], peers: Any) -> None:
-        """Upload each rank's `folder` into checkpoint `name`. Collective over `peers`, a
-        replacement for Determined's distributed context.
-
-        `upload(shard=True)` chooses the name, and returns it only after the upload.
+        """Upload each rank's `folder` into checkpoint `name`. Collective over `peers`, which
+        replaces Determined's distributed context. `upload(shard=True)` would choose the name.
         """
         uploading: Any = copy.copy(self)
         uploading._dist = peers

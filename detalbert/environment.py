@@ -15,6 +15,7 @@ import transformers
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return versions, device, clocks, commit, load and time, as JSON values."""
+    processor = next(iter(_cpu_info("model name")), platform.machine())
     return {
         "versions": {
             "python": platform.python_version(),
@@ -26,7 +27,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         },
         "device": {
             "type": device.type,
-            "name": torch.cuda.get_device_name() if device.type == "cuda" else _processor(),
+            "name": torch.cuda.get_device_name() if device.type == "cuda" else processor,
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
         },
@@ -48,10 +49,6 @@ def commit_of(checkout: Path) -> str | None:
 def _cpu_info(name: str) -> list[str]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return [line.split(":", 1)[1].strip() for line in lines if line.startswith(name)]
-
-
-def _processor() -> str:
-    return next(iter(_cpu_info("model name")), platform.machine())
 
 
 def _clocks(device: torch.device) -> dict[str, Any]:

@@ -41,9 +41,8 @@ class Diverged(UserError):
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
-    """Return the UserError that `error` is, or from which a library raised it; None without one.
-
-    Determined raises ValueError from whatever a reducer raises.
+    """Return the UserError that `error` is, or from which a library raised it (Determined raises
+    ValueError from whatever a reducer raises); None without one.
     """
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__
@@ -64,10 +63,8 @@ def unknown_key(key: str, section: str, known: list[str]) -> UserError:
 
 @contextlib.contextmanager
 def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
-    """Convert any exception but UserError in the block to `make(error)`.
-
-    For libraries that read files which may be damaged or not written by this package: they raise
-    errors of any class, even a bare Exception.
+    """Convert any exception but UserError in the block to `make(error)`: libraries that read a
+    damaged file raise errors of any class, even a bare Exception.
     """
     try:
         yield
@@ -78,9 +75,8 @@ def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return a one-line reason: a UserError's text, or of other errors at most 120 characters.
-
-    These are the system's message, the first line of the error's text or the name of its class.
+    """Return a one-line reason: a UserError's text, or at most 120 characters of the system's
+    message, the first line of the error's text or the name of its class.
     """
     if isinstance(error, UserError):
         return str(error)

@@ -45,9 +45,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 
 
 def _find_commit(repo: str, revision: str, kind: str) -> str:
-    """Return the commit of `revision`, or `revision` if neither the hub nor its cache has it.
-    Loading then fails with the reason.
-    """
+    """Return the commit of `revision`, or `revision` if neither hub nor cache has it."""
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
@@ -87,10 +85,8 @@ def is_checkpoint(name: str) -> bool:
 
 
 def hub_error(error: BaseException) -> type[UserError]:
-    """Return `Unavailable` if the network or the hub failed, `UserError` if it refused.
-
-    Libraries wrap HTTP errors, so an error's causes are examined too. A time-out, 429, or a status
-    of 500 or more is worth a retry; "no such repository" (404) and "log in first" (401) are not.
+    """Return `Unavailable` if the network or the hub failed (a time-out, 429, 500 or more),
+    `UserError` if it refused. Libraries wrap HTTP errors, so an error's causes are examined too.
     """
     seen: set[int] = set()
     cause: BaseException | None = error

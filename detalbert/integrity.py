@@ -69,15 +69,11 @@ def check_model_folder(folder: Path) -> None:
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
-    """Return the files that are missing or do not have the SHA-256 in `sums`.
+    """Return the files that are missing or do not have the SHA-256 in `sums`, by path.
 
-    A file is read once per machine: an empty file, named by a sum of the machine and of the files'
-    sizes, times and inodes, then records that they are unchanged.
-
-    Args:
-        sums: SHA-256 by path.
-        places: folders for the empty file; the first writable one gets it. If there is none, the
-            files are read again next time.
+    A file is read once per machine: an empty file in the first writable one of `places`, named by a
+    sum of the machine and of the files' sizes, times and inodes, then records that they are
+    unchanged.
     """
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):

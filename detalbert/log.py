@@ -29,10 +29,8 @@ class _Levels(logging.Formatter):
 
 
 def start_logging() -> None:
-    """Send all output of this process to standard error, with levels.
-
-    The package's lines from INFO on, those of others from WARNING on, Python's warnings, and
-    uncaught exceptions.
+    """Send the package's lines from INFO on, those of others from WARNING on, Python's warnings and
+    uncaught exceptions to standard error.
     """
     _HANDLER.setFormatter(_Levels())
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called

@@ -30,10 +30,8 @@ def count_cores() -> int:
 
 
 def idle_cores(seconds: float = 0.5) -> float:
-    """Return how many of the usable cores were idle during `seconds`, while this process sleeps.
-
-    A quota reserves no particular cores: of 64 cores, 50 of them busy, a container with a quota of
-    4 finds 4 idle ones.
+    """Return how many of the usable cores were idle during `seconds`, while this process sleeps. A
+    container with a quota of 4 finds 4 idle ones if 50 of the machine's 64 cores are busy.
     """
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     busy = psutil.cpu_percent(seconds, percpu=True)  # of every core of the machine
@@ -42,11 +40,10 @@ def idle_cores(seconds: float = 0.5) -> float:
 
 
 def end_on_signals(when: str) -> None:
-    """End this process on SIGTERM and SIGINT with one line and status 128 + the signal's number.
+    """End this process on SIGTERM and SIGINT with status 128 + the signal's number.
 
-    For a program that may end at any time, since its files are written atomically. An ignored
-    signal (SIGINT in a shell's background) stays ignored. `when` ends the line, after "stopped by
-    SIGTERM"; rank 0 writes it.
+    Rank 0 writes a line, "stopped by SIGTERM" and `when`. An ignored signal (SIGINT in a shell's
+    background) stays ignored.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -92,10 +89,8 @@ CHILDREN = _Children()  # the multiprocessing context of all processes that a pr
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when `parent`, the id of the process that started it, ends in any way.
-
-    On Linux the kernel kills it, by `PR_SET_PDEATHSIG` of prctl(2), at the end of the *thread* that
-    started it; elsewhere a thread polls twice per second.
+    """End this process when `parent`, the id of the process that started it, ends in any way: on
+    Linux by prctl(2), at the end of the *thread* that started it; elsewhere a thread polls.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:

@@ -38,31 +38,24 @@ def accumulate(
     Returns:
         float64 [3] on the device, of this data rank: loss sum, correct predictions, targets.
     """
-    device = _device(model)
-    targets = sum(map(count_targets, rows))
-    forwards, everywhere = _agree(len(rows), targets, layout)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    for i in range(forwards):
-        model.set_requires_all_reduce(i == forwards - 1)
-        loss, correct = model(to_device(rows[i] if i < len(rows) else empty_row(), device))
-        backward(loss * (layout.data_ranks / max(everywhere, 1)))
-        _add(sums, loss.detach(), correct)
-    sums[2].fill_(targets)  # a number that is assigned goes through the host, and waits
+    rows, targets = _pad(rows, layout)
+    sums = zero_sums(device := model.device)
+    for i, row in enumerate(rows):
+        model.set_requires_all_reduce(i == len(rows) - 1)
+        loss, correct = model(to_device(row, device))
+        backward(loss * (layout.data_ranks / max(targets, 1)))
+        add_row(sums, row, loss.detach(), correct)
     return sums
 
 
 @torch.no_grad()
 def evaluate(model: Any, rows: Sequence[CausalRow], layout: Layout) -> Tensor:
     """Return loss sum, correct predictions, targets of all data ranks, float64 [3]. Collective."""
-    device = _device(model)
-    forwards, _ = _agree(len(rows), 0, layout)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    sums = zero_sums(device := model.device)
     was_training = model.training
     model.eval()
-    for i in range(forwards):
-        row = rows[i] if i < len(rows) else empty_row()
-        _add(sums, *model(to_device(row, device)))
-        sums[2] += count_targets(row)
+    for row in _pad(rows, layout)[0]:
+        add_row(sums, row, *model(to_device(row, device)))
     model.reshard()  # FSDP leaves the root whole for a backward, which does not come
     model.train(was_training)
     return add_up(sums, layout)
@@ -75,21 +68,27 @@ def add_up(sums: Tensor, layout: Layout) -> Tensor:
     return total / layout.tensor
 
 
-def _add(sums: Tensor, loss: Tensor, correct: Tensor) -> None:
+def zero_sums(device: torch.device) -> Tensor:
+    """Return loss sum, correct predictions and targets of no rows yet, float64 [3]."""
+    return torch.zeros(3, dtype=torch.float64, device=device)
+
+
+def add_row(sums: Tensor, row: CausalRow, loss: Tensor, correct: Tensor) -> None:
+    """Add those of a row, which is on the CPU."""
     sums[0] += loss
     sums[1] += correct
+    sums[2] += count_targets(row)  # assigning a number would go through the host, and wait
 
 
-def _agree(forwards: int, targets: int, layout: Layout) -> tuple[int, int]:
-    """Return the largest number of forwards, and the targets of all data ranks. Collective."""
+def _pad(rows: Sequence[CausalRow], layout: Layout) -> tuple[list[CausalRow], int]:
+    """Add dummy rows up to the largest number of a rank; return all rows, and the targets of all
+    data ranks. Collective.
+    """
     ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64)
-    ranks[dist.get_rank()] = torch.tensor([forwards, targets])
+    ranks[dist.get_rank()] = torch.tensor([len(rows), sum(map(count_targets, rows))])
     dist.all_reduce(ranks, group=host_group())
-    return int(ranks[:, 0].max()), int(ranks[:, 1].sum()) // layout.tensor
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+    missing = int(ranks[:, 0].max()) - len(rows)
+    return [*rows, *(empty_row() for _ in range(missing))], int(ranks[:, 1].sum()) // layout.tensor
 
 
 @torch.no_grad()

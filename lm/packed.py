@@ -60,13 +60,7 @@ def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
 
 def empty_row() -> CausalRow:
     """Return a dummy row: one token without target, which adds nothing to any sum."""
-    return {
-        "input_ids": torch.zeros(1, dtype=torch.long),
-        "targets": torch.tensor([NO_TARGET]),
-        "position_ids": torch.zeros(1, dtype=torch.long),
-        "cu_seqlens": torch.tensor([0, 1], dtype=torch.int32),
-        "max_length": 1,
-    }
+    return pack([(torch.zeros(2), torch.ones(2))])
 
 
 def count_targets(row: CausalRow) -> int:

@@ -14,7 +14,6 @@ import torch
 from determined import pytorch
 
 from detalbert.engine.flops import causal_flops, row_lengths
-from detalbert.engine.loaders import train_loader
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
@@ -80,7 +79,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         train, hparams = self.data.train, self.hparams
         sizes = hparams.known_seed, self.data.shuffle_shards, self.layout.data_ranks
         order = WindowOrder(train.counts, hparams.global_batch_size, *sizes)
-        return train_loader(partial(WindowRows, train, order=order), order, **self.loading())
+        return self.train_loader(partial(WindowRows, train, order=order), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks
@@ -118,24 +117,18 @@ class LmMeter(TrainingMeter):
         self.windows += windows
         self.tokens += tokens
 
-    def per_slot_reduce(self) -> tuple[Any, ...]:
+    def per_slot_reduce(self) -> Any:
         sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
-        total = sums[sums.isfinite().all(1)].sum(0).tolist()
-        return total, self.windows, self.tokens, time.monotonic() - self.began
+        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
+        seconds = time.monotonic() - self.began
+        return loss, targets, self.windows, self.tokens, seconds, right
 
-    def cross_slot_reduce(self, per_slot: list[tuple[Any, ...]]) -> dict[str, float]:
-        loss, right, targets = np.sum([slot[0] for slot in per_slot], axis=0).tolist()
-        windows, tokens = (sum(slot[i] for slot in per_slot) for i in (1, 2))
-        seconds = max(slot[3] for slot in per_slot)
-        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
-        return {
-            "loss": loss / targets if targets else math.nan,
-            "accuracy": 100.0 * right / max(targets, 1),
-            "examples_per_second": windows / seconds,
-            "tokens_per_second": tokens / seconds,
-            "epochs": self.epochs(self.step),
-            **self.gradient_norms(),
-        }
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+        metrics = super().cross_slot_reduce(per_slot)
+        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
+        speed = self.throughput["tokens"] / self.throughput["seconds"]
+        accuracy = 100.0 * right / max(targets, 1)
+        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
 
 
 class Scores(pytorch.MetricReducer):

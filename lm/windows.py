@@ -55,13 +55,10 @@ class Windows:
         pieces = np.diff(cuts, prepend=0, append=self.length + 1)
         return torch.from_numpy(tokens), torch.from_numpy(pieces)
 
-    def in_order(self, rank: int = 0, ranks: int = 1) -> Iterator[tuple[int, int]]:
-        """Yield (shard, window) of every `ranks`-th window from `rank` on, in shard order."""
-        before = 0
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yield (shard, window) of every window, in shard order."""
         for shard, count in enumerate(self.counts.tolist()):
-            first = (rank - before) % ranks
-            yield from ((shard, number) for number in range(first, count, ranks))
-            before += count
+            yield from zip(itertools.repeat(shard), range(count), strict=False)
 
     @property
     def bytes_per_token(self) -> float:
@@ -98,7 +95,6 @@ def validation_loader(
     """
     count = min(len(windows), limit or len(windows))
     rows = WindowRows(windows, max_tokens)
-    mine = itertools.islice(windows.in_order(rank, ranks), len(range(rank, count, ranks)))
-    places = list(mine)
+    mine = list(itertools.islice(windows.in_order(), rank, count, ranks))
     starts = range(0, len(range(0, count, ranks)), rows.per_row)
-    return RowLoader(rows, [(-1, places[i : i + rows.per_row]) for i in starts])
+    return RowLoader(rows, [(-1, mine[i : i + rows.per_row]) for i in starts])

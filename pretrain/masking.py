@@ -45,16 +45,11 @@ def find_words(
     """Return first token, token after the last, and segment of each word, int64 [W] each: [0 2 3
     4], [2 3 4 5] and [0 0 1 1] for ▁un able ▁to | able ▁is. A segment's first token starts a word.
     """
-    begins, ends, owners, at = [], [], [], 0
-    for number, ids in enumerate(segments):
-        starts = vocabulary.starts_word[ids]  # [tokens of the segment]
-        starts[:1] = True
-        begin = np.flatnonzero(starts)  # [words of the segment]
-        begins.append(begin + at)
-        ends.append(np.append(begin[1:], len(ids))[: len(begin)] + at)
-        owners.append(np.full(len(begin), number))
-        at += len(ids)
-    return np.concatenate(begins), np.concatenate(ends), np.concatenate(owners)
+    ids = np.concatenate(segments)  # [T]
+    owners = np.repeat(np.arange(len(segments)), [len(segment) for segment in segments])  # [T]
+    starts = vocabulary.starts_word[ids] | (np.diff(owners, prepend=-1) > 0)  # [T]
+    begins = np.flatnonzero(starts)
+    return begins, np.append(begins, len(ids))[1:], owners[begins]
 
 
 def choose_tokens(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import model_inputs
-from detalbert.engine.losses import row_losses, window_grid
+from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL, PretrainRow
 

@@ -37,16 +37,14 @@ from detalbert.training.local import HERE
 
 log = logging.getLogger("detalbert.score")
 COLUMNS = ["steps", "mlm_accuracy", "sop_accuracy", "exact", "f1"]
+KEPT = "checkpoint", "device", "versions", "commit"  # in scores.json only
 OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]  # a checkpoint has both
 
 
 def main(argv: list[str] | None = None) -> int:
     """Score the checkpoints; return the exit status: 0 done or stopped, 2 a user error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pretrain.score",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m pretrain.score", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/scores"))
@@ -88,10 +86,9 @@ def score(args: argparse.Namespace) -> int:
             status, best = fine_tune(args, name, args.output_dir / step_name(steps))
             if status or not best:
                 return status
-            row = {**validation, "steps": steps, "exact": best["exact"], "f1": best["f1"]}
-            rows[steps] = {key: row[key] for key in COLUMNS if key in row} | {"checkpoint": name}
-            where = environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-            rows[steps] |= {key: where[key] for key in ("device", "versions", "commit")}
+            row = {**validation, **best, "steps": steps, "checkpoint": name}
+            row |= environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            rows[steps] = {key: row[key] for key in (*COLUMNS, *KEPT) if key in row}
             write_scores(args.output_dir, facts, rows)
     if rows:
         log.info("scores.json, scores.md and scores.svg are in %s", args.output_dir)

@@ -17,7 +17,7 @@ from transformers import AlbertForPreTraining
 
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
-from detalbert.engine.loaders import LateLoader, train_loader, validation_loader
+from detalbert.engine.loaders import LateLoader, validation_loader
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
@@ -65,7 +65,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         batch = hparams.global_batch_size
         order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
         rows = partial(ExampleRows, examples, order=order)
-        return LateLoader(lambda: train_loader(rows, order, **self.loading()))
+        return LateLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         split, dealt = self.data.validation, (np.arange(self.data.held_out), self.slots, self.rank)

@@ -37,49 +37,47 @@ def main(argv: list[str] | None = None) -> int:
     return 2
 
 
+COMMANDS = {
+    "cost": "what runs cost",
+    "scaling": "efficiency over slots",
+    "plan": "expected time and cost",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see python -m {self.prog} --help")
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands and of the flags in flags.yaml."""
+    import yaml
+
     from cluster.records import parse_time
-    from reports.settings import add_flags, number
+    from reports.settings import DEFAULTS, number
+
+    kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
+    flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
+
+    def add(group: str, parser: argparse._ActionsContainer) -> None:
+        for flag, facts in flags[group].items():
+            if "number" in facts:
+                facts["type"] = number(flag, *facts.pop("number"))
+                usual = DEFAULTS.get(flag) if group == "plan" else None
+                facts["help"] += "" if usual is None else f" ({usual:g})"
+            elif "kind" in facts:
+                facts["type"] = kinds[facts.pop("kind")]
+            parser.add_argument(flag, **facts)
 
     layout = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="reports", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
-    common, records = _Parser(add_help=False), _Parser(add_help=False)
-    form = common.add_mutually_exclusive_group()
-    forms = {"--json": "the numbers as JSON", "--markdown": "the tables as Markdown"}
-    for flag, said in {**forms, "--csv": "the first table as CSV"}.items():
-        form.add_argument(flag, action="store_true", help=said)
-    add = common.add_argument
-    add("--wide", action="store_true", help="all columns on a terminal")
-    add("--html", type=Path, metavar="FILE", help="also write one page with plots")
-    add("--prices", type=Path, metavar="YAML", help="price file (default: cluster/prices.yaml)")
-    live: Any = {"nargs": "?", "const": "must", "choices": ["try", "must"], "metavar": "try"}
-    add("--live", help="AWS's prices; without an answer exit 2, or with =try the file's", **live)
-    add("--region", help="AWS region of --live (default: the price file's)")
-    add("--budget", type=number("--budget", 0.01, 1e15), metavar="DOLLARS", help="exit 3 above it")
-    add("--today", type=date.fromisoformat, default=date.today(), help="to tell stale prices by")
-    add = records.add_argument
-    add("--published", action="store_true", help="add the published figures")
-    add("--run", action="append", default=[], metavar="PATH", help="run to report; see README")
-    add("--experiment", type=int, nargs="+", default=[], metavar="ID")
-    add("--since", type=parse_time, metavar="TIME", help="all experiments that ran from then on")
-    add("--until", type=parse_time, metavar="TIME", help="end of unfinished runs (default: now)")
-    add("--master", metavar="URL", help="master (default: DET_MASTER, as for det)")
-    add("--user", help="user, as in det -u")
-    add = commands.add_parser("cost", parents=[common, records], help="what runs cost").add_argument
-    add("--baseline", metavar="RUN", help="run to compare with (default: the first row)")
-    add("--by", choices=["user", "label", "month"], help="totals of the cluster's experiments")
-    add("--tokens", action="store_true", help="count tokens instead of windows")
-    add("--windows", type=number("--windows", 1, 1e15), help="windows to project a benchmark to")
-    pool: Any = {"metavar": "POOL=INSTANCE[:spot]", "help": "price a pool that is not on EC2"}
-    add("--price-pool", action="append", default=[], **pool)
-    commands.add_parser("scaling", parents=[common, records], help="efficiency over slots")
-    add_flags(commands.add_parser("plan", parents=[common], help="expected time and cost"))
+    for command, said in COMMANDS.items():
+        each = commands.add_parser(command, help=said)
+        each.set_defaults(today=date.today())
+        add("form", each.add_mutually_exclusive_group())
+        for group in ("common", command) if command == "plan" else ("common", "records", command):
+            add(group, each)
     return parser
 
 

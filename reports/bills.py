@@ -8,7 +8,6 @@ whose launch the master did not record is charged only while it is held.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -146,8 +145,8 @@ def phase_seconds(experiment: Experiment, records: Records) -> dict[str, float]:
     for trial in experiment.trials:
         found["lost"] += sum(lost for _, lost in stops(trial, records))
         begun: dict[str, float] = {}
-        for steps, report in trial.timed_reports():
-            seconds = steps * experiment.batch / report.speed
+        for report in trial.reports:
+            seconds = report.steps * experiment.batch / report.speed
             found["training"] += seconds
             for a in trial.allocations:
                 if a.start < report.time <= a.end:
@@ -174,42 +173,42 @@ def _run(experiment: Experiment, records: Records, mine: pd.DataFrame) -> Run:
     worked, slots, most = _clock(held)
     seconds = phase_seconds(experiment, records)
     windows = sum(trial.steps for trial in trials) * experiment.batch
-    reports = [(n, n / r.speed, r.tokens) for trial in trials for n, r in trial.timed_reports()]
-    steps, reported = (sum(r[i] for r in reports) for i in (0, 1))
+    reports = [report for trial in trials for report in trial.reports]
+    steps, reported = sum(r.steps for r in reports), sum(r.steps / r.speed for r in reports)
     speed = steps / reported if steps else windows / (seconds["training"] or float("inf"))
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
     running = any(trial.state not in OVER for trial in trials)
-    run = Run(
+    costs = {} if unpriced else _costs(mine, seconds, worked, start, end)
+    return Run(
         name=f"experiment {experiment.id}, {experiment.name}", pool=", ".join(names),
         hardware=f"{most} x {known.get(names[0]) or 'machine'}", windows=windows,
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
         data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600,
-        tokens=sum(s * tokens for _, s, tokens in reports) / (steps or 1) or None,
+        tokens=sum(r.steps / r.speed * r.tokens for r in reports) / (steps or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), running=running,
         stops=Counter(kind for trial in trials for kind, _ in stops(trial, records)),
         notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
                     for name in unpriced),
+        **costs,
     )  # fmt: skip
-    return run if unpriced else _paid(run, mine, seconds, start, end)
 
 
-def _paid(
-    run: Run, mine: pd.DataFrame, seconds: Mapping[str, float], start: Moment, end: Moment
-) -> Run:
-    """Add the dollars: those of boot and idle machines, the rest in proportion to the phases."""
+def _costs(
+    mine: pd.DataFrame, seconds: Mapping[str, float], worked: float, start: Moment, end: Moment
+) -> dict[str, Any]:
+    """Return the dollars: those of boot and idle machines, the rest in proportion to the phases."""
     money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
     total = sum(seconds.values()) or 1.0
     parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
     parts |= {phase: float(money["held"]) * spent / total for phase, spent in seconds.items()}
     # Boot and idle time after the first start and before the last end is between allocations.
     between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
-    cost, low, high, on_demand = (float(mine[key].sum()) for key in NUMBERS[1:])
-    rate = float(money["held"]) / run.worked if run.worked else None
     stopped = parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum())
-    costs: dict[str, Any] = {"parts": parts, "cost": cost, "low": low, "high": high, "rate": rate}
-    return replace(run, **costs, on_demand=on_demand, stopped=stopped)
+    costs = {name.replace(" ", "_"): float(mine[name].sum()) for name in NUMBERS[1:]}
+    rate = float(money["held"]) / worked if worked else None
+    return {"parts": parts, "rate": rate, "stopped": stopped, **costs}
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:

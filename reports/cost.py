@@ -1,7 +1,6 @@
 """The command `cost`: time and cost of runs, compared with one of them as the baseline."""
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,9 @@ from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
 from reports import bills
 from reports.plots import cost_plot
-from reports.report import Report, Table, frame, price_table
+from reports.report import COLUMNS, Report, Table, frame, price_table
 from reports.runs import Run, machine_of, published_runs, read_run
 
-SHOWN = {each.name: each.metadata for each in fields(Run) if each.metadata}
-FORMATS = {column["head"]: column["style"] for column in SHOWN.values() if column["style"]}
-FORMATS |= {"experiments": "{}", "hours": "{:,.2f}", "tokens/s": "{:,.2f}", "cheaper": "{:.0%}"}
-FORMATS |= {"$/1,000 windows": "${:,.4f}", "$/1M tokens": "${:,.4f}", "faster": "{:.4g}x"}
 METHOD = yaml.safe_load(Path(__file__).with_name("method.yaml").read_text(encoding="utf-8"))
 
 
@@ -40,7 +35,7 @@ def run(args: argparse.Namespace) -> Report:
         found = found._replace(pools={**found.pools, **pools})
         held = {a.pool for a in found.allocations}
         wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
-    used = sorted(find(known, instance).instance for instance in wanted if instance)
+    used = [find(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
     runs += [read_run(text, known, args.windows) for text in args.run]
@@ -68,8 +63,9 @@ def _report(
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
     unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
     rows = frame([_row(run, base, unit) for run in runs])
-    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
-    tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow=_narrow(unit)))
+    formats, narrow = COLUMNS["cost"]["formats"], COLUMNS["cost"]["narrow"]
+    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, formats)]
+    tables.append(Table(f"Runs, beside {base.name}", rows, formats, narrow=narrow))
     if parts := [run for run in runs if len(run.parts) > 1]:
         paid = frame([{"run": run.name, "sum": run.cost, **run.parts} for run in parts])
         money = dict.fromkeys(paid.columns[1:], "${:,.2f}")
@@ -87,7 +83,7 @@ def _report(
 
 def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
     """Return the columns of `Run`, and those that compare it with `base`."""
-    row = {column["head"]: getattr(run, name) for name, column in SHOWN.items()}
+    row = {head: getattr(run, name) for head, name in COLUMNS["cost"]["columns"].items()}
     worked, its, tokens = run.worked or run.hours, base.worked or base.hours, "tokens" in unit
     alike = not run.unlike(base)
     cheaper = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
@@ -105,17 +101,4 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
         unit: None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
         "cheaper": cheaper,
-    }
-
-
-def _narrow(unit: str) -> dict[str, str]:
-    """Return the columns for a width of 80 characters; units are in the heads."""
-    return {
-        "run": "{run}\n{kinds}",
-        "cost $\nlow-high": "{cost}\n{low}-{high}",
-        "on de-\nmand $": "{on demand}",
-        "inter-\nrupted $": "{interruptions}",
-        unit.replace(" ", "\n") + "\ncheaper": f"{{{unit}}}\n{{cheaper}}",
-        "EM\nF1": "{EM}\n{F1}",
-        "worked\nhours\nfaster": "{worked h}\n{faster}",
     }

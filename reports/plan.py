@@ -19,7 +19,7 @@ from detalbert.errors import UserError
 from lm.hparams import PARSERS
 from reports import settings, simulate
 from reports.plots import pareto_plot
-from reports.report import Report, Table, frame, price_table
+from reports.report import COLUMNS, Report, Table, frame, price_table
 from reports.settings import Settings, Speed, parse_speed
 from workloads import parsers
 
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 
 HUB = "huggingface.co"
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
-RANGES = ("", " low", " high", " 5 %", " 95 %")
-FORMATS = {
-    **dict.fromkeys([f"hours{part}" for part in RANGES], "{:.2f}"),
-    **dict.fromkeys([f"cost{part}" for part in RANGES], "${:,.2f}"),
-    **dict.fromkeys(("windows/s", "tokens/s", "reclaims", "lost h", "waiting h"), "{:.2f}"),
-    **dict.fromkeys(("slots", "steps", "wait min"), "{:,.0f}"),
-    **dict.fromkeys(("$/1,000 windows", "$/1,000,000 tokens"), "${:.4f}"),
-}
-FORMATS |= {"in time": "{:.0%}", "minutes": "{:.1f}", "reclaims/h": "{:.3f}"}
-FORMATS |= {"on demand": "${:,.2f}", "$/h": "${:,.2f}"}
-NARROW = {"option, slots": "{hardware} {front}\n{market}, {slots}", "hours": "{hours}"}
-NARROW |= {"low-high h": "{hours low}-{hours high}", "$": "{cost}"}
-NARROW |= {"low-high $": "{cost low}-{cost high}", "on demand $": "{on demand}"}
-NARROW_CASES = {"case": "{case}", "reclaims/h": "{reclaims/h}", "wait min": "{wait min}"}
-NARROW_CASES |= {"hours": "{hours}", "95 % within": "{hours 95 %}", "$": "{cost}"}
-NARROW_CASES |= {"95 % within $": "{cost 95 %}", "reclaims": "{reclaims}"}
 
 
 class Option(NamedTuple):
@@ -54,30 +38,34 @@ class Option(NamedTuple):
     cases: list[dict[str, Any]]  # low, middle, high
 
 
+class Work(NamedTuple):
+    """The work that every option is planned for, in windows or in tokens."""
+
+    amount: float
+    rules: Settings
+    speed: "Speed | Pace"
+    markets: Mapping[str, simulate.Market]
+
+
 def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
     rules = settings.given(args)
-    seen = markets(rules, args.trace)
-    known = price_file.load_prices(args.prices)
-    unit = LENGTH if rules.tokens is not None else 1
+    seen, known = markets(rules, args.trace), price_file.load_prices(args.prices)
     paced = _pace(args.config) if rules.tokens and not args.throughput else None
-    speed = paced or parse_speed(args.throughput, known, unit)
-    rules = dataclasses.replace(rules, batch=rules.batch or (paced.batch if paced else None))
-    choices = offers(args, known, paced)
-    work = rules.tokens or rules.windows or EPOCHS * WINDOWS
+    speed = paced or parse_speed(args.throughput, known, LENGTH if rules.tokens else 1)
+    choices = offers(args, known, speed)
+    amount = rules.tokens or rules.windows or EPOCHS * WINDOWS
     if args.data is not None:
-        work = count_windows(args.data, args.config) * rules.epochs
+        amount = count_windows(args.data, args.config) * rules.epochs
     known, notes = live_prices.priced(args, known, sorted({p.instance for p, _ in choices}))
     if rules.tokens and not (paced or args.throughput):
         cure = "give --throughput for another model or task"
         notes.append(f"speeds are those published for fine-tuning on SQuAD; {cure}")
-    options = [
-        evaluate(rules, work, unit, known[price.instance], spot, slots, speed, seen)
-        for price, slots in choices
-        for spot in (True, False)
-    ]
-    used = list({option.price.instance: option.price for option in options}.values())
-    return _report(rules, work, options, used, [*notes, *price_file.notes(used, args.today)])
+    work = Work(amount, rules, speed, seen)
+    pairs = [(known[price.instance], slots) for price, slots in choices]
+    options = [evaluate(work, *pair, spot) for pair in pairs for spot in (True, False)]
+    used = list({price.instance: price for price, _ in pairs}.values())
+    return _report(work, options, used, [*notes, *price_file.notes(used, args.today)])
 
 
 def _pace(config: Path) -> "Pace | None":
@@ -110,7 +98,7 @@ def count_windows(train: str, config: Path) -> int:
 
 
 def offers(
-    args: argparse.Namespace, known: Mapping[str, Price], paced: "Pace | None"
+    args: argparse.Namespace, known: Mapping[str, Price], speed: "Speed | Pace"
 ) -> list[tuple[Price, int]]:
     """Return all fitting pairs of instance type (default: those that AWS launches) and slots.
 
@@ -124,7 +112,7 @@ def offers(
     for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):
         wide = [price for price in types if pool or price.slots >= WIDE or count == price.slots]
         whole = [price for price in wide if count % price.slots == 0]
-        fitting = [(price, count) for price in whole if not paced or paced.fits(price, count)]
+        fitting = [(price, count) for price in whole if speed.fits(price, count)]
         if slots and types and not fitting:
             max(types, key=lambda price: price.slots).machines(count)
         found += fitting
@@ -145,37 +133,34 @@ def markets(rules: Settings, trace: Path | None) -> dict[str, simulate.Market]:
     return {name: dataclasses.replace(case, **changes) for name, case in simulate.CASES.items()}
 
 
-def evaluate(
-    rules: Settings, work: float, unit: float, price: Price, spot: bool, slots: int,
-    speed: "Speed | Pace", seen: Mapping[str, simulate.Market],
-) -> Option:  # fmt: skip
-    """Simulate an option; `work` is in windows, or in tokens, of which `unit` are a window."""
-    rate, source = speed.at(slots, price)
-    step = (rules.batch or (256 if slots >= 16 else 48) * unit) / rate
-    seconds, hourly = work / rate, price.spot_range() if spot else (price.on_demand,) * 3
+def evaluate(work: Work, price: Price, slots: int, spot: bool) -> Option:
+    """Simulate an option."""
+    rate, source = work.speed.at(slots, price)
+    rules, step = work.rules, (work.rules.batch or work.speed.batch(slots)) / rate
+    seconds, hourly = work.amount / rate, price.spot_range() if spot else (price.on_demand,) * 3
     job = simulate.SpotJob(seconds, seconds, price.machines(slots), price.on_demand, rules)
-    row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}"}
-    row |= {"market": "spot" if spot else "on demand", "slots": slots}
+    seen, steps = work.markets, None
     if spot:
         middle, high = (seen[case].alike() for case in ("middle", "high"))
         steps = rules.checkpoint_period or simulate.best_period(job, middle, high, step)
         job = dataclasses.replace(job, period_seconds=min(steps * step, seconds))
+        steps = max(1, round(job.period_seconds / step))
     else:
         seen = dict.fromkeys(simulate.CASES, simulate.Constant(0.0))
         job = dataclasses.replace(job, rules=dataclasses.replace(rules, runs=10))
     paid = [dataclasses.replace(job, price=dollars) for dollars in hourly]
     cases = [_figures(name, at, seen[name]) for name, at in zip(seen, paid, strict=True)]
+    row: dict[str, Any] = {"front": "", "hardware": f"{job.machines} x {price.instance}"}
+    row |= {"market": "spot" if spot else "on demand", "slots": slots}
     for what in ("hours", "cost"):
         row[what] = cases[1][what]
         row[f"{what} low"] = min(case[f"{what} 5 %"] for case in cases) if spot else None
         row[f"{what} high"] = max(case[f"{what} 95 %"] for case in cases) if spot else None
-    row |= {"on demand": None, "speed": source, "steps": None, "minutes": None}
+    row |= {"on demand": None, "speed": source, "steps": steps}
+    row["minutes"] = job.period_seconds / 60 if spot else None
     row |= {name: cases[1].get(name) for name in ("in time", "reclaims", "lost h", "waiting h")}
-    if spot:
-        row["steps"] = max(1, round(job.period_seconds / step))
-        row["minutes"] = job.period_seconds / 60
     kind, many = ("windows", 1000) if rules.tokens is None else ("tokens", 1_000_000)
-    row |= {f"$/{many:,} {kind}": row["cost"] / work * many, f"{kind}/s": rate}
+    row |= {f"$/{many:,} {kind}": row["cost"] / work.amount * many, f"{kind}/s": rate}
     return Option(price, row, cases)
 
 
@@ -213,10 +198,9 @@ def recommended(options: Sequence[Option], deadline: float | None) -> Option:
     return min(safe or finite, key=lambda option: option.row["cost" if safe else "hours"])
 
 
-def _report(
-    rules: Settings, work: float, options: list[Option], used: list[Price], notes: list[str]
-) -> Report:
-    rows, best = [option.row for option in options], recommended(options, rules.deadline)
+def _report(work: Work, options: list[Option], used: list[Price], notes: list[str]) -> Report:
+    rules, rows = work.rules, [option.row for option in options]
+    best = recommended(options, rules.deadline)
     mark_front(rows)
     fixed = {row["hardware"]: row["cost"] for row in rows if row["market"] == "on demand"}
     for row in rows:
@@ -225,14 +209,15 @@ def _report(
     rest = full["front"] != "*"
     head = "Options: the front (*: none is both faster and cheaper) and the ten cheapest more"
     name = f"{best.row['hardware']}, {best.row['market']}"
+    shown, formats = COLUMNS["plan"], COLUMNS["plan"]["formats"]
     tables = [
-        Table(head, full[~rest | (rest.cumsum() <= 10)], FORMATS, narrow=NARROW),
-        Table(f"Recommended: {name}", frame(best.cases), FORMATS, narrow=NARROW_CASES),
-        Table("All options", full, FORMATS, long=True),
+        Table(head, full[~rest | (rest.cumsum() <= 10)], formats, narrow=shown["narrow"]),
+        Table(f"Recommended: {name}", frame(best.cases), formats, narrow=shown["narrow_cases"]),
+        Table("All options", full, formats, long=True),
         price_table(used),
     ]
     done = full[full["cost"].map(math.isfinite)].infer_objects()
-    title = f"What {work:,.0f} {'tokens' if rules.tokens else 'windows'} would take and cost"
+    title = f"What {work.amount:,.0f} {'tokens' if rules.tokens else 'windows'} would take and cost"
     plot, yaml = pareto_plot(done, rules.deadline), snippet(rules, best)
     return Report(title, tables, method(), notes, [plot], yaml, best.row["cost"])
 

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import jinja2
 import pandas as pd
 import tabulate
+import yaml
 
 from cluster.prices import Price
 from detalbert import atomic
 from detalbert.errors import UserError, first_line
 
+COLUMNS = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text(encoding="utf-8"))
 tabulate.MIN_PADDING = 0  # a head is no wider than its words
 NAME = 18  # characters of a first column, on a terminal that has no more; it is folded there
 
@@ -54,8 +56,9 @@ class Table(NamedTuple):
         if form == "pipe":
             shown = shown.replace(r"\|", r"\\|", regex=True)
         if short:
-            rows = shown.to_dict("records")
-            cells = {h: [_short(t.format_map(r), h) for r in rows] for h, t in self.narrow.items()}
+            rows, heads = shown.to_dict("records"), dict(self.narrow)
+            heads = {h: t for h, t in heads.items() if {*re.findall("{(.+?)}", t)} <= {*shown}}
+            cells = {h: [_short(t.format_map(r), h) for r in rows] for h, t in heads.items()}
             shown = pd.DataFrame(cells)
         words = shown.columns[:1] if short else [n for n in shown if n not in self.formats]
         sides = ["left" if name in words else "right" for name in shown]
@@ -100,14 +103,14 @@ def write(report: Report, args: argparse.Namespace) -> int:
     if args.html is not None:
         try:
             with atomic.whole_file(args.html) as file:
-                file.write(to_html(report))
+                file.write(_render(report, "page.html.j2"))
         except OSError as error:
             said = f"cannot write there ({first_line(error)})"
             raise UserError(f"--html {args.html}: {said}") from None
     if args.json:
         sys.stdout.write(to_json(report))
     elif args.markdown:
-        sys.stdout.write(to_markdown(report))
+        sys.stdout.write(_render(report, "report.md.j2"))
     elif args.csv:
         sys.stdout.write(report.tables[0].frame.to_csv(index=False))
     else:
@@ -129,18 +132,6 @@ def to_terminal(report: Report, wide: bool) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def to_markdown(report: Report) -> str:
-    """Return the tables that are not long, the method and the notes as Markdown."""
-    parts = [f"# {report.title}"]
-    for table in report.tables:
-        if not table.long:
-            parts += [f"## {table.title}", table.text("pipe")]
-    parts += [f"```yaml\n{report.snippet}\n```"] if report.snippet else []
-    for head, lines in (("Method", report.method), ("Notes", report.notes)):
-        parts += [f"## {head}", "\n".join(f"- {line}" for line in lines)] if lines else []
-    return "\n\n".join(parts) + "\n"
-
-
 def to_json(report: Report) -> str:
     """Return the unformatted numbers as JSON; null if one is unknown or infinite."""
     tables = []
@@ -158,11 +149,12 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_html(report: Report) -> str:
-    """Return a self-contained page, the same bytes for the same report."""
-    text = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
+def _render(report: Report, template: str) -> str:
+    """Return a self-contained page or Markdown, the same bytes for the same report."""
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    return jinja2.Template(text, autoescape=True, **look).render(report=report)
+    escape = template.endswith(".html.j2")
+    return jinja2.Template(text, autoescape=escape, **look).render(report=report)
 
 
 def price_table(prices: Sequence[Price]) -> Table:
@@ -172,9 +164,9 @@ def price_table(prices: Sequence[Price]) -> Table:
         found[name] = found[name].map(lambda day: day and str(day))
     found.columns = [name.replace("_", " ") for name in found]
     names = [name for name in found if name not in ("instance", "spot discount", "source")]
-    money = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
-    formats = {"slots": "{}", "teraflops": "{:,.0f}", **money}
-    return Table("Prices", found[["instance", *names, "source"]], formats, True)
+    return Table(
+        "Prices", found[["instance", *names, "source"]], COLUMNS["prices"]["formats"], True
+    )
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -1,13 +1,16 @@
 """One run of a workload, from any source: published runs, an output directory, a benchmark."""
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from cluster import goyaml
 from cluster.machines import gpu_of
@@ -15,37 +18,32 @@ from cluster.prices import Price, find
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
 
+SCHEMAS = yaml.safe_load(Path(__file__).with_name("results.yaml").read_text(encoding="utf-8"))
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
-
-
-def _shown(head: str, style: str = "", default: Any = None) -> Any:
-    """Return a field that has a column: its head, and the format of its numbers."""
-    return field(default=default, metadata={"head": head, "style": style})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Facts that the reports show of a run; None: unknown. Costs are prices x machine-hours."""
 
-    name: str = _shown("run", default=MISSING)
-    hardware: str = _shown("hardware", default=MISSING)  # 8 x p3.16xlarge
-    slots: int = _shown("slots", "{}", MISSING)
-    pool: str = _shown("pool", default=MISSING)  # on demand, spot, or a cluster's pool
-    throughput: float | None = _shown("windows/s", "{:,.2f}")
-    # From the first start to the last end, pauses included.
-    hours: float = _shown("elapsed h", "{:,.2f}", MISSING)
-    worked: float | None = _shown("worked h", "{:,.2f}")  # machines were held; None: `hours`
-    lost_hours: float | None = _shown("lost h", "{:,.2f}")
-    stops: Mapping[str, int] | None = _shown("stops", "{}")  # interruptions by kind
-    rate: float | None = _shown("$/hour", "${:,.2f}")  # of work, all machines
-    cost: float | None = _shown("cost", "${:,.2f}")
-    low: float | None = _shown("low", "${:,.2f}")  # the cost at the lowest spot price seen,
-    high: float | None = _shown("high", "${:,.2f}")  # and at the highest
-    on_demand: float | None = _shown("on demand", "${:,.2f}")  # the same hours, on demand
-    stopped: float | None = _shown("interruptions", "${:,.2f}")  # lost, boot, idle, restart
-    exact: float | None = _shown("EM", "{:,.2f}")
-    f1: float | None = _shown("F1", "{:,.2f}")
+    name: str
+    hardware: str  # 8 x p3.16xlarge
+    slots: int
+    pool: str  # on demand, spot, or a cluster's pool
     windows: float  # trained on and kept
+    hours: float  # from the first start to the last end, pauses included
+    worked: float | None = None  # hours in which machines were held; None: `hours`
+    lost_hours: float | None = None
+    throughput: float | None = None  # windows per second
+    stops: Mapping[str, int] | None = None  # interruptions by kind
+    rate: float | None = None  # dollars per hour of work, all machines
+    cost: float | None = None
+    low: float | None = None  # the cost at the lowest spot price seen,
+    high: float | None = None  # and at the highest
+    on_demand: float | None = None  # the same hours, on demand
+    stopped: float | None = None  # dollars of lost work, boots, idle machines and restarts
+    exact: float | None = None
+    f1: float | None = None
     model: str | None = None
     data: str | None = None
     tokens: float | None = None  # of a window, padding left out
@@ -110,9 +108,10 @@ def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> R
     """
     before, at, name = text.rpartition("@")
     path, machine = (before, machine_of("--run", name, prices)) if at else (text, None)
-    found = Document.read(Path(path) / "metrics.json" if Path(path).is_dir() else Path(path))
-    benchmark = "results" in found.content or "stage" in found.content
-    run, hours = _benchmark(path, found, windows) if benchmark else _local(path, found)
+    file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
+    found = _read_json(file)
+    benchmark = isinstance(found, dict) and not found.keys().isdisjoint(("results", "stage"))
+    run, hours = _benchmark(path, file, found, windows) if benchmark else _local(path, file, found)
     if machine is None:
         return run
     instance = machine[0].instance
@@ -131,112 +130,86 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
     return find(prices, instance), market == "spot"
 
 
-class Document(NamedTuple):
-    """The mapping in a JSON or YAML file; errors name the file and the dotted key."""
-
-    file: Path
-    content: dict[str, Any]
-
-    @classmethod
-    def read(cls, file: Path) -> "Document":
-        """Read a file. Raises UserError if it cannot be read or holds no mapping."""
-        if file.suffix == ".yaml":
-            return cls(file, goyaml.load(file))
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            wanted = "the directory of a finished run, or a benchmark's JSON"
-            said = f"cannot read it ({first_line(error)})"
-            raise UserError(f"{file}: {said}; give {wanted}") from None
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise UserError(f"{file}: no keys and values; give what a run or a benchmark wrote")
-        return cls(file, content)
-
-    def at(self, where: str, kind: Any = object) -> Any:
-        """Return the value at a dotted key, None if missing; check that it is of `kind`."""
-        value: Any = self.content
-        *path, last = where.split(".")
-        for key, wanted in [*((key, dict) for key in path), (last, kind)]:
-            value = value.get(key)
-            if value is None:
-                return None
-            if not isinstance(value, wanted):
-                raise UserError(f"{self.file}: {where}: {value!r:.40} there is wrong; run it anew")
-        return value
-
-    def optional(self, where: str) -> float | None:
-        """Return the number at a key, 0 or more; None if missing."""
-        return None if (value := self.at(where)) is None else self.number(where, value, zero=True)
-
-    def number(self, where: str, value: Any = None, zero: bool = False) -> float:
-        """Return the number at a key, or `value` from a list there, if more than 0 (or `zero`)."""
-        value = self.at(where) if value is None else value
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise UserError(f"{self.file}: {where}: no number there ({value!r:.40}); run it anew")
-        if value < 0 or (value == 0 and not zero):
-            raise UserError(f"{self.file}: {where}: {value:g} must be greater than 0")
-        return float(value)
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
+    except OSError as error:
+        wanted = "the directory of a finished run, or a benchmark's JSON"
+        said = f"cannot read it ({first_line(error)})"
+        raise UserError(f"{file}: {said}; give {wanted}") from None
+    except (ValueError, RecursionError):
+        said = "no keys and values; give what a run or a benchmark wrote"
+        raise UserError(f"{file}: {said}") from None
 
 
-def _local(path: str, found: Document) -> tuple[Run, dict[str, float]]:
+def _check(file: Path, kind: str, content: Any) -> None:
+    """Raise UserError, naming file and key, unless `content` is as results.yaml describes it."""
+    error = best_match(Draft202012Validator(SCHEMAS[kind]).iter_errors(content))
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        cure = "give what a run or a benchmark wrote, or run it anew"
+        raise UserError(f"{file}: {where}: {error.message:.150}; {cure}")
+
+
+def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
     """Return a local run, and its hours by purpose."""
-    rate, trained, windows = (
-        found.number(f"throughput.{key}")
-        for key in ("examples_per_second", "training_seconds", "training_windows")
-    )
-    key, file = "throughput.checkpoint_seconds", found.file.parent / "config.yaml"
-    saved = sum(found.number(key, seconds, zero=True) for seconds in found.at(key, list) or [])
-    config = Document.read(file) if file.exists() else Document(file, {})
-    batch = config.optional("hyperparameters.global_batch_size") or 0
-    windows = (found.optional("last.steps") or 0) * batch or windows
-    worked, hours, starts, note = _hours(found, (trained + saved) / 3600)
+    _check(file, "metrics", found)
+    best, last = (found.get(key) or {} for key in ("best", "last"))
+    speed, config_file = found["throughput"], file.parent / "config.yaml"
+    config = goyaml.load(config_file) if config_file.exists() else {}
+    _check(config_file, "config", config)
+    names = "hyperparameters", "resources", "data"
+    hparams, resources, data = (config.get(name) or {} for name in names)
+    rate = speed["examples_per_second"]
+    steps = (last.get("steps") or 0) * (hparams.get("global_batch_size") or 0)
+    windows = steps or speed["training_windows"]
+    least = (speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])) / 3600
+    worked, hours, starts, note = _hours(file, speed.get("starts"), least)
     run = Run(
         name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
-        slots=int(config.optional("resources.slots_per_trial") or 1), windows=windows,
-        throughput=rate, model=model_name(config.at("hyperparameters.model")), notes=(note,),
-        data=data_name(config.at("data", dict) or {}),
-        tokens=(found.optional("throughput.tokens_per_second") or 0) / rate or None,
+        slots=int(resources.get("slots_per_trial") or 1), windows=windows, throughput=rate,
+        model=model_name(hparams.get("model")), data=data_name(data), notes=(note,),
+        tokens=(speed.get("tokens_per_second") or 0) / rate or None,
         stops={"restarted": starts - 1} if starts > 1 else None,
-        exact=found.optional("best.exact"), f1=found.optional("best.f1"),
+        exact=best.get("exact"), f1=best.get("f1"),
     )  # fmt: skip
     training = min(windows / rate / 3600, worked)
     return run, {"training": training, "start-up, validation, checkpoints": worked - training}
 
 
-def _hours(found: Document, least: float) -> tuple[float, float, int, str]:
+def _hours(file: Path, starts: Any, least: float) -> tuple[float, float, int, str]:
     """Return hours of work and elapsed hours, both at least `least`, starts, and a note on them."""
-    starts = found.at("throughput.starts", list)
     if not starts:
         return least, least, 1, "training and checkpoints of its last start; its times are unknown"
     try:
         times = [[datetime.fromisoformat(one[key]) for key in ("start", "end")] for one in starts]
         worked = sum((end - start).total_seconds() for start, end in times)
         whole = (times[-1][1] - times[0][0]).total_seconds()
-    except (KeyError, TypeError, ValueError):
-        raise UserError(
-            f"{found.file}: throughput.starts: {starts!r:.80} is not a list of start and end times"
-        ) from None
+    except (TypeError, ValueError):  # TypeError: one with a time zone, and one without
+        said = f"{starts!r:.80} is not a list of start and end times"
+        raise UserError(f"{file}: throughput.starts: {said}") from None
     note = f"{len(starts)} starts, start-up, validation and checkpoints counted"
     return max(worked / 3600, least), max(whole / 3600, least), len(starts), note
 
 
-def _benchmark(path: str, found: Document, windows: float | None) -> tuple[Run, dict[str, float]]:
+def _benchmark(
+    path: str, file: Path, found: Any, windows: float | None
+) -> tuple[Run, dict[str, float]]:
     """Return a benchmark's run, and its hours by purpose."""
-    stage, workload = str(found.at("stage")), str(found.at("settings.workload") or "finetuning")
-    if stage != "step" or workload not in TRAINING:
-        said = f"{stage[:20]} {workload[:20]} is no training"
-        raise UserError(f"{found.file}: {said}; give a step of {' or '.join(TRAINING)}")
-    throughput = found.number("results.ours.windows_per_second.median")
+    _check(file, "benchmark", found)
+    settings, device = (found.get(key) or {} for key in ("settings", "device"))
+    workload = settings.get("workload") or "finetuning"
+    if found.get("stage") != "step" or workload not in TRAINING:
+        said = f"{str(found.get('stage'))[:20]} {workload[:20]} is no training"
+        raise UserError(f"{file}: {said}; give a step of {' or '.join(TRAINING)}")
+    throughput = found["results"]["ours"]["windows_per_second"]["median"]
     work = windows or EPOCHS * WINDOWS
     run = Run(
         name=path, pool="local", hours=work / throughput / 3600, throughput=throughput,
-        hardware=str(found.at("device.name") or "a machine not named"), windows=work,
-        slots=int(found.optional("device.count") or 1), data=TRAINING[workload],
-        model=model_name(f"albert-{found.at('settings.shape')}"),
-        tokens=found.optional("settings.tokens_per_window"),
+        hardware=str(device.get("name") or "a machine not named"), windows=work,
+        slots=int(device.get("count") or 1), data=TRAINING[workload],
+        model=model_name(f"albert-{settings.get('shape')}"),
+        tokens=settings.get("tokens_per_window"),
         notes=(f"a benchmark's throughput, projected to {work:,.0f} windows",),
     )  # fmt: skip
     return run, {"training": run.hours}

@@ -8,14 +8,12 @@ import pandas as pd
 
 from cluster import records
 from cluster.prices import load_prices
-from cluster.published import METHOD, TABLES, points
+from cluster.published import LANGUAGE, METHOD, TABLES, points
 from detalbert.errors import UserError
 from reports import bills
 from reports.plots import scaling_plot
-from reports.report import Report, Table, frame
+from reports.report import COLUMNS, Report, Table, frame
 from reports.runs import Run, read_run
-
-FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -34,7 +32,10 @@ def run(args: argparse.Namespace) -> Report:
     found = efficiency(found)
     many = found[found.groupby("series")["N"].transform("size") > 1]
     single = found.loc[~found["series"].isin(many["series"]), "series"]
-    tables = [Table("Scaling", found, FORMATS), *(published_tables() if args.published else [])]
+    tables = [
+        Table("Scaling", found, COLUMNS["scaling"]["formats"]),
+        *(published_tables() if args.published else []),
+    ]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
     plots = [scaling_plot(many)] if len(many) else []
     return Report("How throughput scales", tables, METHOD, notes, plots)
@@ -70,10 +71,21 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def published_tables() -> list[Table]:
     """Return the published tables; those with machines and hours also with today's cost."""
-    known = load_prices()
+    known, kept = load_prices(), {True: "full", False: "none"}
+    language = [
+        {
+            "model": f"{run.by} {run.model}",
+            "GPUs": f"{run.gpus} x {run.gpu}-{run.gigabytes}",
+            "length": run.length,
+            "AC": kept.get(run.checkpointing, "part"),
+            "tokens/s": run.tokens,
+            "MFU": run.mfu,
+        }
+        for run in LANGUAGE
+    ]
     found = []
     for table in TABLES.values():
-        rows = frame(table["rows"])
+        rows = frame(table.get("rows", language))
         if "hours" in rows:
             rows["machine-hours"] = rows["nodes"] * rows["hours"]
             today = rows["instance"].map(lambda name: known[name].on_demand)

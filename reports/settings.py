@@ -1,11 +1,10 @@
-"""Settings of `plan`, each with flag, unit, default and limits in one place, and `--throughput`."""
+"""Settings of `plan`: numbers of its flags, and `--throughput`."""
 
 import argparse
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,49 +13,33 @@ from cluster.prices import Price
 from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
 
-DAY = 86_400.0
-
-
-def _set(default: Any, text: str, low: float, high: float, whole: bool = False) -> Any:
-    limits = {"low": low, "high": high, "whole": whole}
-    return field(default=default, metadata={"help": text, "limits": limits})
-
 
 @dataclass(frozen=True)
 class Settings:
-    """Each field is a flag of `plan`."""
+    """Numbers of a plan: each is a flag, whose limits and help are in flags.yaml."""
 
-    windows: float | None = _set(None, "windows to train on", 1, 1e12)
-    tokens: float | None = _set(None, "tokens to train on, instead of windows", 1, 1e18)
-    epochs: float = _set(2.0, "passes over --data", 1e-3, 1e6)
-    deadline: float | None = _set(None, "hours within which a run must end", 1e-3, 1e6)
-    batch: float | None = _set(None, "windows (or tokens) per step; 48, 256 from 16 slots", 1, 1e9)
-    checkpoint_seconds: float = _set(25.0, "seconds to write a checkpoint", 1e-3, DAY)
-    checkpoint_period: int | None = _set(None, "steps, instead of the best period", 1, 1e9, True)
-    restart_seconds: float = _set(60.0, "seconds from container start to first step", 0, DAY)
-    boot_seconds: float = _set(180.0, "seconds to boot a machine", 0, DAY)
-    image_seconds: float = _set(120.0, "seconds to pull the image", 0, DAY)
-    wait_seconds: float | None = _set(None, "mean wait for capacity (as recorded)", 0, 30 * DAY)
-    notice_read: float = _set(0.0, "share of the reclaims whose notice is read", 0, 1)
-    hourly: float | None = _set(None, "reclaims per machine-hour (as recorded)", 0, 60)
-    runs: int = _set(10_000, "simulated runs per option and case", 10, 1e6, True)
-    seed: int = _set(0, "seed of the random numbers", 0, 2**63, True)
+    windows: float | None = None
+    tokens: float | None = None
+    epochs: float = 2.0
+    deadline: float | None = None  # hours
+    batch: float | None = None  # windows or tokens per step; None: as published
+    checkpoint_seconds: float = 25.0
+    checkpoint_period: int | None = None  # steps; None: the best
+    restart_seconds: float = 60.0
+    boot_seconds: float = 180.0
+    image_seconds: float = 120.0
+    wait_seconds: float | None = None  # None: as recorded
+    notice_read: float = 0.0  # share of the reclaims
+    hourly: float | None = None  # reclaims per machine-hour; None: as recorded
+    runs: int = 10_000
+    seed: int = 0
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting, with its check, and the flags of their sources."""
-    for each in fields(Settings):
-        default = "" if each.default is None else f" ({each.default:g})"
-        check = number(_flag(each.name), **each.metadata["limits"])
-        text = each.metadata["help"] + default
-        parser.add_argument(_flag(each.name), type=check, metavar="N", help=text)
-    add, slots = parser.add_argument, number("--slots", 1, 1024, whole=True)
-    add("--data", metavar="FILE", help="count the windows of this SQuAD file")
-    add("--config", type=Path, default=Path("configs/distributed64.yaml"), help="experiment config")
-    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="per second; default: published")
-    add("--pool", nargs="+", metavar="INSTANCE", help="default: all types that AWS still launches")
-    add("--slots", nargs="+", metavar="N", type=slots, default=[], help="default: 1 4 8 16 32 64")
-    add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+DEFAULTS = {_flag(each.name): each.default for each in fields(Settings)}
 
 
 def given(args: argparse.Namespace) -> Settings:
@@ -68,10 +51,6 @@ def given(args: argparse.Namespace) -> Settings:
     if "epochs" in found and "data" not in found:
         raise UserError("--epochs: only --data has epochs; give both")
     return Settings(**{e.name: found[e.name] for e in fields(Settings) if e.name in found})
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:
@@ -100,7 +79,8 @@ class Speed(NamedTuple):
 
     points: Mapping[int, float]
     teraflops: float  # of one GPU that was measured
-    layouts: Mapping[tuple[int, str], str]  # slots, instance -> "measured" or "published"
+    sources: Mapping[tuple[int, str], str]  # slots, instance -> "measured" or "published"
+    unit: float  # 1, or the tokens of a window
 
     def at(self, slots: int, price: Price) -> tuple[float, str]:
         """Return the rate, and whether it is measured, published or modelled."""
@@ -110,7 +90,14 @@ class Speed(NamedTuple):
         rates = [self.points[count] / count for count in known]
         per_slot = float(np.interp(math.log2(slots), np.log2(known), rates))
         rate = per_slot * slots * price.teraflops / self.teraflops
-        return rate, self.layouts.get((slots, price.instance), "modelled")
+        return rate, self.sources.get((slots, price.instance), "modelled")
+
+    def batch(self, slots: int) -> float:
+        """Return the windows (or tokens) per step of the published runs."""
+        return (256 if slots >= 16 else 48) * self.unit
+
+    def fits(self, price: Price, slots: int) -> bool:
+        return True
 
 
 def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) -> Speed:
@@ -123,8 +110,8 @@ def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) 
         raise UserError(f"--throughput @{instance}: an instance whose GPU is not known")
     if text is None:
         points = {row.slots: row.throughput * unit for row in FINE_TUNING}
-        layouts = {(row.slots, row.instance): "published" for row in FINE_TUNING}
-        return Speed(points, teraflops, layouts)
+        sources = {(row.slots, row.instance): "published" for row in FINE_TUNING}
+        return Speed(points, teraflops, sources, unit)
     found: dict[int, float] = {}
     for part in parts.split(","):
         slots, _, value = part.partition("=")
@@ -136,4 +123,4 @@ def parse_speed(text: str | None, prices: Mapping[str, Price], unit: float = 1) 
             wanted = "SLOTS=RATE,...@INSTANCE, each number of slots once, rates from 1e-6 to 1e12"
             raise UserError(f"--throughput {part}: expected {wanted}")
         found[count] = rate
-    return Speed(found, teraflops, {(count, instance): "measured" for count in found})
+    return Speed(found, teraflops, {(count, instance): "measured" for count in found}, unit)

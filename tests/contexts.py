@@ -34,14 +34,18 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
 
 
 class Users:
-    """Collects the ids of all tests, and of those that use a fixture, by its name."""
+    """Collects the ids of all tests, of the quick ones, and of those that use a fixture, by its
+    name."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[str]] = {}
-        self.all: list[str] = []
+        self.all: set[str] = set()
+        self.quick: set[str] = set()
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            self.all.append(item.nodeid)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            self.all.add(item.nodeid)
+            if item.get_closest_marker("quick"):
+                self.quick.add(item.nodeid)
             for name in getattr(item, "fixturenames", ()):
                 self.of.setdefault(name, []).append(item.nodeid)

@@ -76,12 +76,14 @@ def hashes(output: Path) -> dict[str, str]:
     return {**found, "best": of_value(metrics["best"]), "last": of_value(metrics["last"])}
 
 
+def unequal(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    """The names of what is not the same, or on one side only."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
 def differences(one: Path, other: Path) -> list[str]:
     """The names of what differs between the ends of two runs."""
-    sides = hashes(one), hashes(other)
-    return sorted(
-        k for k in sides[0].keys() | sides[1].keys() if sides[0].get(k) != sides[1].get(k)
-    )
+    return unequal(hashes(one), hashes(other))
 
 
 def of_checkpoint(folder: Path) -> dict[str, str]:
@@ -119,10 +121,6 @@ def of_file(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def of_folder(folder: Path) -> dict[str, str]:
-    return {path.name: of_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
     """What `checkout` predicts from and exports of the runs in `before`, by SHA-256."""
     kept.mkdir(parents=True, exist_ok=True)
@@ -137,17 +135,18 @@ def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
         target = kept / name
         if not target.is_dir():
             run(checkout, ["predict.py", "--model", str(before / name), "--export", str(target)])
-        weights = of_folder(target).items()
-        found |= {f"{name}: {k}": v for k, v in weights if k not in ("README.md", "sums.json")}
+        files = [path for path in target.rglob("*") if path.is_file()]
+        same = (path for path in files if path.name not in ("README.md", "sums.json"))
+        found |= {f"{name}: {path.name}": of_file(path) for path in same}
     return found
 
 
 def report(name: str, one: dict[str, str], other: dict[str, str]) -> int:
     """Print and count what differs."""
-    unequal = [key for key in one.keys() | other.keys() if one.get(key) != other.get(key)]
-    said = f"different: {', '.join(sorted(unequal))}" if unequal else f"{len(one)} parts equal"
+    found = unequal(one, other)
+    said = f"different: {', '.join(found)}" if found else f"{len(one)} parts equal"
     print(f"{name:32s} {said}", flush=True)
-    return len(unequal)
+    return len(found)
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 import predict
+import train
 from detalbert.settings.experiment import masked
 from detalbert.squad import world
 from detalbert.squad.metrics import score
@@ -148,6 +149,19 @@ def test_bad_input_in_processes(tiny_config: Path, tmp_path: Path, train: Train)
     assert done.returncode != 0  # torchrun's own status is 1; each worker exits with 2
     said = done.stderr.count("ERROR: train.py: error: hyperparameters.global_batch_size: 9")
     assert 1 <= said <= 2  # each rank says it, if torchrun leaves it the time
+
+
+@pytest.mark.parametrize("status, several", [(0, True), (2, False), (2, True)])
+def test_only_a_rank_that_failed_skips_the_interpreter_s_end(
+    status: int, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped: list[int] = []
+    monkeypatch.setattr("train.signal.signal", lambda *_: None)
+    monkeypatch.setattr("train.os._exit", skipped.append)
+    monkeypatch.setattr("train.torch.distributed.is_initialized", lambda: several)
+    with pytest.raises(SystemExit) as end:
+        train.leave(status)
+    assert end.value.code == status and skipped == [status] * (several and status > 0)
 
 
 def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:

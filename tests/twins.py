@@ -50,11 +50,8 @@ def main() -> int:
     parser.add_argument("--bert", action="store_true", help="train a BERT with dropout")
     args = parser.parse_args()
     os.environ.pop("LOKY_MAX_CPU_COUNT", None)  # as many threads as a user has
-    bert = [
-        *settings(model=None, model_config=BERT),
-        "--set",
-        "data.tokenizer=embedded/albert-tiny",
-    ]
+    bert = settings(model=None, model_config=BERT)
+    bert += ["--set", "data.tokenizer=embedded/albert-tiny"]
     case = Case(args.config, STEPS, args.processes, (*FEW, *(bert if args.bert else [])))
     seen: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as name, busy(args.load):

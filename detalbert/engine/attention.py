@@ -45,10 +45,9 @@ def has_kernel(device: torch.device) -> bool:
 class Layout:
     """Window bounds of one packed row, computed once per row and read by every layer.
 
-    Attention has three implementations, all exact. A GPU's flash kernel reads cu_seqlens itself.
-    Without it (Volta, fp32, dropout of attention weights) windows are copied to a grid [n,
-    max_length], unless there is only one. On a CPU they run one by one, at 1.3 to 1.5 times the
-    speed of the grid.
+    A GPU's flash kernel reads cu_seqlens itself. Without it (Volta, fp32, dropout of attention
+    weights) windows are copied to a grid [n, max_length], unless there is only one. On a CPU they
+    run one by one, at 1.3 to 1.5 times the speed of the grid.
 
     Args:
         cu_seqlens: int32 [n + 1], n at least 1, on the model's device.
@@ -120,11 +119,10 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attend within each window: the "packed" entry of transformers' AttentionInterface.
 
-    Query is [1, heads, T, d], any float type. Key and value may have fewer heads, [1, kv_heads, T,
-    d]; each then serves heads / kv_heads neighbouring heads of the query (Ainslie 2023,
-    arXiv:2305.13245). Returns [1, T, heads, d] and no attention weights. Raises ValueError without
-    a layout or with a mask, which would attend across windows, and UserError if the model's
-    attention is more than softmax(q k) v.
+    Query is [1, heads, T, d], key and value [1, kv_heads, T, d]; each of these serves heads /
+    kv_heads neighbouring heads of the query (Ainslie 2023, arXiv:2305.13245). Returns [1, T, heads,
+    d] and no attention weights. Raises ValueError without a layout or with a mask, which would
+    attend across windows, and UserError if the model's attention is more than softmax(q k) v.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
@@ -143,10 +141,7 @@ def packed_attention(
 
 
 def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """Attend to itself and earlier tokens of the window: the "packed_causal" entry.
-
-    Arguments, result and errors are those of `packed_attention`.
-    """
+    """Attend to itself and earlier tokens of the window, as `packed_attention`."""
     return packed_attention(*tensors, **{**kwargs, "causal": True})
 
 
@@ -221,11 +216,9 @@ AttentionInterface.register(PACKED_CAUSAL, causal_attention)
 
 
 def model_inputs(model: Any, row: Row) -> dict[str, Any]:
-    """Return the arguments with which `model` processes `row` as separate windows.
-
-    They are input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model
-    has them. `model` is an encoder of transformers with `attn_implementation=PACKED`, `row` on its
-    device, which this call does not block on. Raises as `check_model`.
+    """Return the arguments with which `model` processes `row`, on its device, as separate windows:
+    input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model has them.
+    Raises as `check_model`.
     """
     check_model(model)
     inputs = {
@@ -257,9 +250,8 @@ def first_position(model: Any) -> int:
 
 
 def answer_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
-    """Return start and end logits [tokens] of a packed row; default: all of its tokens.
-
-    `model` is any question-answering encoder. Arguments and errors are those of `model_inputs`.
+    """Return start and end logits [tokens] of a packed row; default: all of its tokens. `model` is
+    any question-answering encoder. Raises as `check_model`.
     """
     output = model(**model_inputs(model, row))
     return output.start_logits[0, :tokens], output.end_logits[0, :tokens]

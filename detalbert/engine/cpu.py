@@ -1,9 +1,8 @@
 """Training on a CPU: faster dropout and GELU, reuse of freed memory, number of threads.
 
-On two cores of an AMD EPYC, torch's dropout, which draws a number for each element on one thread,
-is 19 % of a step of a MiniLM; its GELU spends four fifths of its time in tanh. Blocks that glibc's
-malloc returns at once, and the system zeroes again page by page, are 10 to 15 % of a forward of the
-embedded model on 3,500 tokens.
+On two cores of an AMD EPYC, torch's dropout, on one thread, is 19 % of a step of a MiniLM; its GELU
+spends four fifths of its time in tanh. Memory that glibc's malloc returns at once, and the system
+zeroes again, is 10 to 15 % of a forward of the embedded model on 3,500 tokens.
 """
 
 import ctypes
@@ -25,8 +24,8 @@ _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc
 def drop(x: Tensor, rate: float) -> Tensor:
     """Return `x`, on a CPU, with random elements zeroed and the others scaled to keep the mean.
 
-    Four elements share one random number of 64 bits, which takes a quarter of the time. The rate is
-    rounded to 1/65,536. Masks depend on torch's seed, but differ from those of its own dropout.
+    Four elements share one random number of 64 bits, which takes a quarter of the time of torch's
+    own dropout. The rate is rounded to 1/65,536.
     """
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):
@@ -89,8 +88,8 @@ class CpuGelu(nn.Module):
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep the memory that tensors free, up to a GiB, for later tensors, if its
-    system has mallopt (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+    """Make this process keep up to a GiB of memory that tensors free, if its system has mallopt
+    (https://man7.org/linux/man-pages/man3/mallopt.3.html).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -102,13 +101,12 @@ def set_threads(wanted: int | Literal["auto"], distributed: Any = None, fresh: b
     """Set and return the number of threads that torch computes with, the same on every rank.
 
     It affects rounding, as torch splits a sum among threads, so every restart restores it (see
-    `handover`). It affects speed: threads wait for each other, so one that shares its core delays
-    all. With one of two cores busy, 2 threads train 31 windows/s and 1 trains 72 (docs/speed.md).
+    `handover`). One thread that shares its core delays all: with one of two cores busy, 2 threads
+    train 31 windows/s and 1 trains 72 (docs/speed.md).
 
     Args:
-        wanted: "auto": the cores available to this process, divided among the ranks of its machine,
-            at least 1; minus those that others keep busy if the run begins (`fresh`). The minimum
-            over machines.
+        wanted: "auto": this process's share of the machine's cores, at least 1, the minimum over
+            machines; if the run begins (`fresh`) without those that others keep busy.
         distributed: Determined's DistributedContext, on every rank; None: a single process.
     """
     if wanted == "auto":

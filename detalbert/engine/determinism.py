@@ -19,19 +19,16 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 def choose_exact_kernels() -> None:
     """Make every kernel take the same code path each time; call once, before a process computes.
 
-    On a CPU torch's sqrt, exp, tanh, erf and log of large tensors run in MKL's vector math on many
-    threads. Its first call in a process selects the code path by processor, with a race: about 1
-    process in 100 took another path for half of one tensor, a difference of 1 ulp. A first call
-    small enough for a single thread selects the path for all, and for processes forked later.
+    On a CPU the first call of MKL's vector math (sqrt, exp, tanh, erf, log) in a process selects
+    the code path, with a race: about 1 process in 100 took another one for half of one tensor, a
+    difference of 1 ulp. A first call on a single thread, for it is small, selects it for all.
 
-    CUDA by default sums the gradients of attention and embeddings in any order. `warn_only` is not
-    enough: flash attention would only warn, and on an H100 two runs of one config then differed by
-    step 5. So an operation without a deterministic kernel is an error.
+    CUDA by default sums the gradients of attention and embeddings in any order. With `warn_only`
+    two runs of one config on an H100 differed by step 5.
 
     cuBLAS keeps its order if each stream has its own workspace, which torch sets up; versions
-    before 2.11 require the variable all the same. With it cuBLAS forgets which kernel it selected
-    for a product, and searches for 0.07 to 0.2 ms each time: on an H100 a step of albert-base in 4
-    micro-batches took 266 ms with it and 177 ms without.
+    before 2.11 require the variable all the same. It is costly: on an H100 a step of albert-base in
+    4 micro-batches took 266 ms with it and 177 ms without.
     """
     torch.sqrt(torch.ones(8))
     if torch.cuda.is_available():
@@ -45,10 +42,9 @@ def choose_exact_kernels() -> None:
 def _compile_exactly() -> None:
     """Make torch.compile generate the same code each time, for rows of every length.
 
-    Two of its optimizations depend on more than model and GPU. It times kernels with different
-    orders of summation and takes the fastest. And it fuses two sums of a layer's norm for long rows
-    only (from 8,192 tokens, if the layer is 4,096 wide): shorter rows are then compiled when the
-    first one comes, specialized for it, and after a restart the first one differs.
+    It would time kernels with different orders of summation. And it would fuse two sums of a
+    layer's norm for long rows only: shorter rows are then compiled when the first one comes, for
+    its length, and after a restart the first one differs.
     """
     from torch._inductor import config  # documented there only; imported here: it is slow
 

@@ -15,9 +15,8 @@ CURE = (
 
 
 class FiniteSteps:
-    """Decides by the gradient norm whether a step counts, identically on every rank.
-
-    A GPU's norm reaches the host some steps later, without blocking. `device` is the model's.
+    """Decides by the gradient norm whether a step counts, identically on every rank; a GPU's norm
+    reaches the host some steps later, without blocking.
     """
 
     def __init__(self, device: torch.device) -> None:

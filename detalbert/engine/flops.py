@@ -42,10 +42,9 @@ ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against 
 def training_flops(config: Any, lengths: np.ndarray) -> float:
     """Return the FLOPs of one forward and backward over windows of these lengths.
 
-    Counts matrix products over real tokens from the config, as ALBERT uses one layer's weights in
-    all 12. A product costs 2 per weight and token; backward is two products for each of forward
-    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Recomputation, softmax, norms and
-    look-ups are excluded.
+    Counts matrix products over real tokens: 2 per weight and token; backward is two products for
+    each of forward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Recomputation, softmax,
+    norms and look-ups are excluded.
 
     albert-xxlarge (h 4096, f 16384, 12 layers) at 173 tokens per window, per token: layers 3 * 12 *
     2 * (4 * 4096^2 + 2 * 4096 * 16384) = 14.50e9, attention 3 * 12 * 4 * 4096 * 173 = 0.10e9,
@@ -85,8 +84,8 @@ def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
     """Return the FLOPs of one forward and backward of a causal model; None for an unknown family.
 
     Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
-    A token attends to itself and to those before it: L * (L + 1) / 2 pairs. Published figures
-    mostly count L^2 (PaLM, appendix B): 7 % more for 1.3 B parameters at 2,048 tokens.
+    A token attends to itself and to those before it: L * (L + 1) / 2 pairs, where published figures
+    mostly count L^2 (PaLM, appendix B).
 
     llama, h 768, f 2048, 12 layers of 12 heads, V 32,000, one segment of 1,024, per token: layers 3
     * 12 * 2 * (4 * 768^2 + 3 * 768 * 2048) = 509.6e6, head 3 * 2 * 768 * 32000 = 147.5e6, attention

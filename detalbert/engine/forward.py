@@ -25,9 +25,8 @@ Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 class Forward:
     """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
 
-    In half precision the layers' weights are copied once per step (`precision`), everything else is
-    autocast. Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code
-    depends only on config and machine, which an exact restart needs.
+    Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code depends
+    only on config and machine, which an exact restart needs.
 
     Args:
         model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
@@ -78,10 +77,10 @@ class Forward:
         cast(Tensor, sum(output.sum() for output in self(row)) * 0).backward()
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
-        """Compile for training and validation on a row of `tokens` tokens in windows of `longest`.
+        """Compile for training and validation on a row of `tokens` tokens in windows of `longest`;
+        for validation alone without `training`.
 
-        Runs forward and backward, then forward alone; only the latter without `training`. If
-        compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
+        If compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
         config sets `compile: true` and `training` is true.
         """
         if not self.layers:

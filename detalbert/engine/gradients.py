@@ -1,8 +1,8 @@
 """One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
 
-ALBERT's gradients are ready only when backward is over, so DistributedDataParallel's buckets gain
-nothing. They cost another copy of the gradients, and a layout that changes after the first step, so
-that a sum over three or more ranks is rounded in another order after a restart.
+DistributedDataParallel's buckets gain nothing, for ALBERT's gradients are ready only when backward
+is over, and their layout changes after the first step, so that a sum over three or more ranks is
+rounded in another order after a restart.
 """
 
 from collections.abc import Iterable
@@ -73,12 +73,11 @@ def local_part(tensor: Any) -> Tensor:
 def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     """Sum float32 `flat` [n] over the ranks of the default group, in place.
 
-    A half-precision wire halves the bytes; sums are still computed in float32, in the order of the
-    ranks: each rank receives all ranks' values of one chunk, adds them, and distributes the sum
-    (Rabenseifner 2004: reduce-scatter and all-gather, 2 (N - 1) / N of the bytes, as a ring
-    all-reduce). Each value is rounded twice: when sent and when returned; for bf16 the error is at
-    most 2^-8 of the largest addend. fp16 is finer but has a small range, so all ranks first agree
-    on the largest gradient and scale by it.
+    A half-precision wire halves the bytes; each rank receives all ranks' values of one chunk, adds
+    them in float32, in the order of the ranks, and distributes the sum (Rabenseifner 2004:
+    reduce-scatter and all-gather). Each value is rounded when sent and when returned; for bf16 the
+    error is at most 2^-8 of the largest addend. fp16 is finer but has a small range, so all ranks
+    first agree on the largest gradient and scale by it.
     """
     if wire is torch.float32:
         dist.all_reduce(flat)

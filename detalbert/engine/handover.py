@@ -20,15 +20,9 @@ log = logging.getLogger(__name__)
 class Handover(pytorch.PyTorchCallback):
     """Restores settings that affect rounding on a restart, and only weights on a warm start.
 
-    Determined gives a trial with `searcher.source_trial_id` or `source_checkpoint_uuid` (in the
-    WebUI: "Continue Trial in New Experiment") the whole checkpoint of another trial, and loads it
-    as for a restart: the schedule would be at its end. Only the weights are loaded, as its
-    documentation says.
-
-    Args:
-        context: Determined's, with its model, optimizer and schedule wrapped.
-        trained: the trial; its `rounding` is saved; its `max_tokens`, its `forward` and the rates
-            of its optimizer are restored.
+    Determined loads another trial's checkpoint (`searcher.source_trial_id`, in the WebUI "Continue
+    Trial in New Experiment") as for a restart: the schedule would be at its end. Only the weights
+    are loaded, as its documentation says. `trained` is the trial.
     """
 
     def __init__(
@@ -69,14 +63,18 @@ class Handover(pytorch.PyTorchCallback):
         """
         # A checkpoint of an older version does not say whose it is.
         same = kept["trial"] == self.trial if kept else self.trial is None or self.first_step > 0
-        if same and self.cpu and "threads" in kept:
-            self._restore_threads(kept["threads"])
         if same:
-            self._restore_rounding(kept)
+            self._restore(kept)
         return same
 
-    def _restore_rounding(self, kept: dict[str, Any]) -> None:
+    def _restore(self, kept: dict[str, Any]) -> None:
         """Restore settings that the config leaves to the run; old versions saved none of them."""
+        threads = kept.get("threads") if self.cpu else None
+        if threads and self.hparams.threads == "auto":
+            self.threads, self.notes = set_threads(threads), "as the run began"
+        elif threads and self.hparams.threads != threads:
+            self.notes += f"; the run began with {threads}, so it is rounded otherwise now"
+            self.odd = True
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
         here = self.trained.max_tokens
         tokens = began.get("max_tokens_per_forward", here)
@@ -102,17 +100,9 @@ class Handover(pytorch.PyTorchCallback):
             checkpoint["scaler_state_dict"] = self.trained.scaler.state_dict()
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
 
-    def _restore_threads(self, began_with: int) -> None:
-        if self.hparams.threads == "auto":
-            self.threads = set_threads(began_with)
-            self.notes = "as the run began"
-        elif self.hparams.threads != began_with:
-            self.notes += f"; the run began with {began_with}, so it is rounded otherwise now"
-            self.odd = True
-
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a parameter is sharded; called on rank 0 before Determined's own loop
-        saves. That loop would silently save rank 0's shard only, and restore it on every rank.
+        """Raise UserError if a parameter is sharded: Determined's own loop, which calls this on
+        rank 0, would silently save rank 0's shard only, and restore it on every rank.
         """
         (model,) = self.context.models
         for name, parameter in model.named_parameters():
@@ -123,7 +113,14 @@ class Handover(pytorch.PyTorchCallback):
                 )
 
     def on_training_start(self) -> None:
-        self._follow_config()
+        """Set rate, decay and betas to the config's, which `det experiment continue` may have
+        changed; log threads and changes.
+        """
+        optimizer, scheduler = self.trained.optimizer, self.trained.schedule
+        scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
+        groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
+        for group, fresh, factor in groups:
+            group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
         slots, cores = self.context.distributed.local_size, count_cores()
         text = f"{self.threads} a slot ({self.notes})"
         slow = self.threads * slots > cores
@@ -137,18 +134,6 @@ class Handover(pytorch.PyTorchCallback):
             text = f"{', '.join(changed.values())}: the run goes on; its rounding may differ from "
             text += "an uncut one's" + ", as will the masks of dropout" * ("slots" in changed)
             self._say("restart", text, logging.WARNING)
-
-    def _follow_config(self) -> None:
-        """Set rate, decay and betas to the current config's, which may differ from the
-        checkpoint's.
-
-        `det experiment continue` can change them; without a change, results are bitwise identical.
-        """
-        optimizer, scheduler = self.trained.optimizer, self.trained.schedule
-        scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
-        groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
-        for group, fresh, factor in groups:
-            group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
 
     def _say(self, name: str, text: str, level: int = logging.INFO) -> None:
         if self.chief:

@@ -1,7 +1,7 @@
 """Loaders of packed rows; a batch is sent from its worker process as one buffer.
 
-A tensor that a worker sends costs a shared-memory file, a connection and a handshake, about 1 ms; a
-fine-tuning step has 36. One buffer costs that once, and a small one goes through the pipe.
+A tensor that a worker sends takes about 1 ms, and a fine-tuning step has 36. One buffer takes it
+once, and a small one goes through the pipe.
 """
 
 import atexit
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.order import Order, Steps
 from detalbert.engine.rows import Packable, Row, pack_rows, validation_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
@@ -67,7 +66,7 @@ class Parcel:
 
 
 class RowLoader(DataLoader):
-    """Loader of batches: the item of `dataset` (a list of rows) for each item of `sampler`, made by
+    """Loader of the items of `dataset` (lists of rows), one for each item of `sampler`, made by
     `num_workers` processes; 0: the main process.
     """
 
@@ -165,22 +164,6 @@ class PackedRows(Dataset):
         return pack_rows(self.windows, share, self.max_tokens)
 
 
-def train_loader(
-    rows: Callable[[int], Dataset],
-    order: Order,
-    slot: int,
-    first_step: int,
-    max_tokens: int,
-    num_workers: int,
-    pin_memory: bool,
-) -> RowLoader:
-    """Return an endless loader of batches (lists of rows) of rank `slot` from `first_step` on.
-
-    `rows(max_tokens)` is the data set that has the batch of each share of `order`.
-    """
-    return RowLoader(rows(max_tokens), Steps(order, slot, first_step), num_workers, pin_memory)
-
-
 def validation_loader(
     rows: PackedRows, example_index: np.ndarray, slots: int, slot: int, num_workers: int = 0
 ) -> RowLoader:
@@ -194,7 +177,5 @@ def validation_loader(
 
 
 def default_workers(processes: int) -> int:
-    """Return the loader processes for each of `processes` ranks on this machine: one less than a
-    rank's cores, at most 4, which no GPU outruns.
-    """
+    """Return the loader processes per rank: one less than its cores, at most 4."""
     return min(4, max(0, count_cores() // processes - 1))

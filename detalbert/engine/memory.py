@@ -117,12 +117,11 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
 def split(
     sizes: Sizes, shard: int, tensor: int, half: bool, checkpointing: bool, grid: bool
 ) -> Memory:
-    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py) as backward
-    starts.
+    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py).
 
-    Activations of all layers exist then; embeddings and head are gathered, the head's gradient
-    exists twice in fp32, and so do, for one layer and the next, weights, gradients, and these in
-    fp32 to be summed: 3.3 GB and 6.2 GB gathered for 13.1 B parameters (NeoX) on 64 GPUs.
+    As backward starts, activations of all layers exist; embeddings and head are gathered, the
+    head's gradient exists twice in fp32, and so do, for one layer and the next, weights, gradients,
+    and these in fp32 to be summed.
     """
     width = 2 if half else 4
     states = 16 * ((sizes.parameters - sizes.unsplit) / tensor + sizes.unsplit) / shard

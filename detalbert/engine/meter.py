@@ -14,10 +14,9 @@ from detalbert.engine.rows import Row
 
 
 class TrainingMeter(pytorch.MetricReducer):
-    """Mean loss, throughput and mean gradient norm of the steps since the last report.
+    """Means of finite losses and gradient norms, and throughput, since the last report.
 
-    Losses and norms stay on the device until then. Non-finite ones are excluded, and counted.
-    `epoch` is the steps per epoch, with the fraction.
+    Losses and norms stay on the device until then. `epoch` is the steps per epoch, a fraction.
     """
 
     def __init__(self, epoch: float) -> None:
@@ -74,8 +73,8 @@ class Utilization(pytorch.MetricReducer):
 
     `mfu` is the FLOPs of the model's products over real tokens, without recomputation, divided by
     the peak of the ranks' GPUs (Chowdhery et al. 2022, arXiv:2204.02311, section 4.1); omitted if a
-    GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors. Never blocks
-    on a device. `half`: products are in fp16 or bf16.
+    GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors. `half`:
+    products are in fp16 or bf16.
     """
 
     def __init__(self, meter: TrainingMeter, device: torch.device, half: bool) -> None:

@@ -34,10 +34,9 @@ def build_optimizer(
 ) -> Optimizer:
     """Return RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
 
-    eps is 1e-8, and LAMB's 1e-6. LAMB (You et al. 2020, arXiv:1904.00962) scales every tensor's
-    step by |weights| / |step|; torch_optimizer clamps |weights| to 10 by default, which would slow
-    ALBERT's word embeddings fourfold from the start (30,000 x 128 at 0.02 have norm 39), so there
-    is no clamp. Moments are not debiased, as in the paper's last version.
+    LAMB (You et al. 2020, arXiv:1904.00962, last version) scales every tensor's step by |weights| /
+    |step|, here without torch_optimizer's clamp of |weights| to 10, which would slow ALBERT's word
+    embeddings fourfold (30,000 x 128 at 0.02 have norm 39), and without debiased moments.
     """
     kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb}
     return kinds[name](groups, lr=lr, betas=(0.9, beta2), eps=1e-6 if name == "lamb" else 1e-8)
@@ -59,8 +58,8 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
 def lr_factor(step: int, total: int, warmup: int) -> float:
     """Return the factor of the peak learning rate at optimizer step `step`, counted from 0.
 
-    Rises linearly from 0 at step 0 to 1 at step `warmup`, then decays linearly to 0 at `total`, as
-    transformers' `get_linear_schedule_with_warmup`. So the first step changes no weights.
+    Rises linearly from 0 at step 0, which so changes no weights, to 1 at step `warmup`, then decays
+    linearly to 0 at `total`, as transformers' `get_linear_schedule_with_warmup`.
     """
     if step < warmup:
         return step / warmup
@@ -134,12 +133,10 @@ class _ByGroup(Optimizer):
 class RAdam(_ByGroup, torch_optimizer.RAdam):
     """Rectified Adam (Liu et al. 2020, arXiv:1908.03265) as in the published runs, over lists.
 
-    Bitwise identical to its parent, by the same operations in the same order, but on a GPU a step
-    is a dozen launches and not a dozen for every parameter; and step sizes are not cached in a
-    table shared by all groups, which would step every group at the first group's learning rate.
-    torch.optim.RAdam with `decoupled_weight_decay=True` differs: there a rectified length rho of
-    exactly 5 does not count as rectified, and bias correction is not folded into the step size. eps
-    is added to the square root of the uncorrected second moment.
+    Bitwise identical to its parent, but a dozen launches per step and not per parameter; and step
+    sizes are not cached in a table shared by all groups, which would step every group at the first
+    group's learning rate. torch.optim.RAdam with `decoupled_weight_decay=True` differs: there a
+    length rho of exactly 5 is not rectified, and bias correction not folded into the step size.
     """
 
     def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
@@ -204,10 +201,8 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
 
 
 def rectify(step: int, beta2: float) -> float | None:
-    """Return the paper's r_t times sqrt(1 - beta2^t), or None while the variance is intractable.
-
-    With beta2 0.999, step 6 is the first rectified one (rho 5.99, value 0.0020); the value grows
-    towards 1 over some thousand steps.
+    """Return the paper's r_t times sqrt(1 - beta2^t), or None while the variance is intractable: up
+    to step 5 with beta2 0.999.
     """
     limit = 2 / (1 - beta2) - 1
     power = beta2**step

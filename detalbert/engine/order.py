@@ -81,9 +81,9 @@ def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
     """Distribute the windows of a global batch to ranks so that real tokens are balanced.
 
     The longest remaining window goes to the rank with the fewest tokens that still has room (Graham
-    1969, longest processing time first); ties go to the lower index. No two ranks differ by more
-    tokens than two windows do. `lengths` are tokens per window, any integer type [B], B a multiple
-    of `slots`. Returns for each rank its positions in `lengths`, ascending, int64 [B / slots].
+    1969, longest processing time first); ties go to the lower index. `lengths` are tokens per
+    window, [B], B a multiple of `slots`. Returns for each rank its positions in `lengths`,
+    ascending, int64 [B / slots].
     """
     return spread(lengths, slots, room=len(lengths) // slots)
 

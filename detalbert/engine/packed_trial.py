@@ -15,9 +15,8 @@ from detalbert.engine.trial import AnyHParams, StepTrial
 
 
 class PackedTrial(StepTrial[AnyHParams, AnyRow]):
-    """Trains an encoder that every rank holds unsharded. Subclasses define the rows' losses.
-
-    Creates forward and gradients. `model` is made with `attn_implementation=PACKED`.
+    """Trains an encoder, made with `attn_implementation=PACKED`, that every rank holds unsharded.
+    Subclasses define the rows' losses.
     """
 
     gradients: FlatGradients
@@ -50,9 +49,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
 
     def losses(self, batch: list[AnyRow]) -> Iterator[Tensor]:
         """Yield the share of each of this rank's rows (on the CPU) in the rank's loss, a scalar.
-
-        They add up to the rank's loss, and the step's is the mean over ranks. One forward runs for
-        each, after the backward of the row before it.
+        The step's loss is the mean over ranks.
         """
         raise NotImplementedError
 

@@ -1,8 +1,7 @@
 """Linear layers in half precision whose weights are cast once per step.
 
-Under autocast the gradients of all uses of a weight in a forward are summed in half precision:
-ALBERT's one layer is used 12 times. Here the optimizer's float32 weight is copied once per step,
-all uses read the copy, and each accumulates its gradient in float32.
+Under autocast the gradients of all uses of a weight (12 of ALBERT's one layer) are summed in half
+precision. Here all uses read a copy of the float32 weight, and accumulate gradients in float32.
 """
 
 from typing import Any

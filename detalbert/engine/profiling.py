@@ -1,8 +1,7 @@
 """`hyperparameters.profile_steps`: a table and a trace of some steps of rank 0.
 
-Determined's own `context.set_profiler` makes one trace per step, none with the wait for the loader.
-Here the profiler runs from the end of one step to the end of another. A cluster uploads the trace,
-which is among TensorBoard's files.
+Determined's own `context.set_profiler` makes one trace per step, without the wait for the loader.
+A cluster uploads the trace, which is among TensorBoard's files.
 """
 
 import contextlib
@@ -26,9 +25,8 @@ ROWS = 15
 
 
 class StepProfile(pytorch.PyTorchCallback):
-    """Records `steps` steps after the warm-up, writes the trace and logs torch's table of them.
-
-    `left` are the steps that remain in this process; `folder` is for the trace.
+    """Records `steps` steps of the `left` ones, from the end of a step on; writes the trace into
+    `folder` and logs torch's table.
     """
 
     def __init__(self, steps: int, left: int, folder: Path, device: torch.device) -> None:

@@ -24,7 +24,7 @@ class Progress(pytorch.PyTorchCallback):
     Args:
         steps: optimizer steps of the whole run.
         done: steps completed before this start.
-        chief: whether this is rank 0, which alone prints; Determined needs callbacks on every rank.
+        chief: whether this is rank 0, which alone prints.
         shown: names of the validation metrics to print, in this order.
     """
 
@@ -35,7 +35,6 @@ class Progress(pytorch.PyTorchCallback):
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
         self.trained = 0  # steps in those seconds
         self._shown = contextlib.ExitStack()
-        self.resumed_at = time.monotonic()
 
     def on_training_start(self) -> None:
         if self.chief and sys.stderr.isatty():

@@ -68,8 +68,8 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     """Split one rank's windows into micro-batches of at most `max_tokens` real tokens each.
 
     Tries the fewest bins that the total allows, filled evenly, then one more until all fit.
-    `lengths` are tokens per window, any integer type [n]; n may be 0. Returns positions in it per
-    micro-batch, ascending, int64. Raises UserError if a window is longer than `max_tokens`.
+    `lengths` are tokens per window, [n]. Returns positions in it per micro-batch, ascending, int64.
+    Raises UserError if a window is longer than `max_tokens`.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if not len(lengths):
@@ -88,10 +88,8 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
 
 
 def pack_rows(windows: Packable, share: np.ndarray, max_tokens: int) -> list[Any]:
-    """Pack windows in rows of at most `max_tokens` real tokens.
-
-    `share` are their numbers, int64 [n], or, if they are made anew in every epoch, (epoch, number)
-    of each, int64 [n, 2].
+    """Pack windows in rows of at most `max_tokens` real tokens. `share` are their numbers, int64
+    [n], or, if they are made anew in every epoch, (epoch, number) of each, int64 [n, 2].
     """
     rows = []
     numbers = share if share.ndim == 1 else share[:, 1]

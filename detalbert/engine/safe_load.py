@@ -32,20 +32,13 @@ def _read_state_dict(path: Path) -> Any:
     return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
-def allow_checkpoint_globals() -> None:
-    """Allow `torch.load(weights_only=True)` to read Determined's checkpoints (torch >= 2.6).
-
-    They hold NumPy's generator state, an array. Its constructors are allowed: they run no code.
-    """
-    state: Any = np.random.get_state()
-    rebuild = state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
-    dtype = type(np.dtype(np.uint32))
-    torch.serialization.add_safe_globals([rebuild, np.ndarray, np.dtype, dtype])
-
-
-# On import, because `determined.pytorch.load_trial_from_checkpoint_path` imports the trial's
-# module (and so this one) just before it loads.
-allow_checkpoint_globals()
+# Determined's checkpoints hold NumPy's generator state, an array, whose constructors run no code.
+# Allowed on import, because `determined.pytorch.load_trial_from_checkpoint_path` imports the
+# trial's module (and so this one) just before it loads.
+_state: Any = np.random.get_state()
+_rebuild = _state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
+_CONSTRUCTORS = [_rebuild, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
+torch.serialization.add_safe_globals(_CONSTRUCTORS)
 
 
 def check_pickles(checkpoint: Path) -> None:
@@ -53,11 +46,8 @@ def check_pickles(checkpoint: Path) -> None:
 
     Determined unpickles `trial_state.pkl` unsafely, and `state_dict.pth` too if
     TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set. If one is missing, it would load a file of an older
-    version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist.
-
-    Raises:
-        UserError: if one of the two is missing, damaged or names a class or function.
-        Unavailable: if the system fails to read one.
+    version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist. Raises Unavailable if
+    the system fails to read one.
     """
     for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
         try:

@@ -19,9 +19,8 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     """Return the budget in tokens for `forward` on its device, the same on every rank.
 
     Memory is linear in a row's tokens. So two short rows are measured, forward and backward, and
-    extrapolated to the memory that is free next to the optimizer's two moments. The budget is
-    rounded down to 1,024 tokens (to one window of `longest` below that), so that a restart on the
-    same kind of GPU computes the same one. On a CPU it is 4,096.
+    extrapolated to the memory that is free next to the optimizer's two moments. On a CPU it is
+    4,096.
     """
     device = forward.device
     if device.type != "cuda":
@@ -44,8 +43,8 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
     """Return the largest token count whose memory fits in `room` bytes, by linear extrapolation.
 
     With 1 GB at 768 tokens and 1.5 GB at 1,536, 10 GB of room hold 14,592 tokens, rounded down to
-    14,336. Never less than `longest`, the tokens of a full window. `measure` returns a row's bytes
-    for a token count, infinity if out of memory.
+    14,336, so that a restart computes the same. Never less than `longest`, the tokens of a full
+    window. `measure` returns a row's bytes for a token count, infinity if out of memory.
     """
     first, second = (longest * windows for windows in _PROBES)
     low, high = measure(first), measure(second)

@@ -1,27 +1,28 @@
 """`StepTrial`: the base class of the package's trials, one optimizer step over packed rows.
 
-`train_batch` is one step, the same for all models: gradients are zeroed, accumulated, unscaled and
-clipped, and the optimizer steps. Where gradients come from is a subclass's matter: encoders run row
-by row and all-reduce once (packed_trial.py), language models are sharded (lm/).
+Subclasses accumulate the gradients: encoders run row by row and all-reduce once (packed_trial.py),
+language models are sharded (lm/).
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from determined import pytorch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.handover import Handover
-from detalbert.engine.loaders import default_workers
+from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
+from detalbert.engine.order import Order, Steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
@@ -47,23 +48,8 @@ def read_context(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class Gradients(Protocol):
-    """The `.grad` of all parameters: a FlatGradients, or those of a sharded model."""
-
-    def zero(self) -> None:
-        """Zero them."""
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale to a norm over all ranks of at most `max_norm` (0: no limit); return the norm."""
-
-    def zero_unless(self, keep: Tensor) -> None:
-        """Zero them, also NaN, if the bool `keep` is False; does not block on the device."""
-
-
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
-
-    Creates optimizer, schedule, meter, progress and profile; puts the model on the device.
 
     Args:
         context: Determined's.
@@ -74,7 +60,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """
 
     data: Any  # as the workload's `load` gives it
-    gradients: Gradients
+    gradients: Any  # a FlatGradients, or what has its `zero`, `clip` and `zero_unless`
     scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
@@ -91,11 +77,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.handover = Handover(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
         self.rank, self.slots = context.distributed.rank, context.distributed.size
-        # The order matters: Determined wants the scaler wrapped before the model.
-        self.scaler = context.wrap_scaler(
-            torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
-        )
-        # Gradients are all-reduced in one piece here; gradients.py says why.
+        # Determined wants the scaler wrapped before the model.
+        scaler = torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
+        self.scaler = context.wrap_scaler(scaler)
         self.model: Any = wrap_model(context, model)
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
@@ -108,7 +92,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         metric = context.get_experiment_config()["searcher"]["metric"]
         self.charts = Charts({*charted, metric}, self.meter, first)
         self.profile = self._prepare_profile()
-        # Our loaders repeat, deal and skip by themselves, and rows move to the device one by one.
+        # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
 
@@ -166,15 +150,14 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
-    def loading(self) -> dict[str, Any]:
-        """Return the keyword arguments that every training loader takes for this rank."""
-        return {
-            "slot": self.data_rank,
-            "first_step": self.context.get_initial_batch(),
-            "max_tokens": self.max_tokens,
-            "num_workers": self.workers(),
-            "pin_memory": self.context.device.type == "cuda",
-        }
+    def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
+        """Return an endless loader of this rank's batches (lists of rows) from this start on.
+
+        `rows(max_tokens)` is the data set that has the batch of each share of `order`.
+        """
+        steps = Steps(order, self.data_rank, self.context.get_initial_batch())
+        pinned = self.context.device.type == "cuda"
+        return RowLoader(rows(self.max_tokens), steps, self.workers(), pinned)
 
     def get_batch_length(self, batch: list[AnyRow]) -> int:
         return sum(len(row["windows"]) for row in batch)
@@ -182,30 +165,22 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
         with self.profile.step():
-            return self._step(batch, batch_idx)
-
-    def _step(self, batch: list[AnyRow], batch_idx: int) -> dict[str, Any]:
-        determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
-        self.gradients.zero()
-        self.add_gradients(batch)
-        self.meter.step = batch_idx + 1
-        if self.utilization is not None:
-            self.utilization.add(map(self.row_flops, batch))
-        self.scaler.unscale_(self.optimizer)
-        self._keep_finite(batch_idx + 1)
-        self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
-        self.scaler.update()
-        # The loss stays on the device until a report is due; a returned tensor would be read back,
-        # and the device waited for, at every step.
+            determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
+            self.gradients.zero()
+            self.add_gradients(batch)
+            self.meter.step = step = batch_idx + 1
+            if self.utilization is not None:
+                self.utilization.add(map(self.row_flops, batch))
+            self.scaler.unscale_(self.optimizer)
+            norm = self.gradients.clip(self.hparams.max_grad_norm)
+            self.meter.norms.append(norm)
+            self.optimizer.keep = keep = self.finite.update(norm, step)
+            if keep is not None:  # a step whose gradient is not finite changes nothing
+                self.gradients.zero_unless(keep)
+            self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
+            self.scaler.update()
+        # The loss stays on the device until a report: a returned tensor would block at every step.
         return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
-
-    def _keep_finite(self, step: int) -> None:
-        """Clip the gradient; make a step whose gradient is not finite change nothing."""
-        norm = self.gradients.clip(self.hparams.max_grad_norm)
-        self.meter.norms.append(norm)
-        self.optimizer.keep = self.finite.update(norm, step)
-        if self.optimizer.keep is not None:
-            self.gradients.zero_unless(self.optimizer.keep)
 
     def check_weights(self, step: int) -> None:
         """Raise Diverged on all ranks if a weight is not finite on any. Collective."""
@@ -239,12 +214,7 @@ class Charts(pytorch.PyTorchCallback):
     """Callback that removes validation metrics that are not charted and adds fractional `epochs`.
 
     The WebUI draws a chart for each reported metric, so constants and duplicates are removed.
-    Determined uses the trial's `epochs` if reported; its own counts whole epochs.
-
-    Args:
-        charted: names of the metrics to keep.
-        meter: converts steps to epochs.
-        done: steps completed before this start.
+    Determined's own `epochs` would be whole ones. `done` are the steps before this start.
     """
 
     def __init__(self, charted: set[str], meter: TrainingMeter, done: int) -> None:

@@ -1,12 +1,14 @@
 """Streaming of a long JSON mapping, one element of one of its lists at a time."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from detalbert.errors import UserError
 
 _PIECE = 1 << 16  # characters read at a time
+_SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
 
 
@@ -22,7 +24,7 @@ class JsonText:
 
     def elements(self, key: str) -> Iterator[Any]:
         """Yield the elements of the list `key` of the mapping; skip the other keys."""
-        missing = self._unknown(f"no list {key!r} at the top")
+        missing = self._not_squad(f"no list {key!r} at the top")
         found = False
         if not self._next("{"):
             raise missing
@@ -40,29 +42,24 @@ class JsonText:
         if not found:
             raise missing
         if self._peek():
-            raise self._broken("more text after its end", self.at)
+            raise self._broken("more text after its end")
 
     def _peek(self) -> str:
         """Return the next character that is not white space, "" at the end."""
         while True:
-            size = len(self.text)
-            while self.at < size and self.text[self.at] in " \t\r\n":
-                self.at += 1
-            if self.at < size:
-                return self.text[self.at]
-            if not self._more():
-                return ""
+            self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text) or not self._more():
+                return self.text[self.at : self.at + 1]
 
     def _next(self, character: str) -> bool:
         """Return whether `character` comes next; if so, skip it."""
-        if self._peek() != character:
-            return False
-        self.at += 1
-        return True
+        found = self._peek() == character
+        self.at += found
+        return found
 
     def _need(self, character: str) -> None:
         if not self._next(character):
-            raise self._broken(f"expecting {character!r}", self.at)
+            raise self._broken(f"expecting {character!r}")
 
     def _items(self, end: str) -> Iterator[None]:
         """Yield before every item up to `end`, and skip the commas between them."""
@@ -72,7 +69,7 @@ class JsonText:
             if more := not self._next(end):
                 self._need(",")
                 if self._peek() == end:
-                    raise self._broken("a comma with nothing after it", self.at)
+                    raise self._broken("a comma with nothing after it")
 
     def _value(self) -> Any:
         self._peek()
@@ -80,11 +77,12 @@ class JsonText:
             try:
                 value, end = self.decoder.raw_decode(self.text, self.at)
             except RecursionError:
-                raise self._broken("nested too deep", self.at) from None
+                raise self._broken("nested too deep") from None
             except ValueError as error:  # the text so far ends inside a value, or is wrong
-                at = getattr(error, "pos", self.at) - self.at
+                used = getattr(error, "pos", self.at) - self.at
                 if not self._more():
-                    raise self._broken(getattr(error, "msg", str(error)), at) from None
+                    self.at = used
+                    raise self._broken(getattr(error, "msg", str(error))) from None
                 continue
             used = end - self.at
             # More text may turn the number 1 into 12 or 1.5.
@@ -99,11 +97,11 @@ class JsonText:
         self.text, self.at = self.text[self.at :] + piece, 0
         return bool(piece)
 
-    def _broken(self, fault: str, at: int) -> UserError:
-        line = self.lines + self.text.count("\n", 0, at)
-        return self._unknown(f"line {line}: {fault}")
+    def _broken(self, fault: str) -> UserError:
+        line = self.lines + self.text.count("\n", 0, self.at)
+        return self._not_squad(f"line {line}: {fault}")
 
-    def _unknown(self, fault: str) -> UserError:
+    def _not_squad(self, fault: str) -> UserError:
         return UserError(
             f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
             "(.csv)"

@@ -1,12 +1,8 @@
 """Checkpoints of a local run: atomic, checked before use, old ones pruned; the one to resume from.
 
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
-lists every file's size and SHA-256, and has a sum of its own. It is written under a temporary name,
-flushed to disk and renamed; equal sums show a reader that it is complete.
-
-A resumed run ends bitwise identical to an uninterrupted one: randomness and the data position are
-functions of the step, parameters, optimizer, schedule and GradScaler are in the checkpoint, and a
-config that would change the run is rejected.
+lists every file's size and SHA-256, and has a sum of its own. A config that would change the run
+that is resumed is rejected.
 """
 
 import contextlib
@@ -17,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from determined import core
 from determined.common import storage
@@ -28,9 +24,6 @@ from detalbert.errors import UserError, first_line
 from detalbert.integrity import SUM, checksum, is_sealed, seal
 from detalbert.training.folder import ELSEWHERE, RESUME, step_name
 
-if TYPE_CHECKING:  # it reads manifests
-    from detalbert.training.metrics import RunMetrics
-
 FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
 MANIFEST = "manifest.json"
 log = logging.getLogger(__name__)
@@ -40,19 +33,15 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     """Determined's checkpoint context over a folder of an output directory.
 
     Args:
-        distributed: Determined's distributed context.
-        metrics: of the run, with its output directory; only rank 0 writes.
+        distributed: Determined's distributed context; only rank 0 writes.
+        metrics: the run's RunMetrics, which knows the output directory.
         run: settings that must not change when the run is resumed; stored in every manifest.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
     """
 
     def __init__(
-        self,
-        distributed: core.DistributedContext,
-        metrics: "RunMetrics",
-        run: dict[str, Any],
-        pruning: dict[str, Any],
+        self, distributed: Any, metrics: Any, run: dict[str, Any], pruning: dict[str, Any]
     ) -> None:
         self.distributed, self.metrics, self.run = distributed, metrics, run
         self.folder = metrics.path / "checkpoints"
@@ -84,11 +73,9 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
-        """Yield folder and name as `store_path` does, on all ranks; renamed once all have filled
-        it.
+        """Yield folder and name as `store_path`, on all ranks; renamed once all have filled it.
 
-        May end in another thread than it began. `peers` is Determined's distributed context, or a
-        replacement for it in that thread.
+        May end in another thread than it began, for which `peers` replaces `distributed`.
         """
         if self.distributed.rank:
             folder, name = self.distributed.broadcast(None)
@@ -124,10 +111,8 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """Return the newest undamaged checkpoint, with a warning per damaged one; None if there is
-    none.
-
-    Raises UserError if all checkpoints are damaged: starting over silently would discard work.
+    """Return the newest undamaged checkpoint, with a warning per damaged one, or None. Raises
+    UserError if all are damaged: starting over silently would discard work.
     """
     found = list_checkpoints(folder)
     for _, path in reversed(found):
@@ -148,19 +133,15 @@ def find_checkpoint(
 ) -> Path | None:
     """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
 
-    `run` is the current `Training.identity`; `defaults` are, by config key, the values of runs
-    whose version did not know the key. Raises UserError if the checkpoint is missing, damaged, of
-    another format version, or of a run that differs from `run`.
+    `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
+    not know a key. Raises UserError if the checkpoint is missing, damaged, of another format
+    version, or of another run.
     """
-    if resume == "auto":
-        path = newest_complete(output_dir / "checkpoints")
-        if path is None:
-            return None
-    else:
-        path = Path(resume)
-        fault = find_fault(path)
-        if fault:
-            raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
+    path = newest_complete(output_dir / "checkpoints") if resume == "auto" else Path(resume)
+    if path is None:
+        return None
+    if resume != "auto" and (fault := find_fault(path)):
+        raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
     manifest = read_manifest(path)
     if manifest["format"] not in (1, FORMAT):
         raise UserError(
@@ -239,10 +220,8 @@ def write_manifest(
 
 def describe_files(folder: Path) -> dict[str, Any]:
     """Return size in bytes and SHA-256 of every file in `folder`, by its path there."""
+    files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
     return {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": checksum(path),
-        }
-        for path in sorted(p for p in folder.rglob("*") if p.is_file())
+        name: {"bytes": file.stat().st_size, "sha256": checksum(file)}
+        for name, file in files.items()
     }

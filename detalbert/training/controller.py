@@ -1,21 +1,33 @@
-"""Trial loop of this package: Determined's, with a schedule, and without code from a checkpoint.
+"""Trial loops of this package: Determined's, with a schedule, and without code from a checkpoint.
 
-Local runs and trials on a cluster, their restarts, forks and warm starts all load through
-`Controller.load`.
+Local runs and trials on a cluster, their restarts, forks and warm starts all load through `load`.
 """
 
+import contextlib
+import json
+import logging
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from determined import pytorch
 
-from detalbert.determined_internals import TrialLoop
+from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
-from detalbert.training import local, spot
+from detalbert.training import spot
+from detalbert.training.local import copy_modules
+from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
+from detalbert.training.uploads import STATE, Peers, UploadedParts
 from detalbert.training.workload import Training
+
+log = logging.getLogger(__name__)
 
 
 class Controller(TrialLoop):
@@ -81,4 +93,123 @@ class Controller(TrialLoop):
         if on_cluster:
             super().copy_code(path, on_cluster)
         else:
-            local.copy_modules(path)
+            copy_modules(path)
+
+
+class ShardedController(Controller):
+    """The trial loop of a sharded model: each rank writes and reads its own shards.
+
+    A checkpoint is written in the background: training waits only for a copy to CPU memory. Besides
+    the shards (parts.py) there are `state.json`, of the loop, and, written last, the manifest.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        core = core_context(self.context)
+        if not self.local_training:
+            core.checkpoint = UploadedParts(core.checkpoint, self.needed)
+        self.checkpoints: Any = core.checkpoint  # on a cluster or locally, with `store_together`
+        # A group of its own: what is written beside training must not meet training's messages.
+        self._group = dist.new_group(backend="gloo")
+        self._tensors = TensorSaver(self._group)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._same: bool | None = None  # whether the checkpoint to load is this trial's own
+
+    def run(self) -> None:
+        super().run()
+        began = time.monotonic()
+        self._finish()
+        if self.stalls:
+            self.stalls[-1] += time.monotonic() - began
+
+    def after_step(self) -> None:
+        if self._writing is not None and self._writing.done():
+            self._finish()
+        super().after_step()
+
+    def _finish(self) -> None:
+        """Wait for the checkpoint that is being written, if any; raise its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def store(self, exiting: bool) -> None:
+        """Start saving a checkpoint from all ranks and write it in the background. Determined's own
+        method saves on rank 0 only and blocks.
+        """
+        self._finish()
+        if self.is_chief:
+            self.core_context.train.set_status("checkpointing")
+        assert self.state is not None
+        self.state.last_ckpt = steps = self.state.batches_trained
+        metadata = {"steps_completed": steps, "framework": f"torch-{torch.__version__}"}
+        metadata["format"] = "torch.distributed.checkpoint"
+        with contextlib.ExitStack() as stack:
+            kept = self.checkpoints.store_together(metadata, Peers(self._group))
+            path, name = stack.enter_context(kept)
+            if self.is_chief:
+                self._save_state(path)
+            write = self._tensors.save(path, self.trial.model, self.trial.optimizer)
+            says = f"checkpoint at step {steps}: {name}"
+            self._writing = self._writer.submit(self._write, stack.pop_all(), path, write, says)
+        if exiting:
+            self._finish()
+
+    def _write(
+        self, store: contextlib.ExitStack, path: Path, write: Callable[[], None], says: str
+    ) -> None:
+        """Write a checkpoint's tensors and code, in the background."""
+        with store:
+            write()
+            if self.is_chief:
+                copy_modules(path)
+        if self.is_chief:
+            log.info("%s", says)
+
+    def _save_state(self, path: Path) -> None:
+        trial = self.trial
+        state = {
+            "trial": vars(self.state),
+            "stepped": bool(trial.optimizer.state),
+            "rates": [group["lr"] for group in trial.optimizer.param_groups],
+            "schedulers": [trial.schedule.state_dict()],
+            "callbacks": {name: each.state_dict() for name, each in self.callbacks.items()},
+            "scaler": trial.scaler.state_dict(),
+        }
+        (path / STATE).write_text(json.dumps(state, indent=1))
+        for callback in self.callbacks.values():
+            callback.on_checkpoint_write_end(str(path))
+
+    def load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
+        """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
+        state, trial = _read_state(folder), self.trial
+        load_tensors(folder, trial.model, trial.optimizer if self._wants_all(state) else None)
+        if self._same:
+            for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
+                group["lr"] = rate
+            (kept,) = state["schedulers"]
+            trial.schedule.load_state_dict(kept)
+            if state["scaler"]:
+                trial.scaler.load_state_dict(state["scaler"])
+        self.load_state(state["trial"] if self._same else {})
+
+    def _wants_all(self, state: dict[str, Any]) -> bool:
+        """Return whether to load the optimizer's state from a checkpoint with this `state`."""
+        if self._same is None:
+            kept = state["callbacks"].get("handover") or {}
+            self._same = self.trial.handover.is_own_checkpoint(kept)
+        return self._same and state["stepped"]
+
+    def needed(self, path: Path) -> set[str]:
+        """Return the files that this rank reads, by the table and state in `path`."""
+        wanted = self.trial.optimizer if self._wants_all(_read_state(path)) else None
+        return files_needed(path, self.trial.model, wanted)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads((path / STATE).read_text())
+    except (OSError, ValueError) as error:
+        why = f"no checkpoint of a sharded model ({STATE}: {first_line(error)})"
+        raise UserError(f"{path}: {why}; give another") from None

@@ -57,7 +57,7 @@ def describe(trial: StepTrial) -> dict[str, str]:
     return {
         **summary.lines,
         "model": f"{named}{scratch}, {parameters:,} parameters",
-        "device": f"{_hardware(trial)}, {_precision(trial)}",
+        "device": f"{_hardware(trial)}, {str(trial.dtype).removeprefix('torch.')}",
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
         f"{trial.max_tokens:,} at most in one forward",
         "steps": f"{trial.steps:,} ({trial.meter.epochs(trial.steps):.2f} epochs), "
@@ -75,10 +75,6 @@ def _hardware(trial: StepTrial) -> str:
     return f"{where}, {trial.slots} slot(s)"
 
 
-def _precision(trial: StepTrial) -> str:
-    return str(trial.dtype).split(".")[1]
-
-
 def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
     """Return every value that the run uses, including defaults and computed values."""
     hparams = training.hparams
@@ -89,7 +85,7 @@ def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
             "steps": trial.steps,
             "warmup_steps": trial.warmup,
             "epochs": trial.meter.epochs(trial.steps),
-            "precision": _precision(trial),
+            "precision": str(trial.dtype).removeprefix("torch."),
             "max_tokens_per_forward": trial.max_tokens,
             "slots": trial.slots,
         },

@@ -1,6 +1,7 @@
 """Output directory of a local run: creation, lock, and moving of earlier runs."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,7 @@ def write_predictions(folder: Path, answers: Answers) -> None:
     write_json(folder / "null_odds.json", answers.null_odds)
 
 
-_WRITTEN = {"checkpoints", "config.yaml", "metrics.json", "null_odds.json", "tensorboard"}
-_WRITTEN |= {"predictions.json"}
+_WRITTEN = "checkpoints config.yaml metrics.json null_odds.json predictions.json tensorboard"
 
 
 @contextlib.contextmanager
@@ -59,19 +59,15 @@ def claim_folder(path: Path) -> Iterator[None]:
 
 def set_aside(path: Path) -> None:
     """Move the files of an earlier run into `previous-N/`, for `--resume never`."""
-    left = [item for item in path.iterdir() if item.name in _WRITTEN]
-    if not left:
-        return
-    number = 1
-    while (path / f"previous-{number}").exists():
-        number += 1
-    aside = path / f"previous-{number}"
-    aside.mkdir()
-    for item in left:
-        item.rename(aside / item.name)
+    folders = (path / f"previous-{number}" for number in itertools.count(1))
+    if left := [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
+        aside = next(folder for folder in folders if not folder.exists())
+        aside.mkdir()
+        for item in left:
+            item.rename(aside / item.name)
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
     """Write the resolved experiment config, without its secrets, as `config.yaml`."""
-    with whole_file(path / "config.yaml") as file:
+    with writing(path / "config.yaml", ELSEWHERE), whole_file(path / "config.yaml") as file:
         yaml.safe_dump(masked(config), file, sort_keys=False, allow_unicode=True)

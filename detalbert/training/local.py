@@ -1,7 +1,6 @@
 """Local runs: one process or torchrun's, on this machine, into an output directory.
 
-Determined's own local mode restarts the data on resume, turns checkpoint policy `best` into `all`
-and stores checkpoints in the user's data folder. So a local run drives the trial loop of the
+Determined's own local mode restarts the data on resume, so a local run drives the trial loop of the
 cluster with contexts that write to a folder instead of the master.
 """
 
@@ -79,15 +78,18 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def trial_context(
     distributed: core.DistributedContext,
-    checkpoints: LocalCheckpoints,
     metrics: RunMetrics,
     stops: LocalStops,
     config: dict[str, Any],
     steps_completed: int,
+    run: dict[str, Any],
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`."""
+    """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`.
+    `run`: see LocalCheckpoints.
+    """
+    pruning = config.get("checkpoint_storage") or {}
     core_context = core.Context(
-        checkpoint=checkpoints,
+        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning),
         distributed=distributed,
         preempt=stops,
         train=core.DummyTrainContext() if distributed.rank else metrics,

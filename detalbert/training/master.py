@@ -20,10 +20,9 @@ def task() -> determined.ClusterInfo:
 
 
 def call(method: str, path: str, **arguments: Any) -> Any:
-    """Return the response's JSON, without retries. Raises an Exception if the call fails.
+    """Return the response's JSON, without retries. Raises an Exception (they have no common base).
 
-    Exceptions have no common base (`determined.common.api.errors`). Determined's `bindings` are not
-    used: their calls have no timeout, so a dead connection would block indefinitely.
+    Calls of Determined's `bindings` have no timeout: a dead connection would block indefinitely.
     """
     address = task().master_url
     session = authentication.login_from_task(address, certs.default_load(address)).with_retry(0)
@@ -36,10 +35,8 @@ def trial() -> dict[str, Any]:
 
 
 def keep_resolved(resolved: dict[str, Any]) -> None:
-    """Store all values that the run uses as the run's metadata, with the commits of its hub names.
-
-    They are readable in the WebUI; a restart reads the commits. Written once, and again if a
-    continued experiment has other values. If the master does not accept them, a warning is logged.
+    """Store all values that the run uses as the run's metadata, for the WebUI, with the commits of
+    its hub names, for a restart. If the master does not accept them, a warning is logged.
     """
     number, path = _metadata()
     resolved = masked({**resolved, "commits": hub.commits} if hub.commits else resolved)

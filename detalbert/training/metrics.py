@@ -24,9 +24,8 @@ from detalbert.training.folder import RESUME, step_name, write_predictions
 class RunMetrics(core.DummyTrainContext):
     """Writer of `metrics.json`, the best validation's predictions, and TensorBoard events.
 
-    Replaces Determined's train context, which sends the same reports to the master. `best` follows
-    `searcher.metric` and `searcher.smaller_is_better`; the first of equals is kept. `path` is the
-    output directory.
+    Replaces Determined's train context, which reports to the master. `path` is the output
+    directory; `searcher`, of the config, defines the best validation, the first of equals.
     """
 
     loop: Any = None  # the Controller that reports, set once it is created
@@ -85,8 +84,8 @@ class RunMetrics(core.DummyTrainContext):
         self._events("training", steps_completed, metrics)
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
-        entry = {k: _plain(v) for k, v in metrics.items() if k not in ("batches", "epochs")}
-        self._events("validation", steps_completed, entry)
+        charted = {k: v for k, v in metrics.items() if k not in ("batches", "epochs")}
+        self._events("validation", steps_completed, charted)
         answers, scores = self.loop.trial.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
@@ -118,9 +117,8 @@ class RunMetrics(core.DummyTrainContext):
             self._file.close()
 
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
-        """Append to TensorBoard's events.
-
-        torch's SummaryWriter writes them in a thread, whose errors cannot be caught.
+        """Append to TensorBoard's events. torch's SummaryWriter uses a thread, whose errors cannot
+        be caught.
         """
         folder, numbers = self.get_tensorboard_path(), (int, float, np.number)
         values = [
@@ -143,7 +141,3 @@ class RunMetrics(core.DummyTrainContext):
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.generic, np.ndarray)) else value

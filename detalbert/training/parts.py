@@ -1,9 +1,8 @@
 """Weights and optimizer of a sharded model as files: each rank writes its shards.
 
 torch's distributed checkpoint: files named by rank, `__1_0.distcp` of rank 1, and a table of their
-contents (table.py), so another number of ranks can read them. Scalars that every rank has, the
-optimizer's step count per parameter, have a file of their own: torch would spread them over all
-files, and each rank would have to read all.
+contents (table.py), for any number of ranks to read them. The optimizer's step counts have a file
+of their own: torch would spread them over all files, and each rank would have to read all.
 """
 
 import json
@@ -21,9 +20,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from detalbert.engine.gradients import local_part
 from detalbert.errors import UserError, first_line
 from detalbert.training.table import read_table, write_table
 
@@ -31,10 +30,8 @@ NUMBERS = "numbers.json"
 
 
 class TensorSaver:
-    """Copies weights and optimizer to CPU memory; another thread may write the copy.
-
-    The copy's memory is reused: allocation takes longer than copying. `group` has all ranks, for
-    CPU tensors; it must not be used otherwise meanwhile.
+    """Copies weights and optimizer to CPU memory, which is reused; another thread may write it.
+    `group` has all ranks, for CPU tensors; it must not be used otherwise meanwhile.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -42,10 +39,8 @@ class TensorSaver:
         self._copy: dict[str, Any] = {}
 
     def save(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Callable[[], None]:
-        """Copy the current state; return a function that writes it, before the next copy.
-
-        That function raises RuntimeError if a rank's disk is full. Only tensors are saved: torch
-        would unpickle anything else on load.
+        """Copy the current state; return a function that writes it, before the next copy. It raises
+        RuntimeError if a rank's disk is full.
         """
         tensors = {"model": parts.get_model_state_dict(model)}
         numbers: dict[str, dict[str, torch.Tensor]] = {}
@@ -83,12 +78,7 @@ def _copy_over(copy: dict[str, Any], tensors: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _copy_over(copy[name], value)
         else:
-            _local(copy[name]).copy_(_local(value))
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """Return this rank's shard of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            local_part(copy[name]).copy_(local_part(value))
 
 
 def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> None:

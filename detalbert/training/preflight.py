@@ -1,7 +1,7 @@
 """Checks before any work: faults that would end a task an hour later end it now, in one line.
 
 `check` is for one process per machine and uses no GPU memory; `check_collectives` is for all ranks,
-once their process group exists. Both raise UserError, whose text says what to do.
+once their process group exists.
 """
 
 import datetime
@@ -31,9 +31,7 @@ GIB = 2**30
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Check GPUs, data sources and disks of this machine. `gpu_uuids` are those of the container's
-    GPUs. Raises UserError for the first fault.
-    """
+    """Check GPUs, data sources and disks of this machine; raise UserError for the first fault."""
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
     check_source(data, "train")
@@ -84,10 +82,9 @@ def check_room(
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
     """Raise UserError if this torch build has no code for the GPU, e.g. CUDA 12.8 for a V100.
 
-    `capability` is the GPU's, (7, 0) for a V100; `built_for` is torch.cuda.get_arch_list(), such as
-    ["sm_80", "sm_90a", "compute_90"]. Machine code (sm) runs on its own and later minor versions,
-    PTX (compute) on anything later; with an "a" either runs on its own version only, with an "f" on
-    its own and later minor versions.
+    `capability` is the GPU's; `built_for` is torch.cuda.get_arch_list(), such as ["sm_80",
+    "sm_90a", "compute_90"]. Machine code (sm) runs on its own and later minor versions, PTX
+    (compute) on anything later; with an "a" either runs on its own version only, with an "f" as sm.
     https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list
     """
     for architecture in built_for:
@@ -109,9 +106,7 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
 def check_gpu_memory(
     gpu_uuids: Sequence[str], memory: Memory, hparams: StepHParams, parameters: int
 ) -> None:
-    """Raise Unavailable if a GPU has less free memory than the model and one forward need. Read
-    from nvidia-smi: a CUDA call would use memory on each. The smallest forward is one window.
-    """
+    """Raise Unavailable if a GPU has less free memory than the model and one forward need."""
     budget = hparams.max_tokens_per_forward
     tokens = hparams.max_seq_length if budget == "auto" else budget
     needed, rest = memory.at(tokens), memory.at(0)
@@ -130,7 +125,9 @@ def check_gpu_memory(
 
 
 def gpu_memory() -> list[tuple[str, int, int]]:
-    """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it."""
+    """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it. A CUDA
+    call would use memory on each.
+    """
     query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
     try:
         words = [*query, "--format=csv,noheader,nounits"]

@@ -34,10 +34,9 @@ class Schedule:
     | stop | any step, once a stop was requested or the search has dropped the trial |
 
     (*) but not fewer than min(SHORTEST, period) steps after a resume: a run resumed at step 88 has
-    its first report at 100, not at 90. Over two steps the throughput is a spike in the chart, and a
-    checkpoint saves hardly more than the one before. The loop itself saves a checkpoint before it
-    stops, and validates and saves after the last step. `done` are the steps before this start;
-    `stops` is a LocalStops or MasterStops (stopping.py).
+    its first report at 100, not at 90, for over two steps the throughput is a spike in the chart.
+    The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
+    `done` are the steps before this start; `stops` is a LocalStops or MasterStops (stopping.py).
     """
 
     def __init__(
@@ -52,8 +51,8 @@ class Schedule:
         """Return what is due after `step`. Collective: call after every step, on every rank."""
         keys: Any = self.hparams
         early = keys.spot_notice and step % keys.reporting_period == 0 and self._take_request()
-        # A search changes the trial's state a moment after a rung's validation: so the state is
-        # requested 1, 2, 4, 8, ... steps after each, and at each report.
+        # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
+        # ... steps after each, and at each report.
         since = (step - 1) % keys.validation_period + 1
         if since.bit_count() == 1 or step % keys.reporting_period == 0:
             self._dropped = self._dropped or self.stopping.dropped(step)
@@ -66,10 +65,8 @@ class Schedule:
         )
 
     def stops(self, acknowledge: bool = True) -> bool:
-        """Return whether to stop now, and log once who requested it. Collective.
-
-        The loop calls it after reports, validations and checkpoints, which may take minutes;
-        `acknowledge` tells the master that the trial will stop.
+        """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
+        tells the master that the trial will stop.
         """
         if self._dropped:
             return True
@@ -84,9 +81,7 @@ class Schedule:
         self._early.set()
 
     def _take_request(self) -> bool:
-        """Return whether any rank got a request since the last report. Collective: at reports only,
-        as at every step it would be too expensive.
-        """
+        """Return whether any rank got a request since the last report. Collective, so expensive."""
         requested = self._early.is_set()
         if requested:
             self._early.clear()

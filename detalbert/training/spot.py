@@ -2,7 +2,6 @@
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
 
 An interruption notice ends this start of the run. A rebalance recommendation may come earlier, or
@@ -32,20 +31,17 @@ REMEDY = (
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT = 2.0  # seconds; the service is on the machine's own link
 TOKEN = "X-aws-ec2-metadata-token"
+WANTED = "the instance metadata service wants a token, and none arrives here"
 WITH_TOKEN = "with a token (IMDSv2)"
 WITHOUT_TOKEN = "without a token (IMDSv1), for the token request gets none"
 log = logging.getLogger(__name__)
 
 
-class TokenWanted(Exception):
-    """The service requires a token, but sends none that arrives here."""
-
-
 class Metadata:
     """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
 
-    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1 the
-    response to a token request does not reach a container with its own network, a plain one does.
+    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1
+    none reaches a container with its own network.
     """
 
     def __init__(self) -> None:
@@ -58,10 +54,7 @@ class Metadata:
 
     def read(self, path: str) -> str | None:
         """Return the text at `path` (below meta-data/), or None if there is none (status 404).
-
-        Raises:
-            TokenWanted: if the service requires a token, but sends none.
-            OSError, http.client.HTTPException: if the response is missing, truncated or an error.
+        Raises OSError, a PermissionError if no token arrives, or http.client.HTTPException.
         """
         if self.way is None:
             self._token = self._take_token()
@@ -72,8 +65,7 @@ class Metadata:
                 self.way = None  # the token ran out, or tokens are wanted from now on
                 return self.read(path)
             if error.code == 401 and self._token is None:
-                said = "the instance metadata service wants a token, and none arrives here"
-                raise TokenWanted(said) from None
+                raise PermissionError(WANTED) from None
             if error.code != 404:
                 raise
             text = None
@@ -99,10 +91,8 @@ class Metadata:
 
 
 class SpotWatcher(threading.Thread):
-    """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once.
-
-    Calls `on_recommendation()` at most once, and keeps watching. No error ends the thread: it logs
-    each kind once and retries.
+    """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once,
+    and before it `on_recommendation()` at most once. It logs each kind of error once and retries.
     """
 
     def __init__(
@@ -129,7 +119,14 @@ class SpotWatcher(threading.Thread):
         if notice is not None:
             # The experiments' log policies know this line by its first two words.
             log.warning("EC2 announces: %s", notice)
-            self._pass_on(notice)
+        while notice is not None and not self.stopped.is_set():
+            try:
+                self.on_notice(notice)
+                return
+            except Exception as error:
+                text = f"spot notices: not passed on ({_reason(error)}); asking again"
+                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
+            self.stopped.wait(PERIOD)
 
     def _look(self) -> str | None:
         notice = self._read(NOTICE)
@@ -151,23 +148,12 @@ class SpotWatcher(threading.Thread):
         self._say_once(logging.INFO, "way", f"spot notices: read {self._metadata.way}")
         return None if text is None else " ".join([path, *text.split()])  # one line, for the log
 
-    def _pass_on(self, notice: str) -> None:
-        while not self.stopped.is_set():
-            try:
-                self.on_notice(notice)
-                return
-            except Exception as error:
-                text = f"spot notices: not passed on ({_reason(error)}); asking again"
-                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
-            self.stopped.wait(PERIOD)
-
     def _say_unread(self, error: Exception, failures: int) -> None:
         if self._answered:
             text = f"spot notices: no answer now ({_reason(error)}); asking again"
             self._say_once(logging.WARNING, f"read {_kind(error)}", text)
-        elif failures >= TRIES and isinstance(error, TokenWanted):
-            text = f"spot notices: not read: {error}. {REMEDY}"
-            self._say_once(logging.WARNING, "token", text)
+        elif failures >= TRIES and isinstance(error, PermissionError):
+            self._say_once(logging.WARNING, "token", f"spot notices: not read: {error}. {REMEDY}")
         elif failures >= TRIES:
             text = f"no instance metadata at {self._metadata.address} ({_reason(error)})"
             text = f"spot notices: not read: {text}, so probably not on EC2. There: {REMEDY}"

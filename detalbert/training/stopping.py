@@ -19,11 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalStops(core.DummyPreemptContext):
-    """Requests in a local run; replaces Determined's preemption signal.
-
-    Any rank may get a request (a signal, an interruption notice); `should_preempt` is collective,
-    so that all ranks stop at the same step.
-    """
+    """Requests in a local run, on any rank; replaces Determined's preemption signal."""
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
@@ -96,10 +92,8 @@ class MasterStops:
         self._failed = False
 
     def request(self, notice: str) -> None:
-        """Make the Determined master preempt this allocation. Raises an Exception as `master.call`.
-
-        The trial saves a checkpoint and is requeued, at no cost in `max_restarts`. May be called
-        twice.
+        """Make the Determined master preempt this allocation: the trial saves a checkpoint and is
+        requeued, at no cost in `max_restarts`. Raises an Exception as `master.call`.
         """
         self._noticed = True
         allocation = master.task().allocation_id
@@ -113,10 +107,8 @@ class MasterStops:
         return "the master (a pause, a job of higher priority, a machine that is taken back)"
 
     def dropped(self, step: int) -> bool:
-        """Return whether the search has dropped this trial. Collective.
-
-        0.38.1's master marks such a trial STATE_STOPPING_COMPLETED without notifying it: on a real
-        one 8 of 8 trials of an ASHA search ran to their end. So the trial queries its state.
+        """Return whether the search has dropped this trial, by its state: 0.38.1's master marks it
+        STATE_STOPPING_COMPLETED without notifying it. Collective.
         """
         if not self.searched:
             return False

@@ -1,8 +1,7 @@
 """Checkpoints of a sharded model on a cluster: each rank uploads its own files.
 
-Determined's `store_path(shard=True)` takes two folders with one (st_dev, st_ino) for the same, also
-on two machines, and then reports a checkpoint without the files of one. Here every rank lists its
-files, and rank 0 checks what has arrived before it reports to the master.
+Determined's `store_path(shard=True)` takes folders of two machines with one (st_dev, st_ino) for
+the same, and loses one. Here rank 0 checks what has arrived before it reports to the master.
 """
 
 import contextlib
@@ -29,9 +28,8 @@ _HEAD = {*TABLES, NUMBERS, STATE, MANIFEST}  # what says which of the other file
 
 
 class Peers:
-    """Determined's distributed context, as far as checkpoints need it, over a group of its own.
-
-    Determined's context has a single socket, which the training loop uses at the same time.
+    """Determined's distributed context, as far as checkpoints need it, over a group of its own: the
+    training loop uses Determined's single socket at the same time.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -47,12 +45,8 @@ class Peers:
 
 
 class UploadedParts(CheckpointContext):
-    """Determined's checkpoint context, with a folder on each rank.
-
-    Args:
-        theirs: Determined's context, which this one replaces.
-        needed: returns the files that this rank reads, given a folder with a checkpoint's table and
-            state.
+    """Determined's checkpoint context, with a folder on each rank. `needed` returns the files that
+    this rank reads, given a folder with a checkpoint's table and state.
     """
 
     def __init__(self, theirs: core.CheckpointContext, needed: Callable[[Path], set[str]]) -> None:
@@ -125,9 +119,7 @@ class UploadedParts(CheckpointContext):
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:
-    """Return the bytes of a checkpoint's files, by name; None for Google's and Azure's storage.
-    Listing was never tested with those two.
-    """
+    """Return the bytes of a checkpoint's files, by name; None for other kinds of storage."""
     if isinstance(manager, storage.S3StorageManager):
         prefix = f"{manager.get_storage_prefix(storage_id)}/"
         found = manager.bucket.objects.filter(Prefix=prefix)

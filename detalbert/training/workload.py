@@ -50,11 +50,9 @@ class Workload(NamedTuple):
     sharded: bool = False  # whether a model is split over the processes
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
-        """Check `values` and return the hyperparameters.
-
-        Sets missing `searcher.metric` and `searcher.smaller_is_better` in `config`. Raises
-        UserError, also if no validation reports `searcher.metric`, which would end a run only after
-        hours.
+        """Check `values` and return the hyperparameters; set missing `searcher.metric` and
+        `searcher.smaller_is_better` in `config`. Raises UserError, also if no validation reports
+        `searcher.metric`, which would end a run only after hours.
         """
         metric = config["searcher"].setdefault("metric", self.metric)
         known = ["loss", *self.metrics]

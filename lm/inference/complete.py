@@ -13,6 +13,7 @@ from transformers.generation import BaseStreamer
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.squad.question_stream import is_unicode
 from lm.inference.load import Source, load_model
 
 _CONTEXT = 8  # tokens before a new one that its text may depend on: a leading space, a character
@@ -90,10 +91,8 @@ def _settings(sampling: Sampling, room: int, end: int | None) -> GenerationConfi
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Return the tokens of a prompt that begins a document; "<|endoftext|>" in it is plain text."""
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise UserError("the prompt is not UTF-8 text") from None
+    if not is_unicode(prompt):
+        raise UserError("the prompt is not UTF-8 text")
     ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if not ids and tokenizer.eos_token_id is None:
         raise UserError(

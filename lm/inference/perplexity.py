@@ -13,10 +13,11 @@ from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
 from lm.data import write_documents
+from lm.gradients import add_row, zero_sums
 from lm.hparams import LmHParams, parse_documents_config
 from lm.inference.load import Source, load_model
 from lm.loss import head_loss
-from lm.packed import count_targets, hidden_states
+from lm.packed import hidden_states
 from lm.trial import Scores
 from lm.windows import Windows, validation_loader
 
@@ -77,12 +78,9 @@ def score(model: PreTrainedModel, windows: Windows, hparams: LmHParams) -> dict[
     scores.reset()
     assert hparams.max_tokens_per_forward != "auto"
     for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward):
-        sums = torch.zeros(3, dtype=torch.float64, device=device)
+        sums = zero_sums(device)
         for row in rows:
             here = to_device(row, device)
-            loss, right = head_loss(hidden_states(model, here), head, here["targets"])
-            sums[0] += loss
-            sums[1] += right
-            sums[2] += count_targets(row)
+            add_row(sums, row, *head_loss(hidden_states(model, here), head, here["targets"]))
         scores.add(rows, sums)
     return scores.cross_slot_reduce([scores.per_slot_reduce()])

@@ -121,7 +121,4 @@ class Trial:
         }
 
     def weights(self, checkpoint: Any) -> dict[str, torch.Tensor]:
-        safe_load.allow_checkpoint_globals()
-        path = self.storage / checkpoint.uuid / "state_dict.pth"
-        state = torch.load(path, weights_only=True)["models_state_dict"][0]
-        return dict(state)
+        return safe_load.read_weights(self.storage / checkpoint.uuid / "state_dict.pth")

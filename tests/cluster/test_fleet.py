@@ -52,6 +52,7 @@ def test_start_and_price() -> None:
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
     assert Start.of(wide, pool(64))[1:] == (8, 15)
+    assert Start.of({"resources": {"slots_per_trial": 16}}, pool())[1:] == (2, 3)
     assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
     for config, its, words in (
         (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),

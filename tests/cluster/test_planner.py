@@ -19,7 +19,6 @@ from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.engine.memory import Sizes
 from detalbert.settings.hparams import HParams
 from lm.hparams import parse_lm_hparams
-from lm.layout import Layout
 from tests.cluster.planted import experiment, findings, master, put
 from tests.conftest import ROOT
 from tests.corpus.documents import byte_tokenizer, write, write_lines
@@ -93,14 +92,14 @@ def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
     waits = 65_536 * 40 * 4 * 5120 * 2 / 300e9
     assert halves.compute - whole.compute == pytest.approx(waits)
     # One machine sends nothing; copies inside machines add up gradients once a step.
-    for layout, slots, forwards, sent in (
-        (Layout(1, 8, 1), 8, 4, 0),
-        (Layout(8, 8, 1), 64, 4, 8 * 13.2e9 * 7 / 8),
-        (Layout(2, 32, 1), 64, 1, 13.2 * (8e9 * 3 / 4 + 8e9 / 4 * 1 / 2)),
+    for machines, span, forwards, sent in (
+        (1, 1, 4, 0),
+        (8, 1, 4, 8 * 13.2e9 * 7 / 8),
+        (8, 4, 1, 13.2 * (8e9 * 3 / 4 + 8e9 / 4 * 1 / 2)),
     ):
-        given = 13.2e9, layout, 8, slots, forwards, True
-        assert speeds.split_bytes(*given) == pytest.approx(sent)
-    assert speeds.replicated_bytes(1e9, 2, "bf16") == 2e9
+        found = speeds.sent_bytes(13.2e9, machines, span, forwards, weight=2, gradient=4)
+        assert found == pytest.approx(sent)
+    assert speeds.sent_bytes(1e9, 2, 1, 1, weight=2, gradient=2) == 2e9  # copies in bf16
 
 
 @pytest.mark.parametrize("row", [r for r in LANGUAGE if r.by == "llm-foundry"], ids=str)

@@ -1,6 +1,5 @@
 """Text on this machine, and S3 that fails on purpose."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with moto_server() as moto, Faults(moto) as faults:
         client = boto3.client("s3", endpoint_url=moto)
         client.create_bucket(Bucket="bucket")
-        threading.Thread(target=faults.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
         storage._s3.cache_clear()
         reader.read_index.cache_clear()
         yield client, faults
-        faults.shutdown()

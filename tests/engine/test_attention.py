@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention
-from detalbert.engine.losses import row_losses
+from detalbert.engine.evaluation import row_losses
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row

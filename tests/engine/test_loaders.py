@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,8 +18,8 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
-from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, train_loader, validation_loader
-from detalbert.engine.order import TrainOrder
+from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
+from detalbert.engine.order import Steps, TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
 from tests.conftest import ROOT, Script, max_examples
@@ -113,10 +112,9 @@ def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> 
 def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
     windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
     order = TrainOrder(windows.lengths, 8, 2, seed=5)
-    rows = partial(PackedRows, windows)
-    whole = train_loader(rows, order, 1, 0, 60, workers, pin_memory=False)
+    rows = PackedRows(windows, 60)
+    whole, later = (RowLoader(rows, Steps(order, 1, first), workers) for first in (0, 7))
     assert len(whole) == 4  # 37 windows at 8 a step
-    later = train_loader(rows, order, 1, 7, 60, workers, pin_memory=False)
     for expected, found in zip(islice(whole, 7, 12), later, strict=False):
         assert len(expected) == len(found) > 1
         for one, other in zip(expected, found, strict=True):

@@ -1,7 +1,7 @@
 """Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as published."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,10 @@ def slope(kept: Kept) -> float:
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One output of attention, as of CUDA's kernel; on a CPU each window has its own, and they are
-    joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU."""
+    joined. Under autocast norms are fp32 on CUDA, and half precision on a CPU. The group of one
+    that `make_mesh` makes ends with the test."""
     plain = F.layer_norm
 
     def kernel(qkv: Any, layout: Any, dropout: Any, scale: Any, causal: bool) -> Any:
@@ -60,6 +61,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(attention, "_without_kernel", kernel)
     monkeypatch.setattr(F, "layer_norm", norm)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: int) -> int:
@@ -182,6 +186,8 @@ def test_measured_on_an_h100() -> None:
     sizes = Sizes("albert", 4096, 16_384, 12, 64, 30_000, 206_000_000)
     memory = replicated(sizes, 1, True, False)
     assert memory.states + 4096 * memory.per_token == pytest.approx(12_378_132_992, rel=0.1)
+    # Several ranks keep another copy of the gradients.
+    assert replicated(sizes, 8, True, False).states - memory.states == 4 * sizes.parameters
     # A vocabulary head keeps 12 bytes a logit in fp32.
     some, none = (replicated(sizes, 1, False, False, masked).per_token for masked in (0.15, 0.0))
     assert some - none == pytest.approx(0.15 * 30_000 * 12)

@@ -102,11 +102,11 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
         used = Utilization(self.meter, self.context.device, half=False)
         return self.context.wrap_reducer(used, for_validation=False)
 
-    step, report = StepTrial._step, RunMetrics.report_training_metrics
+    step, report = StepTrial.train_batch, RunMetrics.report_training_metrics
 
-    def count(self: StepTrial, batch: list[Any], at: int) -> dict[str, Any]:
+    def count(self: StepTrial, batch: list[Any], **numbers: int) -> dict[str, Any]:
         counted.append(sum(flops_of(self.model.config, row) for row in batch))
-        return step(self, batch, at)
+        return step(self, batch, **numbers)
 
     def keep(self: RunMetrics, metrics: dict[str, Any], **more: Any) -> None:
         reports.append((metrics, sum(counted) / self.loop.trial.meter.throughput["seconds"]))
@@ -114,7 +114,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
         report(self, metrics=metrics, **more)
 
     monkeypatch.setattr(StepTrial, "_prepare_utilization", prepare)
-    monkeypatch.setattr(StepTrial, "_step", count)
+    monkeypatch.setattr(StepTrial, "train_batch", count)
     monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
     assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0
     assert len(reports) == 3

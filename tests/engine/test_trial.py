@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from detalbert.engine import trial as trial_module
+from detalbert.engine.evaluation import row_losses
 from detalbert.engine.forward import Forward
-from detalbert.engine.losses import row_losses
 from detalbert.engine.trial import read_context
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
@@ -99,8 +99,9 @@ def test_what_loaders_and_the_compiler_are_given(tiny_config: Path, monkeypatch:
     with trial_of(tiny_config, num_workers=3) as trial:
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
         trial.rank = 1
-        wanted = {"slot": 1, "first_step": 5, "max_tokens": 512, "num_workers": 3}
-        assert trial.loading() == {**wanted, "pin_memory": False}
+        loader = trial.train_loader(lambda tokens: [tokens], range(8))
+        assert (loader.dataset, loader.num_workers, loader.pin_memory) == ([512], 3, False)
+        assert vars(loader.sampler) == {"order": range(8), "slot": 1, "first_step": 5}
     asked = []
     monkeypatch.setattr(Forward, "compile_layers", lambda self, *sizes: asked.append(sizes))
     for budget in (512, "auto"):

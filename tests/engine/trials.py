@@ -9,7 +9,6 @@ import torch
 import yaml
 from determined import core
 
-from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.stopping import LocalStops
@@ -35,8 +34,7 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
     training = Training.load(workload, config, hparams, seed=42)
     alone, config = core.DummyDistributedContext(), training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
-    checkpoints = LocalCheckpoints(alone, metrics, {}, {})
-    with trial_context(alone, checkpoints, metrics, LocalStops(alone), config, 0) as context:
+    with trial_context(alone, metrics, LocalStops(alone), config, 0, {}) as context:
         trial = training.trial(context)
         trial.meter.reset()
         yield trial

@@ -1,6 +1,6 @@
 """A Determined master on loopback that lists, describes and hands out checkpoints.
 
-Answers are made of the bindings' own types, so that the real client reads what it expects.
+Answers have what the bindings' own types must have, so that the real client reads what it expects.
 """
 
 import io
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request, experiment_record, trial_record
+from tests.fakes.http import NOW, FakeServer, Request, blank, trial_json
 
 TOKEN = "user-token"
-_TIME = "2026-01-01T00:00:{:02d}Z"
+MISSING = {"error": {"error": "no such thing"}}
 
 
 class Stored(NamedTuple):
@@ -31,6 +31,7 @@ class Stored(NamedTuple):
     scores: dict[str, float] | None = None  # of the validation after them; default: f1
     config: dict[str, Any] = {}  # of the experiment, beside its storage
     trial: int = 7
+    hparams: dict[str, Any] = {}
 
 
 class CheckpointMaster(FakeServer):
@@ -55,31 +56,26 @@ class CheckpointMaster(FakeServer):
 
     def respond(self, request: Request) -> tuple[int, Any]:
         self.calls.append(request.path)
-        missing = {"error": {"error": "no such thing"}}
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return 401, missing
+            return 401, MISSING
         answer = self._registry(request) or self._find(request.path, request.query)
-        if answer is None:
-            return 404, missing
-        return 200, answer if isinstance(answer, bytes) else answer.to_json(True)
+        return (404, MISSING) if answer is None else (200, answer)
 
     def _find(self, path: str, query: dict[str, str]) -> Any:
-        """Something of the bindings, bytes, or None where there is nothing."""
+        """What is there, bytes of a file, or None where there is nothing."""
         if path == "/api/v1/trials/7":
-            return bindings.v1GetTrialResponse(trial=trial_record(7, experiment=3))
+            return {"trial": trial_json(7, experiment=3, state="STATE_COMPLETED")}
         if path == "/api/v1/experiments/3":
-            return bindings.v1GetExperimentResponse(experiment=experiment_record(3))
+            facts = {"id": 3, "startTime": NOW, "state": "STATE_COMPLETED", "config": {}}
+            return {"experiment": blank(bindings.v1Experiment, **facts)}
         if re.fullmatch(r"/api/v1/(trials/7|experiments/3)/checkpoints", path):
-            kind = "Trial" if "trials" in path else "Experiment"
-            chosen = [self._describe(item) for item in self._sorted(query)]
-            answer = getattr(bindings, f"v1Get{kind}CheckpointsResponse")
-            return answer(checkpoints=chosen, pagination=_page(chosen))
+            return _page("checkpoints", [self._describe(item) for item in self._sorted(query)])
         found = re.fullmatch(r"(/api/v1)?/checkpoints/([0-9a-f-]+)", path)
         item = next((x for x in self.stored if found and x.uuid == found[2]), None)
         if item is None:
             return None
         if found[1]:
-            return bindings.v1GetCheckpointResponse(checkpoint=self._describe(item))
+            return {"checkpoint": self._describe(item)}
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
             tar.add(item.folder, arcname=".")
@@ -94,37 +90,29 @@ class CheckpointMaster(FakeServer):
         name = asked[2] or sent["name"]
         if sent and not asked[3]:
             self.models[name] = []
-            return bindings.v1PostModelResponse(model=self._model(name))
         if name not in self.models:
             return None
+        facts = {"name": name, "metadata": {}, "creationTime": NOW, "lastUpdatedTime": NOW}
+        model = blank(bindings.v1Model, **facts, numVersions=len(self.models[name]))
         if not asked[3]:
-            return bindings.v1GetModelResponse(model=self._model(name))
+            return {"model": model}
         if sent:
             self.models[name].append(sent)
-        listed = [self._version(name, n) for n in range(len(self.models[name]), 0, -1)]
+        listed = [self._version(model, n) for n in range(len(self.models[name]), 0, -1)]
         if sent:
-            return bindings.v1PostModelVersionResponse(modelVersion=listed[0])
+            return {"modelVersion": listed[0]}
         if asked[5]:
-            found = [each for each in listed if each.version == int(asked[5])]
-            return bindings.v1GetModelVersionResponse(modelVersion=found[0]) if found else None
+            found = [each for each in listed if each["version"] == int(asked[5])]
+            return {"modelVersion": found[0]} if found else None
         listed = listed[: int(request.query.get("limit", len(listed)))]
-        return bindings.v1GetModelVersionsResponse(
-            model=self._model(name), modelVersions=listed, pagination=_page(listed)
-        )
+        return {"model": model, **_page("modelVersions", listed)}
 
-    def _model(self, name: str) -> bindings.v1Model:
-        facts: dict[str, Any] = {"metadata": {}, "labels": [], "notes": "", "description": ""}
-        facts |= {"archived": False, "creationTime": _TIME.format(1), "username": "me", "userId": 2}
-        facts |= {"lastUpdatedTime": _TIME.format(1), "numVersions": len(self.models[name])}
-        return bindings.v1Model(id=1, name=name, workspaceId=1, **facts)
-
-    def _version(self, name: str, number: int) -> bindings.v1ModelVersion:
-        sent = self.models[name][number - 1]
+    def _version(self, model: dict[str, Any], number: int) -> dict[str, Any]:
+        sent = self.models[model["name"]][number - 1]
         held = next(item for item in self.stored if item.uuid == sent["checkpointUuid"])
         facts = {"metadata": sent.get("metadata") or {}, "notes": sent.get("notes") or ""}
-        facts |= {"creationTime": _TIME.format(2), "lastUpdatedTime": _TIME.format(2), "name": ""}
-        facts |= {"checkpoint": self._describe(held), "model": self._model(name), "username": "me"}
-        return bindings.v1ModelVersion(id=number, version=number, **facts)
+        facts |= {"checkpoint": self._describe(held), "model": model, "version": number}
+        return blank(bindings.v1ModelVersion, **facts, creationTime=NOW, lastUpdatedTime=NOW)
 
     def _sorted(self, query: dict[str, str]) -> list[Stored]:
         if query.get("sortByAttr") == "SORT_BY_END_TIME":
@@ -133,18 +121,15 @@ class CheckpointMaster(FakeServer):
         assert query.get("sortByAttr") == "SORT_BY_SEARCHER_METRIC" and "orderBy" not in query
         return sorted(self.stored, key=lambda item: -item.f1)  # smaller_is_better: false
 
-    def _describe(self, item: Stored) -> bindings.v1Checkpoint:
+    def _describe(self, item: Stored) -> dict[str, Any]:
         scores = {"f1": item.f1} if item.scores is None else item.scores
-        facts: dict[str, Any] = {"trialId": item.trial, "experimentId": 3, "hparams": {}}
-        facts |= {"validationMetrics": bindings.v1Metrics(avgMetrics=scores)}
-        facts |= {"experimentConfig": {**item.config, "checkpoint_storage": self.storage}}
-        training = bindings.v1CheckpointTrainingMetadata(**facts)
+        training = {"trialId": item.trial, "experimentId": 3, "hparams": item.hparams}
+        training |= {"validationMetrics": {"avgMetrics": scores}}
+        training |= {"experimentConfig": {**item.config, "checkpoint_storage": self.storage}}
         facts = {"uuid": item.uuid, "metadata": {"steps_completed": item.steps}, "resources": {}}
-        facts |= {"state": getattr(bindings.checkpointv1State, item.state), "training": training}
-        return bindings.v1Checkpoint(reportTime=_TIME.format(item.ended), **facts)
+        facts |= {"state": f"STATE_{item.state}", "training": training}
+        return {**facts, "reportTime": NOW.replace("00Z", f"{item.ended:02d}Z")}
 
 
-def _page(items: list[Any]) -> bindings.v1Pagination:
-    page = bindings.v1Pagination(offset=0, total=len(items))
-    page.startIndex, page.endIndex = 0, len(items)
-    return page
+def _page(name: str, items: list[Any]) -> dict[str, Any]:
+    return {name: items, "pagination": {"endIndex": len(items), "total": len(items)}}

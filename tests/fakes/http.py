@@ -2,13 +2,12 @@
 
 import contextlib
 import http.server
+import inspect
 import json
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
-
-from determined.common.api import bindings
+from typing import Any, NamedTuple
 
 
 class Request(NamedTuple):
@@ -50,10 +49,13 @@ class FakeServer(contextlib.AbstractContextManager):
         self._server.shutdown()
         self._server.server_close()
 
-    def no_answer(self) -> NoReturn:
-        """For `respond`: keep the connection open and say nothing until the server closes."""
-        self.closing.wait()
-        raise Cut
+    def hinder(self, fault: int | str) -> None:
+        """For `respond`: "cut" ends the connection, "unanswered" keeps it without a word until the
+        server closes; any other fault, a status, is the caller's."""
+        if fault == "unanswered":
+            self.closing.wait()
+        if fault in ("cut", "unanswered"):
+            raise Cut
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -62,8 +64,8 @@ class FakeServer(contextlib.AbstractContextManager):
         self.closing.set()
         self.leave()
 
-    def respond(self, request: Request) -> tuple[int, Any]:
-        """The status, and bytes or something for JSON."""
+    def respond(self, request: Request) -> tuple[Any, ...]:
+        """The status, bytes or something for JSON, and headers if there are any."""
         raise NotImplementedError
 
 
@@ -90,14 +92,15 @@ def _handler(server: FakeServer) -> type:
             query = dict(urllib.parse.parse_qsl(url.query))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
-                status, answer = server.respond(request)
+                status, answer, *headers = server.respond(request)
             except Cut:
                 self.close_connection = True
                 return
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
+                for header in {"Content-Length": str(len(data)), **dict(*headers)}.items():
+                    self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else data)
 
@@ -124,20 +127,12 @@ def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:
     return {"endTime": time, "totalBatches": steps, "numInputs": 0, "metrics": metrics}
 
 
-def trial_record(number: int, experiment: int, **more: Any) -> bindings.trialv1Trial:
-    """A trial that ended well, unless `more` says otherwise."""
-    facts = {"hparams": {}, "restarts": 0, "startTime": NOW}
-    facts |= {"state": bindings.trialv1State.COMPLETED, "totalBatchesProcessed": 1}
-    return bindings.trialv1Trial(id=number, experimentId=experiment, **{**facts, **more})
-
-
-def experiment_record(number: int, **more: Any) -> bindings.v1Experiment:
-    """An experiment that ended well, unless `more` says otherwise."""
-    facts = {"archived": False, "config": {}, "jobId": "job", "name": "albert-squad"}
-    facts |= {"numTrials": 1, "originalConfig": "", "projectId": 1, "projectOwnerId": 1}
-    facts |= {"state": bindings.experimentv1State.COMPLETED, "searcherType": "single"}
-    facts |= {"startTime": NOW, "username": "ada"}
-    return bindings.v1Experiment(id=number, **{**facts, **more})
+def blank(kind: Any, **facts: Any) -> dict[str, Any]:
+    """What the client must find in one of its types: these facts, and nothing in the other keys."""
+    asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    needed = {p.name: p.annotation for p in asked if p.default is p.empty}
+    simple = {name: type() for name, type in needed.items() if type in (str, int, float, bool)}
+    return {**dict.fromkeys(needed), **simple, **facts}
 
 
 def assert_recorded(fake: Any, real: Any, where: str) -> None:

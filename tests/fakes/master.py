@@ -10,7 +10,7 @@ from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import Cut, FakeServer, Request, trial_json, validation_json
+from tests.fakes.http import FakeServer, Request, trial_json, validation_json
 
 TOKEN = "task-token"
 NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
@@ -186,10 +186,9 @@ class FakeMaster(FakeServer):
         self.preempt.set()
         return 200, {}
 
-    def _fail(self, fault: int | str) -> Answer:
-        if fault == "cut":
-            raise Cut
-        return self.no_answer() if fault == "unanswered" else (fault, {"message": "a fault"})
+    def _fail(self, fault: Any) -> Answer:
+        self.hinder(fault)
+        return fault, {"message": "a fault"}
 
 
 _API, _ID = "/api/v1", "([^/]+)"

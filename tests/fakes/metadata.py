@@ -2,7 +2,7 @@
 
 import time
 
-from tests.fakes.http import Cut, FakeServer, Request
+from tests.fakes.http import FakeServer, Request
 
 
 class MetadataServer(FakeServer):
@@ -22,12 +22,18 @@ class MetadataServer(FakeServer):
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, bytes]:
-        if request.method == "PUT":
-            return self._give_token(request)
-        self.asked.append(request.path)
-        self._hinder(self.fault)
-        if isinstance(self.fault, int):
-            return self.fault, b""
+        given = request.method == "PUT"
+        fault = self.tokens if given else self.fault
+        if not given:
+            self.asked.append(request.path)
+        self.hinder(fault)
+        time.sleep(self.delay)
+        if isinstance(fault, int):
+            return fault, b""
+        if given:
+            wanted = request.path == "/latest/api/token"
+            lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+            return (200, self.token.encode()) if wanted and lifetime else (400, b"")
         token = request.headers.get("X-aws-ec2-metadata-token")
         if token != self.token and (token or self.required):
             return 401, b""
@@ -37,18 +43,3 @@ class MetadataServer(FakeServer):
         }
         body = bodies.get(request.path)
         return (404, b"") if body is None else (200, body.encode())
-
-    def _give_token(self, request: Request) -> tuple[int, bytes]:
-        self._hinder(self.tokens)
-        if isinstance(self.tokens, int):
-            return self.tokens, b""
-        wanted = request.path == "/latest/api/token"
-        lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-        return (200, self.token.encode()) if wanted and lifetime else (400, b"")
-
-    def _hinder(self, fault: str | int) -> None:
-        if fault == "cut":
-            raise Cut
-        if fault == "unanswered":
-            self.no_answer()
-        time.sleep(self.delay)

@@ -9,12 +9,11 @@ and ended well. Its first allocation failed 30 min after a checkpoint; of the se
 lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d, since 12:00.
 """
 
-import inspect
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request, trial_json, validation_json
+from tests.fakes.http import FakeServer, Request, blank, trial_json, validation_json
 
 TOKEN = "user-token"
 DAY = "2026-11-20"
@@ -106,14 +105,6 @@ DEFAULT = Cluster(
 )  # fmt: skip
 
 
-def _blank(kind: Any, **facts: Any) -> dict[str, Any]:
-    """What the client must find in one of its types: these facts, and nothing in the other keys."""
-    asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
-    needed = {p.name: p.annotation for p in asked if p.default is p.empty}
-    simple = {name: type() for name, type in needed.items() if type in (str, int, float, bool)}
-    return {**dict.fromkeys(needed), **simple, **facts}
-
-
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     hparams = {k: {"type": "const", "val": v} for k, v in ran.hyperparameters.items()}
     config = {"hyperparameters": hparams, "data": ran.data}
@@ -122,7 +113,7 @@ def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     facts = {"id": number, "name": "albert-squad", "labels": ran.labels, "username": ran.user}
     facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}
     facts |= {"resourcePool": ran.held[0].pool if ran.held else SPOT, "config": config}
-    return {"experiment": _blank(bindings.v1Experiment, **facts)}
+    return {"experiment": blank(bindings.v1Experiment, **facts)}
 
 
 def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
@@ -139,9 +130,9 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
     for a in reversed(held):
         facts = {"taskId": task, "state": "STATE_TERMINATED" if a.end else "STATE_RUNNING"}
         facts |= {"startTime": at(a.start, ""), "endTime": at(a.end, ""), "allocationId": a.id}
-        allocations.append(_blank(bindings.v1Allocation, **facts))
+        allocations.append(blank(bindings.v1Allocation, **facts))
     facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
-    return {"task": _blank(bindings.v1Task, startTime=at("10:10"), **facts)}
+    return {"task": blank(bindings.v1Task, startTime=at("10:10"), **facts)}
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
@@ -153,7 +144,7 @@ def _accelerators(held: list[Held]) -> dict[str, Any]:
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
     facts = {"uuid": "u", "state": "STATE_COMPLETED", "training": {}}
-    stored = [_blank(bindings.v1Checkpoint, reportTime=at(x), **facts) for x in trial.checkpoints]
+    stored = [blank(bindings.v1Checkpoint, reportTime=at(x), **facts) for x in trial.checkpoints]
     return {"checkpoints": stored, "pagination": {}}
 
 
@@ -188,12 +179,12 @@ def _csv(cluster: Cluster, after: str) -> str:
 
 def _pool(name: str, spot: bool) -> dict[str, Any]:
     aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
-    details = {"aws": _blank(bindings.v1ResourcePoolAwsDetail, **aws)}
+    details = {"aws": blank(bindings.v1ResourcePoolAwsDetail, **aws)}
     facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
     facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
     facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
     facts |= {"slotType": "TYPE_CUDA", "maxIdleAgentPeriod": 600}
-    return _blank(bindings.v1ResourcePool, **facts)
+    return blank(bindings.v1ResourcePool, **facts)
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:

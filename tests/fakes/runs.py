@@ -28,6 +28,12 @@ def run(config: Path, output: Path, *more: Any) -> int:
     return train.main(["--config", str(config), "--output-dir", str(output), *map(str, more)])
 
 
+def train_into(folder: Path, config: dict[str, Any]) -> None:
+    """Train a config, which is written into the folder, into out/ there."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert run(folder / "config.yaml", folder / "out") == 0
+
+
 def refusal(capsys: Any, config: Path, output: Path, *more: Any) -> str:
     """The one line on standard error with which a run is refused; status 2."""
     assert run(config, output, *more) == 2

@@ -4,51 +4,39 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import requests
 from moto.server import ThreadedMotoServer
 
+from tests.fakes.http import FakeServer, Request
 
-class Faults(ThreadingHTTPServer):
-    """Passes requests for .bin and .txt on, and spoils each answer in one of `kinds`."""
+
+class Faults(FakeServer):
+    """Passes requests on, and spoils each answer of a .bin and .txt in one of `kinds`."""
 
     def __init__(self, upstream: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.upstream, self.dice = upstream, random.Random(0)
         self.kinds: list[str] = []
         self.done = {"500": 0, "truncated": 0, "slow": 0}
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__()
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Faults
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        kinds = self.server.kinds if ".bin" in self.path or ".txt" in self.path else []
-        kind = self.server.dice.choice(kinds) if kinds else "fine"
+    def respond(self, request: Request) -> tuple[int, bytes, dict[str, str]]:
+        kinds = self.kinds if ".bin" in request.path or ".txt" in request.path else []
+        kind = self.dice.choice(kinds) if kinds else "fine"
         if kind != "fine":
-            self.server.done[kind] += 1
+            self.done[kind] += 1
         if kind == "500":
-            return self.send_error(500)
-        passed = {k: v for k, v in self.headers.items() if k.lower() != "host"}
-        answer = requests.get(self.server.upstream + self.path, headers=passed)
+            return 500, b"", {}
+        passed = {k: v for k, v in request.headers.items() if k.lower() != "host"}
+        answer = requests.get(self.upstream + request.path, request.query, headers=passed)
+        dropped = "content-length", "connection", "transfer-encoding"
+        headers = {k: v for k, v in answer.headers.items() if k.lower() not in dropped}
         body = answer.content
-        self.send_response(answer.status_code)
-        for name, value in answer.headers.items():
-            if name.lower() not in ("content-length", "connection", "transfer-encoding"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if kind == "slow":
-            time.sleep(0.05)
-        if kind == "truncated":
-            body = body[: len(body) // 2]
-            self.close_connection = True
-        self.wfile.write(body)
+        headers["Content-Length"] = str(len(body))
+        time.sleep(0.05 * (kind == "slow"))
+        return answer.status_code, body[: len(body) // 2] if kind == "truncated" else body, headers
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lm import order
 from lm.order import WindowOrder, permute
-from lm.windows import Windows
+from lm.windows import Windows, validation_loader
 from tests.conftest import max_examples
 
 
@@ -56,13 +56,15 @@ def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> No
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
-def test_ranks_share_windows_in_order(lengths: list[list[int]], length: int, ranks: int) -> None:
+def test_ranks_share_a_validation(lengths: list[list[int]], length: int, ranks: int) -> None:
     windows = Windows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
-    everything = list(windows.in_order())
-    assert len(everything) == len(windows) == sum(windows.counts.tolist())
-    assert everything == sorted(set(everything))
-    for rank in range(ranks):
-        assert list(windows.in_order(rank, ranks)) == everything[rank::ranks]
+    everything = [(s, w) for s, count in enumerate(windows.counts.tolist()) for w in range(count)]
+    for limit in (None, 3):
+        loaders = [validation_loader(windows, limit, r, ranks, 2 * length) for r in range(ranks)]
+        assert len({len(loader) for loader in loaders}) == 1
+        for rank, loader in enumerate(loaders):
+            mine = [place for _, places in loader.sampler for place in places]
+            assert mine == everything[:limit][rank::ranks]
 
 
 SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)

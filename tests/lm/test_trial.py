@@ -13,12 +13,12 @@ import yaml
 from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.controller import ShardedController
 from detalbert.training.parts import Reader
-from detalbert.training.sharded import ShardedController
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Once, Train, configured, settings
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import cut_and_go_on, newest, refusal, run, wait_for
+from tests.fakes.runs import cut_and_go_on, newest, refusal, run, train_into, wait_for
 from tests.lm.tables import write_as_before
 from tests.same_bits import differences, of_checkpoint
 
@@ -39,7 +39,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any) -> None:
     longer = settings(max_steps=60, validation_period=30, checkpoint_period=60)
-    assert run(plain / "lm.yaml", tmp_path / "out", *longer) == 0
+    assert run(plain / "config.yaml", tmp_path / "out", *longer) == 0
     shown = capsys.readouterr().err
     assert "bits_per_byte" in shown and "windows of 32" in shown and "llama" in shown
     best, first = metrics(tmp_path / "out")["best"], 5.77  # ln 320
@@ -57,16 +57,11 @@ def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any
 def plain(once: Once, cache_dir: Path) -> Path:
     keep = {"checkpoint_storage": {"save_trial_latest": 9}}
     values = configured(TINY_LM, cache_dir, validation_period=100) | keep
-
-    def fill(folder: Path) -> None:
-        (folder / "lm.yaml").write_text(yaml.safe_dump(values))
-        assert run(folder / "lm.yaml", folder / "out") == 0
-
-    return once("plain", fill)
+    return once("plain", lambda folder: train_into(folder, values))
 
 
 def test_cut_and_gone_on_is_the_same_run(plain: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    cut_and_go_on(plain / "lm.yaml", tmp_path / "cut", monkeypatch, at=6)
+    cut_and_go_on(plain / "config.yaml", tmp_path / "cut", monkeypatch, at=6)
     assert differences(plain / "out", tmp_path / "cut") == []
 
 
@@ -163,7 +158,7 @@ def test_what_is_stored_is_the_state_at_the_call(
     monkeypatch.setattr(controller, "_train_batch", train_and_count)
     monkeypatch.setattr(controller, "_finish", finish_and_count)
     monkeypatch.setattr(dcp.FileSystemWriter, "write_data", write_slowly)
-    assert run(plain / "lm.yaml", tmp_path / "out") == 0
+    assert run(plain / "config.yaml", tmp_path / "out") == 0
     assert overtaken[:2] == [3, 3]
     kept = [list_checkpoints(folder / "out" / "checkpoints") for folder in (plain, tmp_path)]
     assert [steps for steps, _ in kept[0]] == [steps for steps, _ in kept[1]] == [4, 8, 12]
@@ -185,7 +180,7 @@ def test_a_failed_write_ends_the_run_at_the_next_step(
         return write(*args, **kwargs)
 
     monkeypatch.setattr(dcp.FileSystemWriter, "write_data", full)
-    said = refusal(capsys, plain / "lm.yaml", tmp_path / "out", *endless)
+    said = refusal(capsys, plain / "config.yaml", tmp_path / "out", *endless)
     assert "cannot write checkpoint step-00000008 (No space left on device)" in said
     assert [steps for steps, _ in list_checkpoints(tmp_path / "out" / "checkpoints")] == [4]
     assert not list((tmp_path / "out" / "checkpoints").glob(".*"))

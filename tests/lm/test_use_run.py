@@ -3,7 +3,6 @@ greedy text, draws, whole characters, and where a text ends."""
 
 import copy
 import dataclasses
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -24,7 +23,7 @@ from lm.inference.load import open_source
 from tests.conftest import ROOT, TINY_LM, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
-from tests.fakes.runs import newest, run
+from tests.fakes.runs import newest, train_into
 from tests.lm.ranks import SHAPES, tiny
 
 SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accuracy")
@@ -33,19 +32,18 @@ SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accu
 @pytest.fixture(scope="module")
 def trained(once: Once, cache_dir: Path) -> Path:
     """The output directory of a run, beside the text that it validated on."""
-    return once("lm", functools.partial(fill, cache_dir)) / "out"
 
+    def fill(folder: Path) -> None:
+        text, held = folder / "text.jsonl", folder / "held.jsonl"
+        for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
+            rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
+            target.write_text("\n".join(rows))
+        values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
+        values["data"] |= {"documents": str(text), "validation_documents": str(held)}
+        values["data"]["shard_mib"] = 0.001
+        train_into(folder, values)
 
-def fill(cache_dir: Path, folder: Path) -> None:
-    text, held = folder / "text.jsonl", folder / "held.jsonl"
-    for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
-        rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
-        target.write_text("\n".join(rows))
-    values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
-    values["data"] |= {"documents": str(text), "validation_documents": str(held)}
-    values["data"]["shard_mib"] = 0.001
-    (folder / "lm.yaml").write_text(yaml.safe_dump(values))
-    assert run(folder / "lm.yaml", folder / "out") == 0
+    return once("lm", fill) / "out"
 
 
 def best(output: Path) -> dict[str, float]:
@@ -73,7 +71,7 @@ def test_perplexity_is_the_validation_of_the_run(
         shutil.copytree(checkpoint, tmp_path / "storage" / UUID)
         (tmp_path / "storage" / UUID / "manifest.json").unlink()
         model = "trial:7"
-    with Master(trained, tmp_path) as master:
+    with master_of(trained, tmp_path) as master:
         master.log_in(monkeypatch, tmp_path)
         folder = find.find(str(model))
         text = trained.parent / "held.jsonl"
@@ -94,22 +92,17 @@ def test_perplexity_is_the_validation_of_the_run(
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 
 
-class Master(CheckpointMaster):
+def master_of(run: Path, folder: Path) -> CheckpointMaster:
     """Knows the checkpoint, how it was trained and what it scored."""
-
-    def __init__(self, run: Path, folder: Path) -> None:
-        self.config, self.best = yaml.safe_load((run / "config.yaml").read_text()), best(run)
-        storage = folder / "storage"
-        kind = {"type": "shared_fs", "host_path": str(storage)}
-        super().__init__([Stored(UUID, storage / UUID, 0.0, 1)], kind)
-
-    def _describe(self, item: Stored) -> Any:
-        described = super()._describe(item)
-        described.metadata = {"steps_completed": self.best["steps"]}
-        described.training.hparams = self.config["hyperparameters"]
-        described.training.experimentConfig |= {"data": self.config["data"]}
-        described.training.validationMetrics.avgMetrics = self.best
-        return described
+    config, scores, storage = (
+        yaml.safe_load((run / "config.yaml").read_text()),
+        best(run),
+        folder / "storage",
+    )
+    known: dict[str, Any] = {"steps": scores["steps"], "scores": scores}
+    known |= {"config": {"data": config["data"]}, "hparams": config["hyperparameters"]}
+    stored = Stored(UUID, storage / UUID, 0.0, 1, **known)
+    return CheckpointMaster([stored], {"type": "shared_fs", "host_path": str(storage)})
 
 
 def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) -> None:

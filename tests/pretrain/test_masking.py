@@ -13,6 +13,7 @@ from pretrain.examples import NO_LABEL
 from pretrain.masking import choose_tokens, corrupt, find_words, read_vocabulary
 from pretrain.spans import make_cloze
 from tests.conftest import max_examples
+from tests.fakes.questions import TOKENIZERS
 from tests.fakes.text import VOCABULARY, make_examples
 
 segment = st.lists(st.integers(5, 24), min_size=1, max_size=60).map(np.array)
@@ -73,6 +74,9 @@ def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
     words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in found]
     assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
     assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()
+    starts, pieces = read_vocabulary(TOKENIZERS["bert"]).starts_word, TOKENIZERS["bert"].vocab
+    within = {piece for piece, at in pieces.items() if not starts[at]}
+    assert within == {"##s", "##k", "##66", "##ive"}
 
 
 sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)

@@ -15,7 +15,7 @@ from pretrain import score
 from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import run, stop_after
+from tests.fakes.runs import run, stop_after, train_into
 from tests.same_bits import differences
 
 
@@ -24,12 +24,7 @@ def pretrained(once: Once, cache_dir: Path) -> Path:
     """A pretraining with checkpoints after 4, 8 and 12 steps, and validations after 8 and 12."""
     config = configured(TINY_PRETRAINING, cache_dir, validation_period=8)
     config["checkpoint_storage"] = {"save_trial_latest": 3}
-
-    def fill(folder: Path) -> None:
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        assert run(folder / "config.yaml", folder / "run") == 0
-
-    return once("pretrained", fill) / "run"
+    return once("pretrained", lambda folder: train_into(folder, config)) / "out"
 
 
 @pytest.fixture

@@ -123,6 +123,8 @@ BAD: dict[str, Any] = {
     "no such size": (["hyperparameters.size=huge"], "is not one of tiny, base"),
     "fine-tuning's key": (["hyperparameters.doc_stride=3"], "unknown key"),
     "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
+    "empty split": (["data.validation_fraction=0.9999"], "data.text: no text in generated; give"),
+    "none held out": (["data.validation_fraction=0"], "no document of generated is held out; set"),
     "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
     "spans alone": (["hyperparameters.span_fraction=1"], "must be at least 0 and less than 1"),

@@ -63,11 +63,7 @@ def test_metrics_that_are_none(capsys, tmp_path, where, value):
     assert "metrics.json: " in said and where.partition(".")[0] in said
 
 
-CONFIGS = ["resources: 7", "resources: {slots_per_trial: many}", "resources: {slots_per_trial: -8}"]
-CONFIGS += ["hyperparameters: [1]", "- 1", "data: x", "a: [", "\0"]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", FAULTS["configs"])
 def test_a_config_that_is_none(capsys, tmp_path, config):
     (tmp_path / "metrics.json").write_text(json.dumps({"throughput": SPEED}))
     (tmp_path / "config.yaml").write_text(config)
@@ -90,28 +86,13 @@ def test_a_file_that_is_no_result(capsys, tmp_path, text):
         refused(capsys, command, "--run", f"{tmp_path}/bench.json")
 
 
-PAGE = b"<html><body>Please log in</body></html>"
-TASK = {"startTime": "x", "taskId": "t", "taskType": "TASK_TYPE_TRIAL"}
-STARTED = {"allocationId": "a", "startTime": "noon", "taskId": "t", "state": "STATE_RUNNING"}
-MASTERS: list[tuple[str, int, Any]] = [  # what is asked for, the status, the answer
-    *[("", status, PAGE) for status in (200, 500, 502)],
-    *[("", 200, answer) for answer in (b"", {"hello": "world"}, [], None)],
-    ("", 200, {"experiment": "seven", "config": {}}),
-    ("", 403, {"error": {"code": 7, "error": "no"}}),
-    ("allocations-csv", 200, b"a,b\n1,2\n"),
-    ("resource-pools", 200, {"resourcePools": ["x"]}),
-    ("experiments/7/trials", 200, {"trials": [{"id": "x"}]}),
-    ("tasks/7.task", 200, {"task": {**TASK, "allocations": [STARTED]}}),
-]
-
-
-@pytest.mark.parametrize("path, status, said", MASTERS)
+@pytest.mark.parametrize("path, status, said", FAULTS["masters"])
 def test_a_master_that_is_none(capsys, path, status, said):
     """A login page and a proxy in front of the master, or a program that is none."""
 
     def respond(request: Request) -> tuple[int, Any]:
         if request.path.endswith(path):
-            return status, said
+            return status, said.encode() if isinstance(said, str) else said
         found = answer(DEFAULT, request.path, request.query)
         return (404, {}) if found is None else (200, found)
 

@@ -53,7 +53,8 @@ def test_every_pool_and_slot_count_that_fit_are_planned(capsys):
 
 
 def test_today_s_families_are_planned_by_default(capsys):
-    report = plan(capsys, *"--runs 10 --slots 8".split())
+    report = plan(capsys, "--runs", "10")
+    assert {r["slots"] for r in all_options(report)} == {1, 4, 8, 16, 32, 64}
     families = {r["hardware"].split(" x ")[1].split(".")[0] for r in all_options(report)}
     assert {"p4d", "p4de", "p5", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e"} <= families
     assert not {"p3", "p3dn"} & families

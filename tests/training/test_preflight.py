@@ -112,7 +112,8 @@ def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
 def test_disks(tmp_path: Path) -> None:
     preflight.check_disk(tmp_path / "not" / "yet", 1 << 20, "the feature cache")
     assert not (tmp_path / "not").exists()
-    with pytest.raises(UserError, match="GiB are free of the 1048576.00 that two checkpoints may"):
+    said = r": \d{1,6}\.\d\d GiB are free of the 1048576.00 that two checkpoints may"
+    with pytest.raises(UserError, match=said):
         preflight.check_disk(tmp_path, 2**50, "two checkpoints")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="the feature cache cannot be written"):

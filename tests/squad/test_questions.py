@@ -1,22 +1,27 @@
-"""Questions read one at a time: every shape of file, every cut of the text, every fault."""
+"""Questions of every shape of file, of the hub, official files and the world; every fault."""
 
+import copy
 import csv
+import hashlib
 import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.squad import json_stream, world
+from detalbert.squad import json_stream, sources
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.windows import Example
+from detalbert.squad.world import generate
 from tests.conftest import max_examples
+from tests.fakes.http import AnswerServer
 from tests.fakes.questions import as_rows
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
@@ -33,12 +38,21 @@ def write(path: Path, value: Any) -> Path:
     return path
 
 
-def test_squad_json_is_read_as_training_reads_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "dev.json", {"version": "2.0", **world.generate("validation")})
-    expected, _ = read_examples(open_source(str(path), "validation", tmp_path))
-    assert list(read_questions(path)) == expected and len(expected) == 600
+def read(name: Any, **options: Any) -> Any:
+    return read_examples(open_source(str(name), "train", Path()), **options)
+
+
+def test_training_and_predicting_read_alike(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.json", {"version": "2.0", **generate("validation")})
+    expected, faults = read(path)
+    assert list(read_questions(path)) == expected and len(expected) == 600 and faults == {}
+    assert read(path, limit=7)[0] == expected[:7]
     lines = write(tmp_path / "dev.jsonl", "\n".join(map(json.dumps, as_rows(expected))))
-    assert read_examples(open_source(str(lines), "validation", tmp_path))[0] == expected
+    assert read(lines)[0] == expected
+    folder = tmp_path / "squad_like"  # as `datasets` finds it
+    folder.mkdir()
+    datasets.Dataset.from_list(as_rows(expected)).to_parquet(folder / "train.parquet")
+    assert read(folder)[0] == expected
 
 
 def test_rows(tmp_path: Path) -> None:
@@ -75,32 +89,58 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-
-
 before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_size=3)
+
+
+def walk(text: str) -> Any:
+    return json_stream.JsonText("x", io.StringIO(text))
 
 
 @max_examples(200)
 @given(before, st.lists(values, max_size=5), st.integers(1, 30), st.sampled_from([None, 1]))
 def test_any_json_is_walked(before: Any, data: Any, piece: int, indent: Any) -> None:
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
-    size, json_stream._PIECE = json_stream._PIECE, piece
-    try:
-        found = list(json_stream.JsonText("x", io.StringIO(text)).elements("data"))
-        broken = json_stream.JsonText("x", io.StringIO(text[:-1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "_PIECE", piece)
+        assert list(walk(text).elements("data")) == data
         with pytest.raises(UserError, match="x: not SQuAD JSON"):
-            list(broken.elements("data"))
-    finally:
-        json_stream._PIECE = size
-    assert found == data
+            list(walk(text[:-1]).elements("data"))
 
 
-def test_no_more_than_an_article_is_held(tmp_path: Path) -> None:
+def test_no_more_than_an_article_is_held() -> None:
     article = document(KNOWN, context="Ada " + "x" * 50_000)["data"][0]
     text = json.dumps({"data": [article] * 200})
-    walker = json_stream.JsonText("x", io.StringIO(text))
+    walker = walk(text)
     held = [len(walker.text) for _ in walker.elements("data")]
     assert len(held) == 200 and max(held) < 300_000 < len(text) / 30
+
+
+FAULTS = {
+    "no id": lambda p: p["qas"][0].pop("id"),
+    "duplicate id": lambda p: p["qas"][1].update(id="a"),
+    "misplaced answer": lambda p: p["qas"][0]["answers"][0].update(answer_start=1),
+    "bad answer": lambda p: p["qas"][0]["answers"][0].pop("answer_start"),
+    "no answer": lambda p: p["qas"][0].update(answers=[]),
+    "no text": lambda p: p["qas"][0].update(question=" "),
+    "not a question": lambda p: p["qas"].__setitem__(0, "Where?"),
+    "empty context": lambda p: (p.update(context=" \n"), p["qas"].pop()),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> None:
+    content = copy.deepcopy(document(KNOWN, NONE))
+    (paragraph,) = content["data"][0]["paragraphs"]
+    fine = {**copy.deepcopy(paragraph), "qas": [{**KNOWN, "id": "d"}]}
+    FAULTS[kind](paragraph)
+    content["data"][0]["paragraphs"].append(fine)
+    path = write(tmp_path / "faulty.json", content)
+    with pytest.raises(UserError, match="faulty.json: .*data.skip_invalid") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+    assert ("question a" in str(error.value)) == (kind not in ("no id", "not a question"))
+    examples, faults = read(path, skip_invalid=True)
+    assert examples[-1].id == "d" and faults == {kind: 1}
 
 
 def one(context: Any = "Ada wrote it.", **changes: Any) -> str:
@@ -112,6 +152,7 @@ BAD = {
     "list.json": ("[1]", "not SQuAD JSON (no list 'data'"),
     "other.json": ('{"rows": []}', "not SQuAD JSON (no list 'data'"),
     "cut.json": ('{"data": [\n\n{"paragraphs": [', "line 3: "),
+    "word.json": ('{"data": [\n{"a": b},\n2,\n3,\n4]}', "line 2: "),
     "comma.json": ('{"data": [{"paragraphs": []},]}', "a comma with nothing after it"),
     "more.json": ('{"data": []} {}', "more text after its end"),
     "deep.json": ('{"data": ' + "[" * 100_000, "nested too deep"),
@@ -132,22 +173,68 @@ BAD = {
     "field.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 2), "field larger than"),
     "context.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 1), "1,000,000 at most"),
     "question.csv": ("question,context\n,Ada\n", "question 1: it has no text"),
+    "latin.csv": ('{"data": "\udce9"}\n', "not UTF-8 text"),
 }
+# Said in training, too, where faults of questions are skipped.
+OF_FILES = "list.json article.json paragraph.json deep.json digits.json latin.csv".split()
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_faults(name: str, tmp_path: Path) -> None:
     text, message = BAD[name]
-    path = write(tmp_path / name, text)
+    path = tmp_path / name
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
         list(read_questions(path))
-    if name in ("list.json", "article.json", "paragraph.json", "deep.json", "digits.json"):
-        with pytest.raises(UserError, match=re.escape(message)):  # as training does
-            read_examples(open_source(str(path), "train", tmp_path), skip_invalid=True)
+    if name in OF_FILES:
+        with pytest.raises(UserError, match=re.escape(message)):
+            read(path, skip_invalid=True)
 
 
-def test_not_utf8(tmp_path: Path) -> None:
-    path = tmp_path / "latin.csv"
-    path.write_bytes('{"data": "é"}\n'.encode("latin-1"))
-    with pytest.raises(UserError, match="not UTF-8 text"):
-        list(read_questions(path))
+def test_nothing_is_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere.json: no such file; set data.train"):
+        read("nowhere.json")
+    with pytest.raises(UserError, match="data.train: 'no_such_set' is no file"):
+        read("no_such_set")
+    with pytest.raises(UserError, match="empty.json: no usable question"):
+        read(write(tmp_path / "empty.json", {"data": []}), skip_invalid=True)
+
+
+def test_an_official_file_is_downloaded_once(tmp_path: Path, monkeypatch: Any) -> None:
+    body = json.dumps(document(KNOWN, NONE)).encode()
+    served = {"/dev-v2.0.json": body}
+    digest = hashlib.sha256(body).hexdigest()
+    monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
+    monkeypatch.chdir(tmp_path)
+
+    def files(cache: Path) -> list[str]:
+        return [path.name for path in cache.iterdir() if path.suffix != ".lock"]
+
+    cache, other = tmp_path / "new" / "cache", tmp_path / "other"
+    with AnswerServer(lambda r: (200 if r.path in served else 404, served.get(r.path))) as site:
+        monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
+        first = open_source("dev-v2.0.json", "validation", cache)
+        served["/dev-v2.0.json"] = b"x" * len(body)
+        again = open_source("dev-v2.0.json", "validation", cache)
+        assert first == again and len(read_examples(first)[0]) == 2
+        with pytest.raises(UserError, match="SHA-256 is not the official one"):
+            open_source("dev-v2.0.json", "validation", other)
+        with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
+            open_source("train-v2.0.json", "train", other)
+    assert (files(cache), files(other)) == (["dev-v2.0.json"], [])
+
+
+SPLITS = {
+    "train": "26a3caaae489164c765a82d0bb241de1c8405bd33464399919050f42f9946512",
+    "validation": "7a7a19a8af513f516a36f9e27a07a0bea924e587faa392a5a011f9874faa1e36",
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_bytes_never_change_and_the_seed_matters(split: str) -> None:
+    """Published numbers and cached windows belong to these bytes."""
+    assert hashlib.sha256(json.dumps(generate(split)).encode()).hexdigest() == SPLITS[split]
+    first, again, other = (json.dumps(generate(split, seed=n, paragraphs=20)) for n in (3, 3, 4))
+    assert first == again != other
+    with pytest.raises(ValueError, match="split must be one of"):
+        generate("test")
