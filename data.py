@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import alone, whole_folder
 from detalbert.errors import UserError, first_line
-from detalbert.integrity import find_fault, write_facts
+from detalbert.integrity import find_change, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.sources import Source, open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
@@ -66,10 +66,10 @@ def load_split(
     key = [FORMAT, source.fingerprint, tokenizer_sum(tokenizer), *sizes, config.skip_invalid, limit]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
-    if find_fault(folder / "meta.json"):
+    if find_change(folder / "meta.json"):
         try:
             with alone(folder):
-                if fault := find_fault(folder / "meta.json"):
+                if fault := find_change(folder / "meta.json"):
                     if folder.exists():
                         what = "%s: %s is not as it was written; the windows are built anew"
                         log.warning(what, folder, fault)

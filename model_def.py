@@ -21,7 +21,7 @@ from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, to_device
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.decoding import Candidates
@@ -40,7 +40,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        hparams, self.data = given or read_context(context, parse_hparams, SquadData.load)
+        hparams, self.data = given or read_experiment(context, parse_hparams, SquadData.load)
         model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         self.answers = context.wrap_reducer(

@@ -35,8 +35,8 @@ from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
-from detalbert.inference.predict_file import predict, table
-from detalbert.inference.reply import ask, describe
+from detalbert.inference.predict_file import predict, score_table
+from detalbert.inference.reply import ask, format_reply
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
@@ -181,7 +181,7 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     if args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if metrics:
-            print(table(metrics))
+            print(score_table(metrics))
         print(f"predictions are in {args.output_dir}")
     elif args.export is not None:
         export(args, model, threshold)
@@ -202,7 +202,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
     from lm.inference import complete, export, load, perplexity
 
-    source = load.open_source(folder)
+    source = load.open_saved(folder)
     if args.prompt is not None:
         prompt = args.prompt
         if prompt == "-":
@@ -261,7 +261,7 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
         print(json.dumps(reply, ensure_ascii=False), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    print(describe(reply, context, marks), flush=True)
+    print(format_reply(reply, context, marks), flush=True)
 
 
 def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:

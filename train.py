@@ -125,11 +125,11 @@ def run_locally(args: argparse.Namespace) -> None:
         kept = kept_commits(args.resume, args.output_dir) if chief else {}
         hub.commits.update(distributed.broadcast(kept))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        found = prepare(args.output_dir, args.resume, training) if chief else None
+        found = prepare_output(args.output_dir, args.resume, training) if chief else None
         train_locally(training, distributed, args.output_dir, distributed.broadcast(found))
 
 
-def prepare(output: Path, resume_from: str, training: Training) -> str | None:
+def prepare_output(output: Path, resume_from: str, training: Training) -> str | None:
     """Return the checkpoint to resume from, if any, and write `config.yaml`. Rank 0 only."""
     if resume_from == "never":
         folder.set_aside(output)

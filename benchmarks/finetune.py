@@ -82,7 +82,7 @@ def forward(model: Any, windows: Windows, chosen: np.ndarray, labels: bool) -> A
         return model(**inputs), row, real
 
 
-def fit(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
+def train_baseline(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
     """Train by AdamW with a linear schedule and clipping."""
     count, batch = len(windows), hyperparameters["global_batch_size"]
     steps = -(-count // batch) * hyperparameters["epochs"]
@@ -100,7 +100,7 @@ def fit(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def evaluate(model: Any, windows: Windows, examples: Any, batch: int) -> Any:
+def evaluate_baseline(model: Any, windows: Windows, examples: Any, batch: int) -> Any:
     """Return the answers of all validation questions."""
     model.eval()
     candidates = []
@@ -122,9 +122,9 @@ def run_qa(config: dict[str, Any], output: Path) -> None:
         list(islice(read_questions(Path(data[split])), data[f"max_{split}_examples"]))
         for split in ("train", "validation")
     )
-    fit(model, build_windows(trained, tokenizer), hyperparameters)
+    train_baseline(model, build_windows(trained, tokenizer), hyperparameters)
     windows, batch = build_windows(held, tokenizer), hyperparameters["global_batch_size"]
-    answers = evaluate(model, windows, held, batch)
+    answers = evaluate_baseline(model, windows, held, batch)
     model.save_pretrained(output)
     (output / "predictions.json").write_text(json.dumps(answers.predictions))
     scores = score(held, answers.predictions, answers.null_odds)

@@ -24,7 +24,7 @@ from benchmarks.measure import Baseline, Different, compare, run_python
 from detalbert.training.local import process_group
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
-from lm.model import read_config
+from lm.model import causal_config
 from lm.trial import LmTrial
 
 TURN = 4  # steps
@@ -40,7 +40,7 @@ def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
     keys, precision = SIZES[shape], "bf16" if gpu else "fp32"
     length = keys["max_position_embeddings"]
     with tempfile.TemporaryDirectory() as name:
-        write_model(options, keys, precision, Path(name))
+        write_inputs(options, keys, precision, Path(name))
         found = in_processes(Path(name), processes)
     losses = found["losses"]
     for number, (ours, peer) in enumerate(zip(losses["ours"], losses["peer"], strict=True)):
@@ -53,7 +53,7 @@ def lm(options: Namespace, processes: int = 2) -> dict[str, Any]:
     return {**result, "losses": losses, "settings": settings}
 
 
-def write_model(options: Namespace, keys: dict[str, Any], precision: str, folder: Path) -> None:
+def write_inputs(options: Namespace, keys: dict[str, Any], precision: str, folder: Path) -> None:
     """Write the text, its shards, the first weights, and config.json of our run."""
     text, length = folder / "text.jsonl", keys["max_position_embeddings"]
     text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
@@ -65,7 +65,7 @@ def write_model(options: Namespace, keys: dict[str, Any], precision: str, folder
     hparams = parse_lm_hparams(config["hyperparameters"])
     tokenizer = LmText.load(config["data"], hparams).tokenizer
     torch.manual_seed(42)
-    model = AutoModelForCausalLM.from_config(read_config(None, keys, tokenizer, length))
+    model = AutoModelForCausalLM.from_config(causal_config(None, keys, tokenizer, length))
     model.save_pretrained(folder / "model")
     (folder / "config.json").write_text(json.dumps(config))
 

@@ -79,7 +79,7 @@ def run_python(*words: str, **env: str) -> str:
     return done.stdout
 
 
-def peak_flops() -> tuple[float, str]:
+def peak_and_source() -> tuple[float, str]:
     """Return the peak FLOP/s, at which the MFU is 1, and the source of the number."""
     name = torch.cuda.get_device_name() if device().type == "cuda" else ""
     if (known := flops.peak_flops(name, half=True)) is not None:

@@ -110,7 +110,7 @@ def step(options: Namespace) -> dict[str, Any]:
     with trial_of(options, shape) as trial:
         batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
         seconds, done, memory = measure.train_in_turn(trial, Padded(trial), batches)
-        peak, source = measure.peak_flops()
+        peak, source = measure.peak_and_source()
     (total, windows, *_), theirs = done["ours"][0], done["peer"][0]
     losses, allowed = [total / windows, theirs], 1e-4 if trial.dtype is torch.float32 else 2e-2
     if not abs(losses[0] - theirs) <= allowed * abs(theirs):

@@ -45,7 +45,7 @@ def period_problem(text: str) -> str | None:
     return duration_problem(text)
 
 
-def pattern_problem(pattern: str) -> str | None:
+def regexp_problem(pattern: str) -> str | None:
     """Return why Go's regexp, whose syntax is RE2's, does not compile `pattern`, in RE2's words."""
     try:
         import re2

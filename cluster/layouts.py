@@ -22,7 +22,7 @@ from workloads import parsers
 SHOWN = 8
 
 
-def table(planned: Planned) -> list[dict[str, Any]]:
+def layout_rows(planned: Planned) -> list[dict[str, Any]]:
     """Return a row for each of the first SHOWN layouts; UserError if the model is an encoder."""
     hparams, job = planned.hparams, (planned.pool, planned.model, planned.slots)
     if not isinstance(hparams, LmHParams):

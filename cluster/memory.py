@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         planned = plan_file(args.config, args.master)
-        choices = layouts.table(planned) if args.suggest else []
+        choices = layouts.layout_rows(planned) if args.suggest else []
     except UserError as error:
         print(f"cluster.memory: {error.kind}: {error}", file=sys.stderr)
         return 2
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         said = {"faults": wrong, "lines": [line._asdict() for line in lines(planned)]}
         print(json.dumps({**said, "layouts": choices}, indent=1))
     else:
-        show(args.config, planned, choices)
+        print_plan(args.config, planned, choices)
         print("\n".join(wrong) or "it fits")
     return 2 if wrong else 0
 
@@ -170,7 +170,7 @@ def _run_lines(planned: Planned) -> Iterator[Line]:
         yield Line("spot" if spot else "on demand", f"${dollars:,.0f}", rate.source, how)
 
 
-def show(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
+def print_plan(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
     """Print the figures as tables."""
     pool, sizes = planned.pool, planned.model.sizes
     parts = f", {planned.layout}" if planned.layout else ""

@@ -15,7 +15,7 @@ from detalbert.engine.models import encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from lm.hparams import LmHParams
-from lm.model import causal_sizes, read_config
+from lm.model import causal_config, causal_sizes
 from pretrain.hparams import SIZE_KEYS, SIZES, PretrainHParams
 
 _ALBERT: dict[str, Any] = {"model_type": "albert", "vocab_size": 30000}
@@ -82,5 +82,5 @@ def _language(data: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | No
     if hparams.model is not None or not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return read_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
+        return causal_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
     return None

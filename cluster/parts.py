@@ -53,7 +53,7 @@ def device_problem(text: str) -> str | None:
 
 def pattern_problem(pattern: str) -> str | None:
     """Say that a log policy's pattern does not compile in Go, or matches every line."""
-    fault = gotext.pattern_problem(pattern)
+    fault = gotext.regexp_problem(pattern)
     if fault:
         return (
             f"Go's regexp does not compile it, and the master then watches for none of the "

@@ -60,7 +60,7 @@ class Price(Section):
         return slots // self.slots
 
 
-def find(prices: Mapping[str, Price], instance: str) -> Price:
+def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
         hint = nearest(instance, list(prices))
@@ -112,7 +112,7 @@ def _day(where: str, text: object) -> datetime.date:
     return day
 
 
-def notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
+def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     """Return notes on the prices that a report used: their origin, age, and retired types."""
     origins: dict[str, list[str]] = {}
     for price in sorted(prices, key=lambda price: price.instance):

@@ -130,7 +130,7 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(args: argparse.Namespace) -> Records | None:
+def fetch_experiments(args: argparse.Namespace) -> Records | None:
     """Return what --experiment and --since ask for, None without them; UserError if unavailable."""
     if not args.experiment and args.since is None:
         return None

@@ -24,7 +24,7 @@ _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
-def load(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
+def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
     """Call a library's `read` with location and revision of `name`, and `options`.
 
     Args:

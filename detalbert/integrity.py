@@ -47,7 +47,7 @@ def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> Non
     path.write_text(json.dumps(seal({**facts, "files": files})))
 
 
-def find_fault(path: Path) -> str | None:
+def find_change(path: Path) -> str | None:
     """Return the name of a file changed since `write_facts` wrote `path`, or None."""
     try:
         facts = json.loads(path.read_text())
@@ -61,7 +61,7 @@ def find_fault(path: Path) -> str | None:
 
 def check_model_folder(folder: Path) -> None:
     """Raise UserError if weights changed since their export; detected only if SUMS exists."""
-    if (folder / SUMS).is_file() and (fault := find_fault(folder / SUMS)):
+    if (folder / SUMS).is_file() and (fault := find_change(folder / SUMS)):
         raise UserError(
             f"{folder / fault}: not as it was written; copy it again, or remove {SUMS} there if "
             "you changed the weights"

@@ -17,15 +17,15 @@ from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
 from lm.hparams import DocumentsConfig, parse_documents_config
-from lm.windows import Windows
+from lm.windows import LmWindows
 
 
 class LmText(NamedTuple):
     """Data of a language model."""
 
     tokenizer: PreTrainedTokenizerBase
-    train: Windows
-    validation: Windows
+    train: LmWindows
+    validation: LmWindows
     shuffle_shards: int  # read at the same time, their windows mixed
 
     @classmethod
@@ -64,7 +64,7 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
                 f"data.tokenizer: {data.tokenizer!r} is not the one that the shards of {address} "
                 "were written with; give that one, or write them again"
             )
-        splits.append(Windows(shards, length, across_documents))
+        splits.append(LmWindows(shards, length, across_documents))
     return LmText(tokenizer, splits[0], splits[1], data.shuffle_shards)
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from detalbert import hub
 from detalbert.engine.models import model_error
-from detalbert.engine.safe_load import INDEX, read_index
+from detalbert.engine.safe_load import INDEX, read_weight_index
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
@@ -123,7 +123,7 @@ def keep_shard(parameter: Tensor, whole: Tensor) -> None:
     parameter.to_local().copy_(part)
 
 
-def load(model: PreTrainedModel, rules: Rules, name: str) -> None:
+def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
     """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
     UserError (Unavailable if the hub failed) if weights are missing or do not fit.
     """
@@ -149,14 +149,14 @@ def _folder(name: str) -> Path:
     if not folder.is_dir():
         files = ["*.json", "*.safetensors"]
         with as_user_error(partial(model_error, name)):
-            folder = Path(hub.load(snapshot_download, name, allow_patterns=files))
+            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=files))
     return folder
 
 
 def _files(folder: Path, name: str) -> dict[str, Path]:
     """Return the file of each tensor in `folder`."""
     if (folder / INDEX).is_file():
-        return {key: folder / file for key, file in read_index(folder / INDEX).items()}
+        return {key: folder / file for key, file in read_weight_index(folder / INDEX).items()}
     with as_user_error(partial(_unreadable, name)), safe_open(folder / _SINGLE, "pt") as weights:
         keys = list(weights.keys())
     return dict.fromkeys(keys, folder / _SINGLE)

@@ -32,7 +32,7 @@ from lm.packed import CausalRow, hidden_states
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
-def read_config(
+def causal_config(
     model: str | None,
     model_config: Mapping[str, Any] | None,
     tokenizer: PreTrainedTokenizerBase,
@@ -94,7 +94,7 @@ def _count(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
-def build_model(
+def build_causal_model(
     config: PretrainedConfig,
     mesh: DeviceMesh,
     seed: int,
@@ -129,7 +129,7 @@ def build_model(
     if weights is None:
         initial.fill(model, rules, seed)
     else:
-        initial.load(model, rules, weights)
+        initial.load_initial(model, rules, weights)
     return model.train()
 
 

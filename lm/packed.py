@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.attention import Layout as Bounds
+from detalbert.engine.attention import RowBounds as Bounds
 from detalbert.errors import UserError, as_user_error, first_line
 
 NO_TARGET = -100  # as torch's cross_entropy

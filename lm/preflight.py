@@ -17,7 +17,7 @@ from detalbert.training.preflight import GIB
 from lm.data import load_tokenizer
 from lm.hparams import DocumentsConfig, LmHParams, parse_documents_config
 from lm.layout import choose_layout, parse_layout, split_memory
-from lm.model import causal_sizes, read_config
+from lm.model import causal_config, causal_sizes
 from lm.packed import check_family
 
 _SUFFIXES = (*sources.SUFFIXES, *packed.CODECS)
@@ -67,13 +67,13 @@ def find_text(name: str, key: str) -> int:
 
 def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
     """Return the config of the model to train. Raises UserError as `load_tokenizer` and
-    `read_config` do, and for a folder without weights.
+    `causal_config` do, and for a folder without weights.
     """
     if hparams.model is not None:
         check_weights(hparams.model, "*.safetensors")
     pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
     tokenizer: Any = load_tokenizer(data) if pieces is None else range(pieces)
-    return read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
+    return causal_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
 
 
 def check_disks(

@@ -16,12 +16,12 @@ from determined import pytorch
 from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_context
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_experiment
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, evaluate
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
-from lm.model import build_model, read_config
+from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
 from lm.windows import WindowRows, validation_loader
@@ -37,16 +37,18 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     meter: "LmMeter"
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        hparams, self.data = given or read_context(context, parse_lm_hparams, LmText.load)
+        hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
         tokenizer, slots = self.data.tokenizer, context.distributed.size
-        config = read_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
+        config = causal_config(
+            hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length
+        )
         check_family(config)
         keys, machine = parse_layout(hparams.layout), context.distributed.local_size
         self.layout = choose_layout(keys, config, slots, machine)
         dtype = resolve_precision(hparams.precision, context.device)
         mesh = make_mesh(self.layout, context.device)
         start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
-        model = build_model(config, mesh, *start, hparams.activation_checkpointing == "full")
+        model = build_causal_model(config, mesh, *start, hparams.activation_checkpointing == "full")
         super().__init__(context, hparams, model, len(self.data.train), SHOWN, CHARTED)
         per_byte = self.data.validation.bytes_per_token
         self.scores = context.wrap_reducer(

@@ -19,7 +19,7 @@ from lm.order import Share, WindowOrder
 from lm.packed import CausalRow, pack
 
 
-class Windows:
+class LmWindows:
     """The windows of one split.
 
     `length` is in input tokens; with `across_documents` a window is one segment, else attention and
@@ -71,7 +71,9 @@ class Windows:
 class WindowRows(Dataset):
     """Data set of row lists, indexed by shares; prefetches remote shards in training."""
 
-    def __init__(self, windows: Windows, max_tokens: int, order: WindowOrder | None = None) -> None:
+    def __init__(
+        self, windows: LmWindows, max_tokens: int, order: WindowOrder | None = None
+    ) -> None:
         self.windows, self.per_row, self.order = windows, max_tokens // windows.length, order
         self.asked: list[int] = []  # shards
 
@@ -86,7 +88,7 @@ class WindowRows(Dataset):
 
 
 def validation_loader(
-    windows: Windows, limit: int | None, rank: int, ranks: int, max_tokens: int
+    windows: LmWindows, limit: int | None, rank: int, ranks: int, max_tokens: int
 ) -> RowLoader:
     """Return a loader of every `ranks`-th of the first `limit` windows, from `rank` on, row by row.
 

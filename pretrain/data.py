@@ -12,7 +12,7 @@ from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
-from pretrain.examples import Examples
+from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
 
@@ -21,8 +21,8 @@ class PretrainText(NamedTuple):
     """Data of a pretraining trial."""
 
     tokenizer: PreTrainedTokenizerBase
-    train: Examples
-    validation: Examples
+    train: PretrainExamples
+    validation: PretrainExamples
     held_out: int  # examples of `validation` that are used
 
     @classmethod
@@ -38,7 +38,7 @@ class PretrainText(NamedTuple):
         for split in ("train", "validation"):
             corpus = Corpus(address, split, data)
             _check(corpus, tokenizer, hparams)
-            splits.append(Examples(corpus, vocabulary, hparams))
+            splits.append(PretrainExamples(corpus, vocabulary, hparams))
         held_out = min(len(splits[1].corpus), data.max_validation_examples or 1 << 62)
         return cls(tokenizer, splits[0], splits[1], held_out)
 

@@ -29,7 +29,7 @@ class PretrainRow(SpanRow):
     sop_labels: torch.Tensor  # int64 [n], 0: segments as in the text, 1: swapped, NO_LABEL: no pair
 
 
-class Examples:
+class PretrainExamples:
     """The examples of a corpus as model inputs."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, hparams: PretrainHParams) -> None:
@@ -125,7 +125,7 @@ class ExampleOrder(TrainOrder):
     """
 
     def __init__(
-        self, examples: Examples, global_batch_size: int, slots: int, seed: int, group: int
+        self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int, group: int
     ) -> None:
         super().__init__(examples.lengths, global_batch_size, slots, seed)
         self.bounds, self.group = tuple(examples.corpus.bounds.tolist()), group
@@ -174,7 +174,7 @@ class ExampleRows(PackedRows):
     """
 
     def __init__(
-        self, examples: Examples, max_tokens: int, order: ExampleOrder | None = None
+        self, examples: PretrainExamples, max_tokens: int, order: ExampleOrder | None = None
     ) -> None:
         super().__init__(examples, max_tokens)
         self.corpus, self.order = examples.corpus, order

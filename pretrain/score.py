@@ -52,13 +52,13 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     start_logging()
     try:
-        return score(args)
+        return score_run(args)
     except UserError as error:
         log.error("pretrain.score: %s: %s", error.kind, error)
         return 2
 
 
-def score(args: argparse.Namespace) -> int:
+def score_run(args: argparse.Namespace) -> int:
     """Fine-tune every checkpoint that has no scores yet; return the exit status."""
     for library in ("matplotlib", "tabulate"):  # before hours of fine-tuning
         if util.find_spec(library) is None:

@@ -21,7 +21,7 @@ from detalbert.engine.loaders import LateLoader, validation_loader
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_context
+from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.errors import UserError, as_user_error
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
@@ -49,10 +49,10 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     read = staticmethod(read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        hparams, self.data = given or read_context(
+        hparams, self.data = given or read_experiment(
             context, parse_pretrain_hparams, PretrainText.load
         )
-        model = build_model(hparams, self.data.tokenizer)
+        model = build_albert(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
         super().__init__(context, hparams, model, examples, SHOWN, CHARTED)
         self.scores = context.wrap_reducer(
@@ -169,7 +169,7 @@ class ScoreReducer(pytorch.MetricReducer):
         return dict(metrics)  # what is reported is less
 
 
-def build_model(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
+def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
     """Build ALBERT with its heads in fp32, its random weights drawn from `seed`.
 
     Without sentence order the pooler and its classifier are frozen: they are not trained, and

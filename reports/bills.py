@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cluster.prices import FREE_HOUR, Price, find
+from cluster.prices import FREE_HOUR, Price, find_price
 from cluster.records import Allocation, Experiment, Moment, RecordedPool, Records, Trial
 from reports.runs import Run, data_name, model_name
 
@@ -49,7 +49,7 @@ def machines(records: Records, prices: Mapping[str, Price]) -> Iterator[Life]:
         if pool is None or not pool.instance:
             continue
         if life is None:
-            slots = find(prices, pool.instance).slots
+            slots = find_price(prices, pool.instance).slots
             for a in holds:
                 yield Life(node, pool, a.start, a.end, [a], a.slots_each / slots)
             continue
@@ -87,7 +87,7 @@ def segments(records: Records, prices: Mapping[str, Price], history: History) ->
     """Return a row per machine, owner and stretch of time within one month: hours and dollars."""
     rows = []
     for machine in machines(records, prices):
-        price, spot = find(prices, machine.pool.instance), machine.pool.spot
+        price, spot = find_price(prices, machine.pool.instance), machine.pool.spot
         known = history.get(machine.pool.instance) if spot else None
         free = machine.taken and (machine.end - machine.start) / HOUR <= FREE_HOUR
         for owner, phase, start, end, share in share_life(machine):

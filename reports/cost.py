@@ -8,7 +8,7 @@ import yaml
 
 from cluster import live_prices, records
 from cluster import prices as price_file
-from cluster.prices import Price, find, load_prices
+from cluster.prices import Price, find_price, load_prices
 from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
 from reports import bills
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> Report:
         name, _, machine = text.partition("=")
         price, on_spot = machine_of(f"--price-pool {name}=", machine, known)
         pools[name] = records.RecordedPool(price.instance, on_spot)
-    found = records.fetch(args)
+    found = records.fetch_experiments(args)
     if args.by and found is None:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
     wanted = {row.instance for row in FINE_TUNING} if args.published else set()
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> Report:
         found = found._replace(pools={**found.pools, **pools})
         held = {a.pool for a in found.allocations}
         wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
-    used = [find(known, instance).instance for instance in sorted(wanted) if instance]
+    used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
     runs += [read_run(text, known, args.windows) for text in args.run]
@@ -73,7 +73,7 @@ def _report(
     tables += [price_table(used)] if used else []
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
-    own += [*notes, *price_file.notes(used, args.today)]
+    own += [*notes, *price_file.price_notes(used, args.today)]
     plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import goyaml, live_prices
 from cluster import prices as price_file
-from cluster.prices import Price, find
+from cluster.prices import Price, find_price
 from cluster.published import EPOCHS, LENGTH, WINDOWS
 from detalbert.errors import UserError
 from lm.hparams import PARSERS
@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
 def run(args: argparse.Namespace) -> Report:
     """Report expected time and cost of every option."""
-    rules = settings.given(args)
+    rules = settings.parse_settings(args)
     seen, known = markets(rules, args.trace), price_file.load_prices(args.prices)
     paced = _pace(args.config) if rules.tokens and not args.throughput else None
     speed = paced or parse_speed(args.throughput, known, LENGTH if rules.tokens else 1)
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> Report:
         notes.append(f"speeds are those published for fine-tuning on SQuAD; {cure}")
     work = Work(amount, rules, speed, seen)
     pairs = [(known[price.instance], slots) for price, slots in choices]
-    options = [evaluate(work, *pair, spot) for pair in pairs for spot in (True, False)]
+    options = [evaluate_option(work, *pair, spot) for pair in pairs for spot in (True, False)]
     used = list({price.instance: price for price, _ in pairs}.values())
-    return _report(work, options, used, [*notes, *price_file.notes(used, args.today)])
+    return _report(work, options, used, [*notes, *price_file.price_notes(used, args.today)])
 
 
 def _pace(config: Path) -> "Pace | None":
@@ -106,7 +106,7 @@ def offers(
     instance fits a requested slot count.
     """
     pool, slots = args.pool, args.slots
-    types = [find(known, instance) for instance in dict.fromkeys(pool or known)]
+    types = [find_price(known, instance) for instance in dict.fromkeys(pool or known)]
     types = [price for price in types if pool or not price.retired]
     found: list[tuple[Price, int]] = []
     for count in dict.fromkeys(slots or [1, 4, 8, 16, 32, 64]):
@@ -133,7 +133,7 @@ def markets(rules: Settings, trace: Path | None) -> dict[str, simulate.Market]:
     return {name: dataclasses.replace(case, **changes) for name, case in simulate.CASES.items()}
 
 
-def evaluate(work: Work, price: Price, slots: int, spot: bool) -> Option:
+def evaluate_option(work: Work, price: Price, slots: int, spot: bool) -> Option:
     """Simulate an option."""
     rate, source = work.speed.at(slots, price)
     rules, step = work.rules, (work.rules.batch or work.speed.batch(slots)) / rate

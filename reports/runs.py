@@ -14,7 +14,7 @@ from jsonschema.exceptions import best_match
 
 from cluster import goyaml
 from cluster.machines import gpu_of
-from cluster.prices import Price, find
+from cluster.prices import Price, find_price
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.errors import UserError, first_line
 
@@ -96,7 +96,9 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
             exact=row.exact, f1=row.f1,
             notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
-        runs.append(_priced(run, {"training": row.hours}, find(prices, row.instance), row.spot))
+        runs.append(
+            _priced(run, {"training": row.hours}, find_price(prices, row.instance), row.spot)
+        )
     return runs
 
 
@@ -127,7 +129,7 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
     instance, _, market = text.partition(":")
     if market not in ("", "spot", "on-demand"):
         raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
-    return find(prices, instance), market == "spot"
+    return find_price(prices, instance), market == "spot"
 
 
 def _read_json(file: Path) -> Any:

@@ -55,7 +55,7 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for text in args.run:
         label, path = text.split("=", 1) if "=" in text else ("", text)
         series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
-    if cluster := records.fetch(args):
+    if cluster := records.fetch_experiments(args):
         for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running

@@ -42,7 +42,7 @@ def _flag(name: str) -> str:
 DEFAULTS = {_flag(each.name): each.default for each in fields(Settings)}
 
 
-def given(args: argparse.Namespace) -> Settings:
+def parse_settings(args: argparse.Namespace) -> Settings:
     """Return the settings. Raises UserError if two contradict each other."""
     found = {name: value for name, value in vars(args).items() if value is not None}
     for group in (("windows", "tokens", "data"), ("hourly", "trace"), ("wait_seconds", "trace")):

@@ -61,7 +61,7 @@ def model_of(size: int, folder: Path) -> Path:
 
 
 def size_of(name: str) -> int:
-    return hub.load(AutoConfig.from_pretrained, name).intermediate_size
+    return hub.load_named(AutoConfig.from_pretrained, name).intermediate_size
 
 
 def test_a_branch_a_tag_and_a_commit(
@@ -86,7 +86,7 @@ def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
     folder.mkdir()
     commit = put(cache, "org/text", "v1", folder, "datasets")
     for name in ("org/text", "org/text@v1", "org/text@v2", str(folder)):
-        hub.load(read, name, "dataset", name="en")
+        hub.load_named(read, name, "dataset", name="en")
     v1, v2 = (
         call("org/text", name="en", revision=commit),
         call("org/text", name="en", revision="v2"),

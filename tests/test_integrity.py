@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detalbert import integrity
-from detalbert.integrity import checksum, find_damaged, find_fault, is_sealed, seal, write_facts
+from detalbert.integrity import checksum, find_change, find_damaged, is_sealed, seal, write_facts
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ def test_facts_and_the_files_beside_them(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     (tmp_path / "a").write_text("a")
     write_facts(path, {"loss": float("nan"), "nested": {"b": [1.5, None]}})
-    assert find_fault(path) is None
+    assert find_change(path) is None
     content = path.read_text()
     for changed in (content.replace("1.5", "1.6"), content[:-1], "[]", "\x00", '{"files": {}}'):
         path.write_text(changed)
-        assert find_fault(path) == "facts.json"
+        assert find_change(path) == "facts.json"
     path.write_text(content)
     (tmp_path / "a").write_text("b")
-    assert find_fault(path) == "a"
+    assert find_change(path) == "a"
     assert is_sealed(seal(seal({"a": 1}))) and not is_sealed({**seal({"a": 1}), "b": 2})

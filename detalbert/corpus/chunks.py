@@ -24,7 +24,7 @@ _LEAST, _MOST = 1 << 18, 1 << 22  # of so many bytes
 _BATCH = 1 << 19  # characters that are encoded at a time
 
 
-class Job(NamedTuple):
+class ShardText(NamedTuple):
     """The text of one shard; `held_out` is the fraction of its documents for validation, 0 to 1."""
 
     number: int
@@ -88,7 +88,7 @@ class Plan(NamedTuple):
         return "<u2" if len(self.tokenizer) <= 1 << 16 else "<u4"
 
 
-def cut_job(job: Job) -> list[Chunk]:
+def cut_job(job: ShardText) -> list[Chunk]:
     """Return the chunks of a job in text order; none extends beyond one compressed stream."""
     size = min(_MOST, max(_LEAST, size_of(job.parts) // _CHUNKS))
     cuts = [cut for part in job.parts for cut in cut_part(part, -(-size // part.unit))]

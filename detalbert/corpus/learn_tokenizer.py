@@ -40,7 +40,7 @@ from detalbert.corpus.sources import (
     unpack_sizes,
 )
 from detalbert.corpus.storage import writing
-from detalbert.integrity import SUMS, find_fault, write_facts
+from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import TextConfig
 
 SPECIALS = {
@@ -155,7 +155,7 @@ def _learn_once(
     folder = cache / f"tokenizer-{key}"
     sums = folder / SUMS  # commit 596c121 wrote none
     with writing(folder, "the tokenizer"), alone(folder):
-        fault = find_fault(sums) if sums.is_file() else None
+        fault = find_change(sums) if sums.is_file() else None
         if fault:
             log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
         if fault or not folder.is_dir():

@@ -273,7 +273,9 @@ def _hub(address: str, key: str) -> Any:
 
     name, _, config = address.partition(":")
     try:
-        rows = hub.load(datasets.load_dataset, name, "dataset", name=config or None, split="train")
+        rows = hub.load_named(
+            datasets.load_dataset, name, "dataset", name=config or None, split="train"
+        )
     except Exception as error:  # whatever HTTP, the hub's client and the builders raise
         raise hub_error(error)(
             f"{key}: {name!r} is not a file here, and the hub does not give it: {first_line(error)}"

@@ -19,8 +19,8 @@ from detalbert.atomic import write_json
 from detalbert.corpus.chunks import (
     SPLITS,
     Chunk,
-    Job,
     Plan,
+    ShardText,
     chunk_path,
     cut_job,
     write_chunk,
@@ -128,12 +128,12 @@ def _check_same(folder: Path, facts: dict[str, Any]) -> None:
         write_json(folder / "plan.json", facts)
 
 
-def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[Job]:
-    part_bytes, jobs = facts["part_bytes"], list[Job]()
+def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[ShardText]:
+    part_bytes, jobs = facts["part_bytes"], list[ShardText]()
     for key, parts in _unpack_sizes(folder, texts).items():
         held_out = 1.0 if key == "validation" else facts["held_out"]
         groups = group_parts(list(cut_parts(parts, part_bytes)), part_bytes)
-        jobs += [Job(len(jobs) + n, group, held_out) for n, group in enumerate(groups)]
+        jobs += [ShardText(len(jobs) + n, group, held_out) for n, group in enumerate(groups)]
     return jobs
 
 
@@ -156,7 +156,7 @@ def _unpack_sizes(folder: Path, texts: dict[str, Text]) -> dict[str, list[Part]]
     }
 
 
-def _run(plan: Plan, jobs: list[Job], processes: int | None) -> None:
+def _run(plan: Plan, jobs: list[ShardText], processes: int | None) -> None:
     sweep(plan.folder)
     todo = {job.number: cut_job(job) for job in jobs if not is_done(plan.folder, job.number)}
     tasks = _share_out([chunk for chunks in todo.values() for chunk in chunks])

@@ -42,7 +42,7 @@ def has_kernel(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class Layout:
+class RowBounds:
     """Window bounds of one packed row, computed once per row and read by every layer.
 
     A GPU's flash kernel reads cu_seqlens itself. Without it (Volta, fp32, dropout of attention
@@ -113,7 +113,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packed_layout: Layout | None = None,
+    packed_layout: RowBounds | None = None,
     causal: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -146,7 +146,7 @@ def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
 
 
 def _attend(
-    qkv: Heads, layout: Layout, dropout: float, scaling: float | None, causal: bool
+    qkv: Heads, layout: RowBounds, dropout: float, scaling: float | None, causal: bool
 ) -> Tensor:
     """Return [1, T, heads, d], by the flash kernel if it supports the inputs."""
     query, key, value = qkv
@@ -168,7 +168,7 @@ def _attend(
 
 @torch.compiler.disable
 def _without_kernel(
-    qkv: Heads, layout: Layout, dropout: float, scaling: float | None, causal: bool
+    qkv: Heads, layout: RowBounds, dropout: float, scaling: float | None, causal: bool
 ) -> Tensor:
     """Return [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
@@ -224,7 +224,7 @@ def model_inputs(model: Any, row: Row) -> dict[str, Any]:
     inputs = {
         "input_ids": row["input_ids"][None],
         "position_ids": (row["position_ids"] + first_position(model))[None],
-        "packed_layout": Layout(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
+        "packed_layout": RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
     }
     if getattr(model.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = row["token_type_ids"][None]

@@ -69,10 +69,10 @@ def load_weights(
     `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
     or names code, and whatever transformers raises.
     """
-    config = hub.load(read_config, name)
+    config = hub.load_named(read_config, name)
     if not is_checkpoint(name):
         check_model_folder(Path(find_local(name)))
-        model, info = hub.load(
+        model, info = hub.load_named(
             model_class.from_pretrained,
             name,
             config=config,
@@ -96,7 +96,7 @@ def load_weights(
 def named_config(name: str) -> PretrainedConfig:
     """Return the config of a folder or hub name. Raises UserError if it does not load."""
     with as_user_error(partial(model_error, name)):
-        config = hub.load(read_config, name)
+        config = hub.load_named(read_config, name)
     return config
 
 
@@ -114,7 +114,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return False  # take the user's word; the library would make up a tokenizer of 5 tokens
     with contextlib.suppress(Exception):  # of the tokenizers library a bare one
-        own = hub.load(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
+        own = hub.load_named(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
         return own.get_vocab() != tokenizer.get_vocab()
     return False
 

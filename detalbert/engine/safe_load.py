@@ -85,7 +85,7 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
         )
     for index in INDEXES:
         if (Path(name) / index).is_file():
-            read_index(Path(name) / index)
+            read_weight_index(Path(name) / index)
     config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     config._attn_implementation = None  # else it would win over the caller's
     return config
@@ -101,7 +101,7 @@ def _code(keys: Any) -> Iterator[Any]:
             yield from _code(value)
 
 
-def read_index(path: Path) -> dict[str, str]:
+def read_weight_index(path: Path) -> dict[str, str]:
     """Return the file of each tensor, from a model folder's index of its weights. Raises UserError
     if the index is damaged, or a file is outside its folder.
     """

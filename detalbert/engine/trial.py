@@ -36,7 +36,7 @@ AnyHParams = TypeVar("AnyHParams", bound=StepHParams)
 Given = tuple[Any, Any]  # a trial's (hyperparameters, data)
 
 
-def read_context(
+def read_experiment(
     context: pytorch.PyTorchTrialContext,
     parse: Callable[[dict[str, Any]], Any],
     load: Callable[[dict[str, Any], Any], Any],

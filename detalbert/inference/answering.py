@@ -58,7 +58,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
         coming, merging = ahead.submit(next_chunk), None
         while (chunk := coming.result()) is not None:
             coming = ahead.submit(next_chunk)
-            spans, losses = evaluate(trained, chunk)
+            spans, losses = evaluate_windows(trained, chunk)
             if merging is not None:
                 yield merging.result()
             merging = behind.submit(_merge, trained, chunk, spans, losses, threshold)
@@ -84,7 +84,7 @@ def answer_together(
         for number, (question, context) in enumerate(asked)
     ]
     chunk = featurise(trained, examples)
-    return _merge(trained, chunk, *evaluate(trained, chunk, go_on), threshold)
+    return _merge(trained, chunk, *evaluate_windows(trained, chunk, go_on), threshold)
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
@@ -100,7 +100,7 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_windows(
     trained: Trained, chunk: _Chunk, go_on: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
     """Return the best spans of all windows, and losses, fp32 [W] in row order; [0] if unknown."""

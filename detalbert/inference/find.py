@@ -30,14 +30,14 @@ def is_reference(name: str) -> bool:
 
 
 def fetch(name: str, cache: Path = CACHE) -> Path:
-    """Return a cluster checkpoint's folder, downloaded once; raises as `find_checkpoint`."""
+    """Return a cluster checkpoint's folder, downloaded once; raises as `find_remote`."""
     if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (cache / uuid).is_dir():
         return cache / uuid
     with told(f"--model {name}"):
-        return _download(find_checkpoint(name), cache)
+        return _download(find_remote(name), cache)
 
 
-def find_checkpoint(name: str) -> Any:
+def find_remote(name: str) -> Any:
     """Return the client's checkpoint of a reference; call within `told`.
 
     `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`

@@ -125,7 +125,7 @@ def _indented(entries: list[dict[str, Any]]) -> str:
     return f"[\n  {{\n   {body}\n  }}\n ]"
 
 
-def table(metrics: dict[str, float]) -> str:
+def score_table(metrics: dict[str, float]) -> str:
     """Format the scores as a short table."""
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):

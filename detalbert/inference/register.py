@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.inference.find import fetch, find_checkpoint, is_reference, told
+from detalbert.inference.find import fetch, find_remote, is_reference, told
 from detalbert.training.folder import SCORES
 
 THRESHOLD = "null_score_diff_threshold"
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         if not args.name or set(args.name) & set(":/"):
             raise UserError(f"--as {args.name}: a name without ':' and '/'")
         with told(args.checkpoint):
-            print(register(find_checkpoint(args.checkpoint), args.name))
+            print(register(find_remote(args.checkpoint), args.name))
     except UserError as error:
         print(f"register: {error.kind}: {error}", file=sys.stderr)
         return 2
@@ -47,7 +47,7 @@ def register(checkpoint: Any, name: str) -> str:
     from determined.common.api import bindings, errors
     from determined.experimental import client
 
-    facts = describe(checkpoint)  # first: what cannot be read leaves no empty model
+    facts = describe_checkpoint(checkpoint)  # first: what cannot be read leaves no empty model
     master = client.Determined()
     try:
         model = master.get_model(name)
@@ -70,7 +70,7 @@ def register(checkpoint: Any, name: str) -> str:
     return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
 
 
-def describe(checkpoint: Any) -> dict[str, Any]:
+def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
     """Return steps and validation scores; for a question-answering checkpoint also the thresholds.
     Thresholds are only in its files, not on the master, so they are downloaded as by predict.py.
     """

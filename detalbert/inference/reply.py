@@ -58,7 +58,7 @@ def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {"text": text, "probability": entry["probability"], **place}
 
 
-def describe(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**", "**")) -> str:
+def format_reply(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**", "**")) -> str:
     """Format the reply for display, the sentence with the answer between `marks`."""
     spans: list[dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
     margin = "no span of the text is possible"

@@ -86,7 +86,7 @@ class Full(Exception):
     """The queue of questions is full."""
 
 
-class Job:
+class Waiting:
     """A question and the future of its reply; `deadline` by time.monotonic."""
 
     def __init__(self, question: str, context: str, deadline: float) -> None:
@@ -121,15 +121,15 @@ class Worker:
 
     def __init__(self, model: Connection, slots: int, most: int, waiting: int) -> None:
         self.model, self.slots, self.most, self.room = model, slots, most, waiting
-        self.queue: deque[Job] = deque()
-        self.alone: list[Job] = []  # of a batch that failed: each is tried by itself
-        self.batches: dict[int, list[Job]] = {}  # what the model works on, by number
+        self.queue: deque[Waiting] = deque()
+        self.alone: list[Waiting] = []  # of a batch that failed: each is tried by itself
+        self.batches: dict[int, list[Waiting]] = {}  # what the model works on, by number
         self.whole = self.listens = False  # whether it is one batch for all threads
         self.timer: asyncio.TimerHandle | None = None
         self.numbers = itertools.count()
         self.meters = Meters(lambda: len(self.queue))
 
-    def submit(self, *jobs: Job) -> None:
+    def submit(self, *jobs: Waiting) -> None:
         """Queue all of `jobs`; raise Full, with none queued, if they exceed the limit."""
         if not self.listens:
             asyncio.get_running_loop().add_reader(self.model.fileno(), self._receive)
@@ -140,7 +140,7 @@ class Worker:
         self.queue += jobs
         self._send_soon()
 
-    def leave(self, jobs: list[Job]) -> None:
+    def leave(self, jobs: list[Waiting]) -> None:
         """Cancel `jobs`, and batches for which no client is waiting any more."""
         if not [job for job in jobs if job.reply.cancel()]:
             return
@@ -168,12 +168,12 @@ class Worker:
                 pairs = [(job.question, job.context) for job in jobs]
                 self.model.send(engine.Asked(number, pairs, whole))
 
-    def _take(self, count: int) -> list[Job]:
+    def _take(self, count: int) -> list[Waiting]:
         """Return the first job still wanted, and the next ones that fit, at most `count`."""
         while self.alone:
             if (job := self.alone.pop()).wanted():
                 return [job]
-        jobs: list[Job] = []
+        jobs: list[Waiting] = []
         size = 0
         while self.queue and len(jobs) < count:
             length = len(self.queue[0].question) + len(self.queue[0].context)
@@ -240,7 +240,7 @@ def make_app(
 async def respond(worker: Worker, asked: list[Ask], limits: Limits) -> Any:
     """Return a reply for each question, or a problem response for the first that fails."""
     deadline = time.monotonic() + limits.seconds
-    jobs = [Job(each.question.strip(), each.context, deadline) for each in asked]
+    jobs = [Waiting(each.question.strip(), each.context, deadline) for each in asked]
     try:
         for job in jobs:
             check_text("request", job.question, job.context, limits.context)

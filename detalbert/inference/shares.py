@@ -28,7 +28,7 @@ from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
 from detalbert.inference.model import choose_threshold, load_model
-from detalbert.inference.predict_file import open_questions, table, write_answers
+from detalbert.inference.predict_file import open_questions, score_table, write_answers
 from detalbert.integrity import checksum
 from detalbert.squad.windows import Example
 from detalbert.training import master
@@ -202,7 +202,7 @@ class _Job:
             stored = checkpoint.upload(out, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
-            self.say(table(metrics))
+            self.say(score_table(metrics))
         self.say(f"predictions are in checkpoint {stored}: det checkpoint download {stored}")
 
     def _read(self, parts: Path) -> Iterator[Answered]:

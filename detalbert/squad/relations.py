@@ -22,7 +22,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Topic:
     """One kind of thing: the sort of its names, openings of a paragraph on it, its relations."""
 
     sort: str
@@ -41,6 +41,6 @@ def _relation(value: str, **forms: str) -> Relation:
 _FOUND: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text())
 WORDS = {sort: words.split() for sort, words in _FOUND["words"].items()}
 KINDS = tuple(
-    Kind(kind["sort"], _forms(kind["opening"]), tuple(_relation(**r) for r in kind["relations"]))
+    Topic(kind["sort"], _forms(kind["opening"]), tuple(_relation(**r) for r in kind["relations"]))
     for kind in _FOUND["kinds"]
 )

@@ -105,7 +105,7 @@ def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
 
     what = f"data.{split}: {name!r} is no file, and as a data set it does not load"
     with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
-        rows = list(hub.load(datasets.load_dataset, name, "dataset", split=split))
+        rows = list(hub.load_named(datasets.load_dataset, name, "dataset", split=split))
     return rows
 
 

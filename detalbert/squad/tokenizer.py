@@ -37,7 +37,7 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     check_tokenizers_version()
     what = f"data.tokenizer: {name!r} does not load as a tokenizer"
     with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
-        tokenizer = hub.load(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
+        tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
     for token in needed:

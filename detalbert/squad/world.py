@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from detalbert.squad.relations import KINDS, WORDS, Kind, Relation
+from detalbert.squad.relations import KINDS, WORDS, Relation, Topic
 
 PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10
@@ -30,7 +30,7 @@ TOWN_ENDS = "bury by dale ford ham holm mere port stead ton wick worth".split()
 class Fact:
     """One fact of the world, stated in its paragraph or omitted."""
 
-    kind: Kind
+    kind: Topic
     relation: Relation
     thing: str
     value: str

@@ -107,7 +107,7 @@ def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> No
         raise _misfit(path, error) from None
 
 
-def read_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
+def read_sharded_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     """Fill tensors with the weights of their names in this process alone, without a group. Raises
     UserError if weights are missing or have another shape.
     """

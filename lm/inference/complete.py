@@ -14,7 +14,7 @@ from transformers.generation import BaseStreamer
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.squad.question_stream import is_unicode
-from lm.inference.load import Source, load_model
+from lm.inference.load import SavedLm, load_model
 
 _CONTEXT = 8  # tokens before a new one that its text may depend on: a leading space, a character
 _GREEDY = 1e-6  # a temperature that chooses as 0 does; below it fp32 would overflow
@@ -31,7 +31,7 @@ class Sampling(Section):
     seed: int = limited(0, least=0, below=2**63)
 
 
-def print_completion(source: Source, prompt: str, given: dict[str, Any], as_json: bool) -> None:
+def print_completion(source: SavedLm, prompt: str, given: dict[str, Any], as_json: bool) -> None:
     """Print the text after `prompt` as it is generated, or one line of JSON. `given` are values of
     `Sampling`, whose defaults are used for the others.
     """
@@ -63,7 +63,7 @@ def complete(
     Raises:
         UserError: if the prompt is not text or is too long, or the model diverged.
     """
-    ids = torch.tensor([encode(tokenizer, prompt)], device=model.device)  # [1, T]
+    ids = torch.tensor([encode_prompt(tokenizer, prompt)], device=model.device)  # [1, T]
     positions = getattr(model.config, "max_position_embeddings", None) or 1 << 62
     if (room := positions + 1 - ids.shape[1]) < 1:
         raise UserError(
@@ -89,7 +89,7 @@ def _settings(sampling: Sampling, room: int, end: int | None) -> GenerationConfi
     )
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Return the tokens of a prompt that begins a document; "<|endoftext|>" in it is plain text."""
     if not is_unicode(prompt):
         raise UserError("the prompt is not UTF-8 text")

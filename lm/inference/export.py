@@ -14,8 +14,8 @@ from detalbert.atomic import write_json
 from detalbert.errors import UserError
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.find import is_sharded
-from detalbert.training.parts import read_weights
-from lm.inference.load import DAMAGE, SETTINGS, Source
+from detalbert.training.parts import read_sharded_weights
+from lm.inference.load import DAMAGE, SETTINGS, SavedLm
 from lm.model import empty_model
 
 CARD = Path(__file__).with_name("card.md")
@@ -25,7 +25,7 @@ _FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 
 
 def export(
-    source: Source, folder: Path, license_id: str = "unknown", file_bytes: int = FILE_BYTES
+    source: SavedLm, folder: Path, license_id: str = "unknown", file_bytes: int = FILE_BYTES
 ) -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
@@ -52,7 +52,7 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_
     filed = _FILED_AS.get(model.config.model_type, {})
     for file, names in split.filename_to_tensors.items():
         held = {name: torch.empty(wanted[name].shape, dtype=wanted[name].dtype) for name in names}
-        read_weights(checkpoint, held)
+        read_sharded_weights(checkpoint, held)
         held = {filed.get(name, name): tensor for name, tensor in held.items()}
         save_file(held, folder / file, metadata={"format": "pt"})
         del held  # before the next one's are there

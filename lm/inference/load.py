@@ -28,7 +28,7 @@ from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, is_sharded, read_json
 from detalbert.settings import experiment
 from detalbert.training.checkpoints import MANIFEST, find_fault
-from detalbert.training.parts import read_weights
+from detalbert.training.parts import read_sharded_weights
 from lm import initial
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.model import empty_model
@@ -38,7 +38,7 @@ SETTINGS = "language_model.json"  # in an exported folder: what is no part of a 
 DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 
 
-class Source(NamedTuple):
+class SavedLm(NamedTuple):
     """A language model on disk, and all known facts on its training."""
 
     folder: Path
@@ -61,7 +61,7 @@ def is_language_model(folder: Path) -> bool:
         return False
 
 
-def open_source(folder: Path) -> Source:
+def open_saved(folder: Path) -> SavedLm:
     """Return the contents of a checkpoint, an exported folder or another of transformers. Raises
     UserError if the folder is damaged or incomplete.
     """
@@ -81,7 +81,7 @@ def open_source(folder: Path) -> Source:
         values = {**values, "model": values.get("model") or str(folder)}
     steps, scores = facts.get("steps"), facts.get("scores") or {}
     hparams = parse_lm_hparams(values)
-    return Source(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
+    return SavedLm(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 
 
 def load_model(
-    source: Source, device: torch.device | None = None, attention: str = "sdpa"
+    source: SavedLm, device: torch.device | None = None, attention: str = "sdpa"
 ) -> PreTrainedModel:
     """Load the model in fp32 and evaluation mode.
 
@@ -120,19 +120,19 @@ def load_model(
         return make(source, device, attention).eval().requires_grad_(False)
 
 
-def _from_checkpoint(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
+def _from_checkpoint(source: SavedLm, device: torch.device, attention: str) -> PreTrainedModel:
     model = empty_model(source.config)
     rules = initial.record_rules(model)
     model.to_empty(device=device)
     model.tie_weights()  # to_empty unties
-    read_weights(source.folder, model.state_dict())
+    read_sharded_weights(source.folder, model.state_dict())
     initial.fill_buffers(model, rules)
     if attention != PACKED_CAUSAL:
         model.set_attn_implementation(attention)
     return model
 
 
-def _from_library(source: Source, device: torch.device, attention: str) -> PreTrainedModel:
+def _from_library(source: SavedLm, device: torch.device, attention: str) -> PreTrainedModel:
     model, missing = load_weights(
         AutoModelForCausalLM, str(source.folder), attention, use_safetensors=True
     )

@@ -15,14 +15,14 @@ from detalbert.errors import UserError
 from lm.data import write_documents
 from lm.gradients import add_row, zero_sums
 from lm.hparams import LmHParams, parse_documents_config
-from lm.inference.load import Source, load_model
+from lm.inference.load import SavedLm, load_model
 from lm.loss import head_loss
 from lm.packed import hidden_states
 from lm.trial import Scores
-from lm.windows import Windows, validation_loader
+from lm.windows import LmWindows, validation_loader
 
 
-def print_perplexity(source: Source, text: str, as_json: bool) -> None:
+def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
     """Print the scores, one per line, or one line of JSON."""
     scores = perplexity(source, text)
     if as_json:
@@ -37,7 +37,7 @@ def print_perplexity(source: Source, text: str, as_json: bool) -> None:
         )
 
 
-def perplexity(source: Source, text: str, device: torch.device | None = None) -> dict[str, float]:
+def perplexity(source: SavedLm, text: str, device: torch.device | None = None) -> dict[str, float]:
     """Return the scores of lm/trial.Scores over the whole of `text`, and `windows`.
 
     `loss` (nats per target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte`, `accuracy`.
@@ -48,10 +48,10 @@ def perplexity(source: Source, text: str, device: torch.device | None = None) ->
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
         model = load_model(source, device, PACKED_CAUSAL)
-        return {**score(model, windows, source.hparams), "windows": len(windows)}
+        return {**measure(model, windows, source.hparams), "windows": len(windows)}
 
 
-def read_windows(source: Source, text: str, folder: Path) -> Windows:
+def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     """Read all of `text` in windows of the run's length, with token shards in `folder`."""
     kept = {key: source.data[key] for key in ("shard_mib",) if key in source.data}
     values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
@@ -60,14 +60,14 @@ def read_windows(source: Source, text: str, folder: Path) -> Windows:
         write_documents(data, source.tokenizer, folder / "shards")
         split = "validation" if text == "generated" else "train"
         shards = Shards(str(folder / "shards"), split, data)
-        return Windows(shards, source.hparams.max_seq_length, source.hparams.across_documents)
+        return LmWindows(shards, source.hparams.max_seq_length, source.hparams.across_documents)
     except UserError as error:
         said = str(error).replace("data.documents", "--perplexity")
         raise type(error)(said) from None
 
 
 @torch.no_grad()
-def score(model: PreTrainedModel, windows: Windows, hparams: LmHParams) -> dict[str, float]:
+def measure(model: PreTrainedModel, windows: LmWindows, hparams: LmHParams) -> dict[str, float]:
     """Return the metrics over all windows; `model` is of load.load_model, with packed attention."""
     device = model.device
     half = resolve_precision(hparams.precision, device)

@@ -165,9 +165,9 @@ def test_the_speed_on_an_h100_is_the_measured_one() -> None:
 
 
 def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
-    for row in layouts.table(planned("lm_13b", EFA, global_batch_size=64)):
+    for row in layouts.layout_rows(planned("lm_13b", EFA, global_batch_size=64)):
         assert row["max_tokens_per_forward"] * row["replicate"] * row["shard"] <= 64 * 2048
-    rows = layouts.table(planned("lm_13b", EFA))
+    rows = layouts.layout_rows(planned("lm_13b", EFA))
     assert len(rows) == layouts.SHOWN
     assert [row["tokens/s"] for row in rows] == sorted((r["tokens/s"] for r in rows), reverse=True)
     for row in rows:

@@ -64,7 +64,7 @@ def test_the_range_of_a_price_and_machines():
 
 def test_a_stale_price_is_said(tmp_path):
     price = prices.load_prices(written(tmp_path))["p3.16xlarge"]
-    fresh = prices.notes([price], datetime.date(2026, 10, 1))
-    stale = prices.notes([price], datetime.date(2027, 10, 1))
+    fresh = prices.price_notes([price], datetime.date(2026, 10, 1))
+    stale = prices.price_notes([price], datetime.date(2027, 10, 1))
     assert not any("STALE" in line for line in fresh)
     assert any("STALE price of 2026-09-17" in line for line in stale)

@@ -18,7 +18,7 @@ from detalbert.corpus.reader import Corpus, Shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
 from lm.order import WindowOrder
-from lm.windows import Windows
+from lm.windows import LmWindows
 from pretrain.examples import ExampleOrder, ExampleRows
 from tests.corpus.documents import documents_config, write_lines
 from tests.corpus.documents import write as write_documents
@@ -102,7 +102,7 @@ def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarra
         for step in range(len(order) // 8):
             yield from rows[order.share(step, 0)]
         return
-    windows = Windows(
+    windows = LmWindows(
         Shards(str(where), "train", documents_config("generated", folder, **small)), 64
     )
     order = WindowOrder(windows.counts, 4, seed=1, group=2)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.corpus import api_text, sources
-from detalbert.corpus.chunks import Job, cut_job
+from detalbert.corpus.chunks import ShardText, cut_job
 from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, group_parts, open_text, read_documents, size_of
@@ -122,7 +122,7 @@ def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) 
 
 def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = SimpleNamespace(column_names=["text"])
-    monkeypatch.setattr(sources.hub, "load", lambda *_, **__: rows)
+    monkeypatch.setattr(sources.hub, "load_named", lambda *_, **__: rows)
     assert sources._hub("x", "data.text") is rows
     rows.column_names = ["id", "body"]
     with pytest.raises(UserError, match="data.text: 'x' has no column 'text', but id, body"):
@@ -132,14 +132,16 @@ def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_shard_has_chunks_for_many_processes() -> None:
     """17 MB are one shard at the usual size."""
     for address, size in (("a.txt", 17 << 20), ("hub:x", 4_400)):
-        chunks = cut_job(Job(0, (Part(address, 0, size, size),), 0.0))
+        chunks = cut_job(ShardText(0, (Part(address, 0, size, size),), 0.0))
         assert 30 < len(chunks) <= 35 and max(size_of(chunk.parts) for chunk in chunks) < 1 << 20
         parts = [part for chunk in chunks for part in chunk.parts]
         assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])]
         assert parts[-1].end == size
-    many = cut_job(Job(0, tuple(Part(f"{i}.jsonl", 0, 999, 999) for i in range(3_000)), 0.0))
+    many = cut_job(ShardText(0, tuple(Part(f"{i}.jsonl", 0, 999, 999) for i in range(3_000)), 0.0))
     assert len(many) < 15 and sum(len(chunk.parts) for chunk in many) == 3_000
-    assert len(cut_job(Job(0, (Part("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1  # read whole
+    assert (
+        len(cut_job(ShardText(0, (Part("a.json", 0, 1 << 30, 1 << 30),), 0.0))) == 1
+    )  # read whole
     rows = [Part("hub:x", at, at + 500_000, 6_000_000) for at in range(0, 6_000_000, 500_000)]
     assert len(group_parts(rows, 500_000 * 4_000)) == 12  # rows are not bytes
 
@@ -149,7 +151,7 @@ def test_a_long_compressed_file_is_one_stream() -> None:
     short ones are read whole, many in a chunk."""
     sizes = [9 << 20, 1000, 2000, 9 << 20]
     parts = [Part(f"{i}.zst", 0, size, size, packed=1) for i, size in enumerate(sizes)]
-    chunks = cut_job(Job(0, tuple(parts), 0.0))
+    chunks = cut_job(ShardText(0, tuple(parts), 0.0))
     streams = [{part.stream for part in chunk.parts} for chunk in chunks]
     assert all(len(stream) == 1 for stream in streams)
     names = [name for stream in streams for name in stream]

@@ -46,7 +46,9 @@ def parity(name: str, row: SquadRow, lengths: list[int] = LENGTHS) -> float:
 def test_loss_and_gradients_are_those_of_the_library(
     name: str, lengths: list[int], padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "Layout", functools.partial(attention.Layout, padded=padded))
+    monkeypatch.setattr(
+        attention, "RowBounds", functools.partial(attention.RowBounds, padded=padded)
+    )
     assert parity(name, make_row(lengths), lengths) < 1e-5
 
 
@@ -54,8 +56,8 @@ def test_parity_fails_when_windows_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     row, tokens = make_row(LENGTHS), sum(LENGTHS)
     assert parity("roberta", {**row, "position_ids": torch.arange(tokens)}) > 1e-2
     assert parity("albert", {**row, "token_type_ids": 0 * row["token_type_ids"]}) > 1e-2
-    whole = attention.Layout(torch.tensor([0, tokens], dtype=torch.int32), tokens, tokens)
-    monkeypatch.setattr(attention, "Layout", lambda *_: whole)
+    whole = attention.RowBounds(torch.tensor([0, tokens], dtype=torch.int32), tokens, tokens)
+    monkeypatch.setattr(attention, "RowBounds", lambda *_: whole)
     assert parity("bert", row) > 1e-2
 
 
@@ -82,7 +84,7 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(
     torch.manual_seed(0)
     given = [torch.randn(1, heads, 8, 8) for heads in (4, kv_heads, kv_heads)]
     module.is_causal = causal
-    layout = attention.Layout(make_row(lengths)["cu_seqlens"], 8, 4, padded=padded)
+    layout = attention.RowBounds(make_row(lengths)["cu_seqlens"], 8, 4, padded=padded)
     out, weights = CAUSAL[causal](module, *given, None, scaling=0.3, packed_layout=layout)
     wide = (x[0].repeat_interleave(4 // x.shape[1], dim=0).split(lengths, dim=1) for x in given)
     parts = []
@@ -99,7 +101,7 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(
 def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 12, 8)
-    layout = attention.Layout(make_row([5, 7])["cu_seqlens"], 12, 7, padded=padded)
+    layout = attention.RowBounds(make_row([5, 7])["cu_seqlens"], 12, 7, padded=padded)
 
     def run(dropout: float) -> Tensor:
         return CAUSAL[causal](nn.Module(), q, k, v, None, dropout, 0.3, packed_layout=layout)[0]
@@ -117,7 +119,7 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
     with pytest.raises(ValueError, match="attention_mask"):
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
     with pytest.raises(ValueError, match="8 tokens do not fit 2 windows of at most 3"):
-        attention.Layout(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
+        attention.RowBounds(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
     row = make_row(LENGTHS)
     with pytest.raises(UserError, match=r"hyperparameters\.model: Albert.*'sdpa'"):
         attention.answer_logits(make_model("albert", "sdpa"), row)
@@ -133,7 +135,7 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
 
 @pytest.mark.parametrize("causal, use", [(False, "an encoder"), (True, "a model such as GPT-2")])
 def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str) -> None:
-    layout, module = attention.Layout(torch.tensor([0, 5]), 5, 5), nn.Module()
+    layout, module = attention.RowBounds(torch.tensor([0, 5]), 5, 5), nn.Module()
     attend = functools.partial(CAUSAL[causal], module, *[torch.ones(1, 2, 5, 8)] * 3)
     for more in ("sliding_window", "position_bias", "softcap"):
         said = f"Module uses {more}, which packed rows do not support; use {use}"
@@ -156,18 +158,18 @@ def test_a_layout_knows_its_way_and_its_bound(monkeypatch: pytest.MonkeyPatch) -
         assert attention.has_kernel(gpu) == has and not attention.has_kernel(torch.device("cpu"))
     monkeypatch.setattr(attention, "varlen_attn", None)  # before torch 2.10
     assert not attention.has_kernel(gpu)
-    bounds = {n: attention.Layout(torch.tensor([0, n]), n, n).bound for n in (1, 512, 513, 1024)}
+    bounds = {n: attention.RowBounds(torch.tensor([0, n]), n, n).bound for n in (1, 512, 513, 1024)}
     assert bounds == {1: 512, 512: 512, 513: 1024, 1024: 1024}
     for device, several in (("cpu", False), ("meta", True)):
         one, two = (torch.tensor(x, device=device) for x in ([0, 4], [0, 4, 8]))
-        assert attention.Layout(two, 8, 4).padded == several
-        assert not attention.Layout(one, 4, 4).padded
-        assert attention.Layout(two, 8, 4, padded=not several).padded != several
-    assert attention.Layout(torch.tensor([0, 4], device="meta"), 4, 4).lengths == [4]
+        assert attention.RowBounds(two, 8, 4).padded == several
+        assert not attention.RowBounds(one, 4, 4).padded
+        assert attention.RowBounds(two, 8, 4, padded=not several).padded != several
+    assert attention.RowBounds(torch.tensor([0, 4], device="meta"), 4, 4).lengths == [4]
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.Layout, list[Any]]:
+def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.RowBounds, list[Any]]:
     """A layout that has one, and how it is called: shapes, then what follows the bounds."""
 
     def varlen_attn(query: Tensor, *given: Any, scale: float, **options: Any) -> Tensor:
@@ -177,7 +179,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.Layout, list[Any]
 
     calls: list[Any] = []
     monkeypatch.setattr(attention, "varlen_attn", varlen_attn)
-    layout = attention.Layout(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
+    layout = attention.RowBounds(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
     layout.kernel = True
     return layout, calls
 

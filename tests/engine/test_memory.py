@@ -17,7 +17,7 @@ from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
 from lm.layout import Layout, make_mesh
-from lm.model import build_model, causal_sizes
+from lm.model import build_causal_model, causal_sizes
 from lm.packed import pack
 from tests.lm.ranks import CPU, rows_of, start, tiny, windows
 
@@ -71,7 +71,7 @@ def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: in
     positions = {"n_positions" if family == "gpt2" else "max_position_embeddings": 256}
     config = tiny(family, **{name: layers}, **positions)
     dtype = torch.bfloat16 if half else None
-    model = build_model(config, make_mesh(Layout(), CPU), 0, None, dtype, checkpointing)
+    model = build_causal_model(config, make_mesh(Layout(), CPU), 0, None, dtype, checkpointing)
     row = pack([(torch.zeros(tokens + 1, dtype=torch.long), torch.tensor([tokens + 1]))])
     return kept_bytes(lambda: model(row))
 
@@ -126,7 +126,7 @@ SPLITS = [(Layout(1, 4, 1), "llama"), (Layout(1, 2, 2), "gpt_neox"), (Layout(2, 
 def states() -> list[int]:
     found = []
     for layout, family in SPLITS:
-        model = build_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
+        model = build_causal_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
         optimizer = torch.optim.AdamW(model.parameters())
         share = windows(0, 4)[layout.data_rank(dist.get_rank()) :: layout.data_ranks]
         accumulate(model, rows_of(share, 4), layout)

@@ -20,9 +20,9 @@ from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 from lm import model as lm_model
-from lm.inference.load import open_source
+from lm.inference.load import open_saved
 from pretrain.hparams import PretrainHParams
-from pretrain.trial import build_model as pretrain_model
+from pretrain.trial import build_albert as pretrain_model
 
 SHIPPED = "embedded/albert-tiny"
 
@@ -108,8 +108,8 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
     "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
-    "language model": lambda name, own: lm_model.read_config(name, None, own, 64),
-    "continuing": lambda name, own: open_source(Path(name)),
+    "language model": lambda name, own: lm_model.causal_config(name, None, own, 64),
+    "continuing": lambda name, own: open_saved(Path(name)),
     "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),
 }
 

@@ -11,7 +11,7 @@ from torch import nn
 from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
 from detalbert.engine.forward import Forward
-from detalbert.engine.trial import read_context
+from detalbert.engine.trial import read_experiment
 from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_hparams
 from tests.conftest import NO_DROPOUT
@@ -133,6 +133,6 @@ def test_a_trial_reads_its_config_from_determined() -> None:
     for named, seed in ((None, 77), (5, 5)):
         context = SimpleNamespace(get_hparams=lambda named=named: {"model": "m", "seed": named})
         context.get_data_config, context.get_trial_seed = lambda: {"train": "x"}, lambda: 77
-        found = read_context(context, parse_hparams, lambda data, h: ("loaded", data, h))
+        found = read_experiment(context, parse_hparams, lambda data, h: ("loaded", data, h))
         wanted = parse_hparams({"model": "m", "seed": seed})
         assert found == (wanted, ("loaded", {"train": "x"}, wanted))

@@ -13,11 +13,11 @@ from detalbert.engine.forward import Forward
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad import world
 from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.examples import Examples
+from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.masking import Vocabulary, read_vocabulary
 from pretrain.objectives import read_pretraining
-from pretrain.trial import build_model
+from pretrain.trial import build_albert
 
 TOKENIZER = "embedded/albert-tiny"
 LENGTH = 96
@@ -52,13 +52,13 @@ def tiny(**hparams: Any) -> PretrainHParams:
     return parse_pretrain_hparams({"size": "tiny", "max_seq_length": LENGTH, "seed": 42, **hparams})
 
 
-def read_examples(address: Any, config: TextConfig, **hparams: Any) -> Examples:
+def read_examples(address: Any, config: TextConfig, **hparams: Any) -> PretrainExamples:
     """The training examples of shards."""
     vocabulary = read_vocabulary(named_tokenizer(TOKENIZER))
-    return Examples(Corpus(str(address), "train", config), vocabulary, tiny(**hparams))
+    return PretrainExamples(Corpus(str(address), "train", config), vocabulary, tiny(**hparams))
 
 
-def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> Examples:
+def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> PretrainExamples:
     """Examples of `text`; default: twenty documents of words that name them, one per line."""
     sentence = "{0}{0}{0} the {1} was {0}."
     lines = [
@@ -77,7 +77,7 @@ def tickets(count: int) -> np.ndarray:
 
 def make_forward(**hparams: Any) -> Forward:
     """A tiny model from random weights, changed so that every part of its heads matters."""
-    model = build_model(tiny(**hparams), named_tokenizer(TOKENIZER))
+    model = build_albert(tiny(**hparams), named_tokenizer(TOKENIZER))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

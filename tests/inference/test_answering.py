@@ -16,7 +16,7 @@ from detalbert.engine import rows as packed
 from detalbert.engine.rows import pack_rows, validation_rows
 from detalbert.inference import answering
 from detalbert.inference.model import Trained, prepare
-from detalbert.inference.reply import ask, describe, sentence
+from detalbert.inference.reply import ask, format_reply, sentence
 from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
@@ -61,7 +61,7 @@ def test_chunks_answer_as_one_pass_does(model: Trained, examples: Any, monkeypat
             yield example
 
     chunk = answering.featurise(model, some)
-    spans, losses = answering.evaluate(model, chunk)
+    spans, losses = answering.evaluate_windows(model, chunk)
     answers = merge_answers(some, chunk.windows, spans, -1.0)
     order = np.argsort(np.concatenate([found.windows for found in spans]))
     tally, n_best, in_parts = Tally(), {}, []
@@ -87,7 +87,7 @@ def test_losses_are_those_of_known_answers(model: Trained, examples: list[Exampl
     every, known, unknown = (next(answering.answer(model, x, 0.0)) for x in (some, half, none))
     assert every[1:3] == known[1:3] == unknown[1:3]  # predictions and null odds
     assert not len(unknown.losses)
-    assert not len(answering.evaluate(model, answering.featurise(model, none))[1])
+    assert not len(answering.evaluate_windows(model, answering.featurise(model, none))[1])
     assert len(every.losses) == 30 and np.array_equal(known.losses, every.losses[::2])
 
 
@@ -111,7 +111,7 @@ def test_replies_are_text(model: Any, question: str, context: str, threshold: fl
         assert inside is None or inside.split() == reply["answer"].split()
     elif reply["margin"] is not None:
         assert -reply["margin"] > threshold
-    assert describe(reply, context).startswith("answer ")
+    assert format_reply(reply, context).startswith("answer ")
     json.dumps(reply)
 
 

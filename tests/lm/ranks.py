@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from lm.gradients import accumulate, add_up, clip
 from lm.initial import draw, record_rules
 from lm.layout import Layout, make_mesh
-from lm.model import build_model, empty_model
+from lm.model import build_causal_model, empty_model
 from lm.packed import CausalRow, pack
 from tests.forks import start_zygote
 
@@ -121,7 +121,9 @@ def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
 def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
-    model = build_model(config, mesh, 7, half=half, activation_checkpointing=case.checkpointing)
+    model = build_causal_model(
+        config, mesh, 7, half=half, activation_checkpointing=case.checkpointing
+    )
     mine = layout.data_rank(dist.get_rank())
 
     def gradients(step: int) -> Tensor:

@@ -14,7 +14,7 @@ from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.errors import UserError
 from lm import initial
 from lm.layout import Layout, make_mesh
-from lm.model import build_model, empty_model, read_config
+from lm.model import build_causal_model, causal_config, empty_model
 from tests.conftest import ROOT
 from tests.lm import ranks
 from tests.lm.ranks import CPU, SHAPES, Case, tiny, whole
@@ -75,10 +75,10 @@ def test_no_model_is_one_line_and_one_from_a_config_drops_nothing_out() -> None:
         read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
         empty_model(AutoConfig.for_model("vit"))
-    config = read_config(None, {"model_type": "gpt2"}, TOKENIZER, 64)
+    config = causal_config(None, {"model_type": "gpt2"}, TOKENIZER, 64)
     assert config.attn_pdrop == config.resid_pdrop == config.embd_pdrop == 0
     assert config.vocab_size == len(TOKENIZER)
-    kept = read_config(None, {"model_type": "gpt2", "attn_pdrop": 0.2}, TOKENIZER, 64)
+    kept = causal_config(None, {"model_type": "gpt2", "attn_pdrop": 0.2}, TOKENIZER, 64)
     assert kept.attn_pdrop == 0.2 and kept.embd_pdrop == 0
 
 
@@ -96,7 +96,9 @@ def load(layout: Layout, folder: Path) -> dict[str, Any]:
     mesh, loaded = make_mesh(layout, CPU), {}
     for family in families(layout):
         weights = str(folder / family)
-        model = build_model(read_config(weights, None, range(10), 64), mesh, 0, weights=weights)
+        model = build_causal_model(
+            causal_config(weights, None, range(10), 64), mesh, 0, weights=weights
+        )
         loaded[family] = {name: whole(p) for name, p in model.named_parameters()}
         assert all(buffer.isfinite().all() for buffer in model.buffers())
     return loaded
@@ -119,7 +121,7 @@ def read(folder: Path, **keys: Any) -> PreTrainedModel:
     model = empty_model(tiny("gpt2", **keys))
     rules = initial.record_rules(model)
     model.to_empty(device="cpu").tie_weights()
-    initial.load(model, rules, str(folder))
+    initial.load_initial(model, rules, str(folder))
     return model
 
 

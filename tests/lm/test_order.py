@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lm import order
 from lm.order import WindowOrder, permute
-from lm.windows import Windows, validation_loader
+from lm.windows import LmWindows, validation_loader
 from tests.conftest import max_examples
 
 
@@ -37,7 +37,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_si
 @max_examples(80)
 def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> None:
     shards: Any = InMemory([[length + 1], *lengths])
-    windows, across = Windows(shards, length), Windows(shards, length, across_documents=True)
+    windows, across = LmWindows(shards, length), LmWindows(shards, length, across_documents=True)
     for shard, counts in enumerate(shards.pointers):
         targets = []
         for number in range(int(windows.counts[shard])):
@@ -57,7 +57,7 @@ def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> No
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
 def test_ranks_share_a_validation(lengths: list[list[int]], length: int, ranks: int) -> None:
-    windows = Windows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
+    windows = LmWindows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
     everything = [(s, w) for s, count in enumerate(windows.counts.tolist()) for w in range(count)]
     for limit in (None, 3):
         loaders = [validation_loader(windows, limit, r, ranks, 2 * length) for r in range(ranks)]

@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up, clip, evaluate
 from lm.layout import Layout, make_mesh
-from lm.model import build_model
+from lm.model import build_causal_model
 from tests.lm import ranks
 from tests.lm.ranks import CPU, Case, rows_of, start, tiny, whole, windows
 
@@ -29,7 +29,7 @@ class Job:
     def __init__(self, layout: Layout, seed: int, tied: bool) -> None:
         self.layout = layout
         config = tiny("llama", tie_word_embeddings=tied)
-        self.model = build_model(config, make_mesh(layout, CPU), seed)
+        self.model = build_causal_model(config, make_mesh(layout, CPU), seed)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
 
     def step(self, number: int) -> float:
@@ -89,7 +89,7 @@ def read(slots: int, folder: Path) -> list[tuple[str, State]]:
 def said_at_a_save() -> list[str]:
     found = []
     for layout in (TWO, Layout(replicate=2)):
-        model = build_model(tiny("llama"), make_mesh(layout, CPU), seed=7)
+        model = build_causal_model(tiny("llama"), make_mesh(layout, CPU), seed=7)
         try:
             trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))
             Handover.on_checkpoint_save_start(trial, {})
@@ -124,7 +124,7 @@ def cases_of(layout: Layout) -> dict[str, Case]:
 
 def validate(layout: Layout) -> dict[str, Any]:
     mesh = make_mesh(layout, CPU)
-    model = build_model(tiny("llama"), mesh, 7)
+    model = build_causal_model(tiny("llama"), mesh, 7)
     mine = layout.data_rank(dist.get_rank())
     before = list(model.parameters())
     shares = [windows(9, size)[mine :: layout.data_ranks] for size in SIZES]
@@ -208,7 +208,7 @@ def steps() -> list[tuple[dict[str, torch.Tensor], float]]:
 
 
 def step(spoilt: bool) -> tuple[dict[str, torch.Tensor], float]:
-    model = build_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
+    model = build_causal_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     first = {name: whole(p) for name, p in model.named_parameters()}

@@ -20,9 +20,9 @@ from detalbert.inference.find import is_sharded
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
 from lm.inference.export import export
-from lm.inference.load import load_model, open_source
+from lm.inference.load import load_model, open_saved
 from lm.layout import Layout, make_mesh
-from lm.model import build_model
+from lm.model import build_causal_model
 from tests.lm.ranks import CPU, start, tiny, whole
 
 pytestmark = pytest.mark.usefixtures("fork")
@@ -44,7 +44,7 @@ def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
     """A checkpoint of each model, as train.py fills the folder; all weights, whole."""
     tokenizer, weights = train_byte_bpe(["the ship"], 257), {}
     for name, (family, layout, keys) in MODELS.items():
-        model = build_model(tiny(family, **keys), make_mesh(layout, CPU), 7)
+        model = build_causal_model(tiny(family, **keys), make_mesh(layout, CPU), 7)
         optimizer = torch.optim.AdamW(model.parameters())
         (folder / name).mkdir(exist_ok=True)
         TensorSaver().save(folder / name, model, optimizer)()
@@ -76,7 +76,7 @@ def test_plain_transformers_gives_the_trained_models_logits(
     words = ["--model", folder / name, "--export", tmp_path / "out", "--license", "mit"]
     assert predict.main([str(word) for word in words]) == 0
     assert f"the model is in {tmp_path / 'out'}" in capsys.readouterr().out
-    source = open_source(folder / name)
+    source = open_saved(folder / name)
     in_parts = tmp_path / "parts"
     export(source, in_parts, file_bytes=100_000)
     assert len(list(in_parts.glob("*.safetensors"))) > 2
@@ -95,11 +95,11 @@ def test_plain_transformers_gives_the_trained_models_logits(
 
 
 def test_what_lies_in_the_folder(saved: Any, tmp_path: Path) -> None:
-    source, out = open_source(saved[0] / "llama"), tmp_path / "out"
+    source, out = open_saved(saved[0] / "llama"), tmp_path / "out"
     export(source, out, "mit")
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["dtype"] == "float32"
-    again = open_source(out)
+    again = open_saved(out)
     assert again.steps == 9 and again.hparams.max_seq_length == source.hparams.max_seq_length
     text, tokenizer = "The <|endoftext|> ship", AutoTokenizer.from_pretrained(out)
     assert tokenizer(text)["input_ids"] == source.tokenizer(text)["input_ids"]
@@ -116,7 +116,7 @@ def memory(name: str) -> int:
 
 def peak(folder: Path, out: Path) -> tuple[int, int]:
     """Bytes that an export takes beyond what the process had, and those of the model's files."""
-    source = open_source(folder)
+    source = open_saved(folder)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
     export(source, out)
@@ -130,26 +130,26 @@ def test_a_model_is_not_held_twice(saved: Any, tmp_path: Path) -> None:
 
 def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
     whole, there, out = (tmp_path / name for name in ("whole", "there", "out"))
-    source = open_source(Path(shutil.copytree(saved[0] / "llama", whole)))
+    source = open_saved(Path(shutil.copytree(saved[0] / "llama", whole)))
     assert is_sharded(whole) and find_fault(whole) is None
     there.mkdir()
     (there / "file").write_text("")
     export(source, out)
     wider = source._replace(config=tiny("llama", num_hidden_layers=3))
     refused("there: it exists; give a new folder", export, source, there)
-    refused("is a model folder already", lambda: export(open_source(out), tmp_path / "more"))
+    refused("is a model folder already", lambda: export(open_saved(out), tmp_path / "more"))
     refused("does not fit: .*model.layers.2", export, wider, tmp_path / "new")
     shorten(out / "model.safetensors")
     cut = "model.safetensors: not as it was written; copy it again"
-    refused(cut, lambda: load_model(open_source(out)))
+    refused(cut, lambda: load_model(open_saved(out)))
     (out / "sums.json").unlink()
     incomplete = "does not load as a language model: .*incomplete"
-    refused(incomplete, lambda: load_model(open_source(out)))
+    refused(incomplete, lambda: load_model(open_saved(out)))
     shorten(next(whole.glob("__1*.distcp")))
-    refused("not a complete checkpoint .__1_0.distcp is not as it was", open_source, whole)
+    refused("not a complete checkpoint .__1_0.distcp is not as it was", open_saved, whole)
     (whole / "manifest.json").unlink()
     shorten(whole / "tensors.json")
-    source = open_source(whole)
+    source = open_saved(whole)
     refused("tensors.json: not loaded: ", load_model, source)
     refused("tensors.json: not loaded: ", export, source, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "there", "whole"]

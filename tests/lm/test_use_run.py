@@ -18,8 +18,8 @@ from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.errors import UserError
 from detalbert.inference import find
 from lm.inference import complete as module
-from lm.inference.complete import Sampling, complete, encode
-from lm.inference.load import open_source
+from lm.inference.complete import Sampling, complete, encode_prompt
+from lm.inference.load import open_saved
 from tests.conftest import ROOT, TINY_LM, Once, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
@@ -76,7 +76,7 @@ def test_perplexity_is_the_validation_of_the_run(
         folder = find.find(str(model))
         text = trained.parent / "held.jsonl"
         scores = json.loads(say(capsys, "--model", model, "--perplexity", text, "--json"))
-    source = open_source(folder)
+    source = open_saved(folder)
     assert source.hparams.max_seq_length == 32 and source.steps == expected["steps"]
     assert source.scores["loss"] == expected["loss"]
     if kind == "moved":  # where shards and rows end is not known, and makes a difference
@@ -171,7 +171,7 @@ def model(family: str, **keys: Any) -> Any:
 def test_greedy_text_is_of_the_likeliest_tokens(family: str, tokenizer: Any) -> None:
     """Each found by a forward pass over all before it."""
     trained, end = model(family), tokenizer.eos_token_id
-    ids = torch.tensor([encode(tokenizer, "the ship")])
+    ids = torch.tensor([encode_prompt(tokenizer, "the ship")])
     first = ids.shape[1]
     while ids.shape[1] < first + 40 and ids[0, -1] != end:
         ids = torch.cat([ids, trained(ids).logits[:, -1:].argmax(-1)], dim=1)
@@ -200,7 +200,7 @@ def test_draws_follow_temperature_and_top_p(tokenizer: Any) -> None:
 def test_characters_come_whole(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens are bytes here: a character of three is shown with its last."""
     written, pieces = "東京 – the 🚢 sank", []
-    tokens = iter([*encode(tokenizer, written), tokenizer.eos_token_id])
+    tokens = iter([*encode_prompt(tokenizer, written), tokenizer.eos_token_id])
 
     def force(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(logits).index_fill(1, torch.tensor(next(tokens)), 1.0)
@@ -217,7 +217,7 @@ def test_where_a_text_ends(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "_check", lambda ids, logits: steps.append(ids) or logits)
     _, ended = complete(gpt2, tokenizer, "the ship", long)
     assert ended == "positions"
-    assert len(steps) == 64 - len(encode(tokenizer, "the ship")) + 1
+    assert len(steps) == 64 - len(encode_prompt(tokenizer, "the ship")) + 1
     with pytest.raises(UserError, match="the prompt has .* tokens, and the model 64 positions"):
         complete(gpt2, tokenizer, "x" * 65, long)
     steps.clear()
@@ -226,12 +226,14 @@ def test_where_a_text_ends(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_prompts_that_are_odd(tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
-    assert encode(tokenizer, "") == [end] and end not in encode(tokenizer, "a<|endoftext|>b")
+    assert encode_prompt(tokenizer, "") == [end] and end not in encode_prompt(
+        tokenizer, "a<|endoftext|>b"
+    )
     bare = copy.deepcopy(tokenizer)
     bare.eos_token = None
     for using, prompt, said in ((tokenizer, "\udce9", "not UTF-8"), (bare, "", "prompt is empty")):
         with pytest.raises(UserError, match=said):
-            encode(using, prompt)
+            encode_prompt(using, prompt)
     broken = model("llama")
     broken.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(UserError, match="diverged"):

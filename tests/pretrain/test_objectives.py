@@ -13,16 +13,16 @@ from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAn
 from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.examples import NO_LABEL, Examples
+from pretrain.examples import NO_LABEL, PretrainExamples
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import order_losses, score_row, span_losses, token_losses
-from pretrain.trial import build_model
+from pretrain.trial import build_albert
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> PretrainExamples:
     folder = tmp_path_factory.mktemp("text")
     return make_examples(folder, text="generated", span_fraction=0.5)
 
@@ -102,7 +102,7 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
 
 
 def test_without_sentence_order_its_head_is_frozen_and_a_size_is_the_papers() -> None:
-    model = build_model(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
+    model = build_albert(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
     assert all("pooler" in name or "sop" in name for name in frozen)

@@ -16,7 +16,7 @@ from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, token_losses
-from pretrain.trial import build_model
+from pretrain.trial import build_albert
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, configured, settings
 from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
@@ -55,7 +55,7 @@ def test_a_run_writes_its_files_and_fine_tunes(
     tokenizer = named_tokenizer(str(folder))
     model = build_span_model(parse_hparams({**values, **tuning}), tokenizer)
     assert "qa_outputs.weight" in model.state_dict()
-    on = build_model(parse_pretrain_hparams({**values, "span_fraction": 0.5}), tokenizer)
+    on = build_albert(parse_pretrain_hparams({**values, "span_fraction": 0.5}), tokenizer)
     for loaded in (model.state_dict(), on.state_dict()):
         assert all(torch.equal(value, saved[name]) for name, value in loaded.items())
     config_values = yaml.safe_load(tiny_config.read_text())
