@@ -59,9 +59,12 @@ def run(args: argparse.Namespace) -> Report:
     if args.data is not None:
         amount = count_windows(args.data, args.config) * rules.epochs
     known, notes = live_prices.priced(args, known, sorted({p.instance for p, _ in choices}))
+    if rules.tokens and not (paced or args.throughput):
+        cure = "give --throughput for another model or task"
+        notes.append(f"speeds are those published for fine-tuning on SQuAD; {cure}")
     work = Work(amount, rules, speed, seen)
     pairs = [(known[price.instance], slots) for price, slots in choices]
-    options = [evaluate(work, *pair, spot) for pair in pairs for spot in (True, False)]
+    options = [evaluate_option(work, *pair, spot) for pair in pairs for spot in (True, False)]
     used = list({price.instance: price for price, _ in pairs}.values())
     return _report(work, options, used, [*notes, *price_file.price_notes(used, args.today)])
 
@@ -131,7 +134,7 @@ def markets(rules: Settings, trace: Path | None) -> dict[str, simulate.Market]:
     return {name: dataclasses.replace(case, **changes) for name, case in simulate.CASES.items()}
 
 
-def evaluate(work: Work, price: Price, slots: int, spot: bool) -> Option:
+def evaluate_option(work: Work, price: Price, slots: int, spot: bool) -> Option:
     """Simulate an option."""
     rate, source = work.speed.at(slots, price)
     rules, step = work.rules, (work.rules.batch or work.speed.batch(slots)) / rate

@@ -29,8 +29,8 @@ from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.sources import (
     Part,
-    Reader,
     Text,
+    TextReader,
     cut_parts,
     open_text,
     progress,
@@ -165,6 +165,6 @@ def _sample(parts: list[Part], total: int, held_out: float) -> Iterator[str]:
     """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
     with progress("vocabulary", total // step) as bar:
-        reader = Reader(bar)
+        reader = TextReader(bar)
         for part in itertools.islice(cut_parts(parts, _PART), 0, None, step):
             yield from (text for text in reader.read(part) if not is_held_out(text, held_out))

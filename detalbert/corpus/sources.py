@@ -170,7 +170,7 @@ def group(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[
         yield some
 
 
-class Reader:
+class TextReader:
     """Reads parts. Consecutive ranges of a compressed file continue one stream; one that begins
     before it restarts at the file's first byte.
     """

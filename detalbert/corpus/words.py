@@ -2,8 +2,8 @@
 
 Most tokenizers split a text at white space first, so a word has the same tokens everywhere, and a
 corpus of gigabytes has some hundred thousand words: nearly all of its text is looked up. Used only
-for tokenizers all of whose steps are known to treat words separately (`find_words`); others encode
-whole sentences.
+for tokenizers all of whose steps are known to treat words separately (`find_word_rule`); others
+encode whole sentences.
 """
 
 import json
@@ -52,7 +52,7 @@ class WordEncoder:
         self.ids: np.ndarray  # see `_forget`
         self.ptr: np.ndarray
         self.backend = backend
-        self.words = find_words(backend)
+        self.words = find_word_rule(backend)
         added = backend.get_added_tokens_decoder().values()
         # Added tokens that take in spaces beside them; where a space is part of a token, any may.
         apart = self.words == "apart"
@@ -154,7 +154,7 @@ class WordEncoder:
         return np.concatenate(ids), np.array(lengths, np.int64)
 
 
-def find_words(backend: Any) -> str:
+def find_word_rule(backend: Any) -> str:
     """Return how texts split into words whose tokens do not depend on the words around them.
 
     "apart": at spaces, which are dropped. "marked": at spaces, and a token holds the space before

@@ -25,8 +25,8 @@ from detalbert.corpus.reader import remove_damaged
 from detalbert.corpus.shards import FORMAT, is_done, read_record, sweep, write_job
 from detalbert.corpus.sources import (
     Part,
-    Reader,
     Text,
+    TextReader,
     cut_parts,
     group,
     open_text,
@@ -45,7 +45,7 @@ _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which take
 _BATCH = 1 << 19  # characters that are tokenized at a time
 
 
-class Job(NamedTuple):
+class ShardText(NamedTuple):
     """The text of one shard; `held_out` is the fraction of its documents for validation, 0 to 1."""
 
     number: int
@@ -126,18 +126,18 @@ def _check_same(folder: Path, facts: dict[str, Any]) -> None:
         write_json(folder / "plan.json", facts)
 
 
-def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[Job]:
-    least, jobs = facts["part_bytes"], list[Job]()
+def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[ShardText]:
+    least, jobs = facts["part_bytes"], list[ShardText]()
     for key, text in texts.items():
         held_out = 1.0 if key == "validation" else facts["held_out"]
         parts = cut_parts(unpack_sizes(text, folder), least)
         for some in group(parts, lambda part: part.text_bytes, least):
-            jobs.append(Job(len(jobs), some, held_out))
+            jobs.append(ShardText(len(jobs), some, held_out))
     return jobs
 
 
 def _write_missing(
-    folder: Path, jobs: list[Job], kind: Kind, backend: Any, dtype: str, processes: int | None
+    folder: Path, jobs: list[ShardText], kind: Kind, backend: Any, dtype: str, processes: int | None
 ) -> None:
     """Write the jobs that are not done."""
     sweep(folder)
@@ -152,9 +152,9 @@ def _write_missing(
                 write_job(folder, number, (by_split for _, by_split in rows))
 
 
-def _read_batches(jobs: list[Job], bar: tqdm) -> Iterator[Batch]:
+def _read_batches(jobs: list[ShardText], bar: tqdm) -> Iterator[Batch]:
     """Yield the documents of each job in batches of about _BATCH characters, at least one."""
-    reader = Reader(bar)
+    reader = TextReader(bar)
     for number, parts, held_out in jobs:
         documents = itertools.chain.from_iterable(map(reader.read, parts))
         for texts in itertools.chain(group(documents, len, _BATCH), [[]]):

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class Full(Exception):
     """The queue of questions is full."""
 
 
-class Job:
+class Waiting:
     """A question and the future of its reply; `deadline` by time.monotonic."""
 
     def __init__(self, question: str, context: str, deadline: float) -> None:
@@ -62,14 +63,14 @@ class Batcher:
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
             for workers, threads in ((1, count), (self.slots, 1))
         )
-        self.queue: deque[Job] = deque()
-        self.alone: list[Job] = []  # of a batch that failed: each is tried by itself
+        self.queue: deque[Waiting] = deque()
+        self.alone: list[Waiting] = []  # of a batch that failed: each is tried by itself
         self.running = 0  # batches
         self.whole = False  # whether it is one batch for all threads
         self.timer: asyncio.TimerHandle | None = None
         self.meters = Meters(lambda: len(self.queue))
 
-    def submit(self, *jobs: Job) -> None:
+    def submit(self, *jobs: Waiting) -> None:
         """Queue all of `jobs`; raise Full, with none queued, if they exceed the limit."""
         if len(self.queue) + len(jobs) > self.room:
             raise Full
@@ -95,14 +96,14 @@ class Batcher:
                 self.running += 1
                 threads = self.all_threads if whole else self.one_thread
                 found = asyncio.get_running_loop().run_in_executor(threads, self._answer, jobs)
-                found.add_done_callback(lambda found, jobs=jobs: self._finish(jobs, found))
+                found.add_done_callback(partial(self._finish, jobs))
 
-    def _take(self, count: int) -> list[Job]:
+    def _take(self, count: int) -> list[Waiting]:
         """Return the first job still wanted, and the next ones that fit, at most `count`."""
         while self.alone:
             if (job := self.alone.pop()).wanted():
                 return [job]
-        jobs: list[Job] = []
+        jobs: list[Waiting] = []
         size = 0
         while self.queue and len(jobs) < count:
             length = len(self.queue[0].question) + len(self.queue[0].context)
@@ -114,7 +115,7 @@ class Batcher:
                 size += length
         return jobs
 
-    def _answer(self, jobs: list[Job]) -> list[dict[str, Any]]:
+    def _answer(self, jobs: list[Waiting]) -> list[dict[str, Any]]:
         """Return the replies, in a thread. Raises Stopped before a row if no job is wanted."""
 
         def go_on(tokens: int) -> bool:
@@ -125,7 +126,7 @@ class Batcher:
         answered = answer_together(self.trained, asked, self.threshold, go_on)
         return replies([question for question, _ in asked], answered, self.threshold)
 
-    def _finish(self, jobs: list[Job], found: asyncio.Future[list[dict[str, Any]]]) -> None:
+    def _finish(self, jobs: list[Waiting], found: asyncio.Future[list[dict[str, Any]]]) -> None:
         self.running -= 1
         self.whole = False
         error = found.exception()

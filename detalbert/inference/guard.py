@@ -7,6 +7,7 @@ trusts its network; its requests then carry that name.
 import hmac
 import os
 import time
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ class Guard:
                 size += len(message.get("body", b""))
             raise HTTPException(413, f"at most {self.body:,} bytes are read; cut the text")
 
-        async def send_counted(message: dict[str, Any]) -> None:
+        async def send_counted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])

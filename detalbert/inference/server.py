@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from detalbert.errors import UserError
 from detalbert.inference import web
 from detalbert.inference.answering import Stopped
-from detalbert.inference.batching import Batcher, Full, Job
+from detalbert.inference.batching import Batcher, Full, Waiting
 from detalbert.inference.guard import LOCAL, Access, Guard
 from detalbert.inference.model import Trained
 from detalbert.inference.web import LIMITS, Limits
@@ -115,7 +115,7 @@ async def respond(
 ) -> list[dict[str, Any]]:
     """Return a reply for each question. Raises HTTPException for the first that fails."""
     deadline = time.monotonic() + limits.seconds
-    jobs = [Job(each.question.strip(), each.context, deadline) for each in asked]
+    jobs = [Waiting(each.question.strip(), each.context, deadline) for each in asked]
     waits = [job.reply for job in jobs]
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: [reply.cancel() for reply in waits])

@@ -53,10 +53,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Close the connection that has waited longest for a request if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            idle = [each for each in self.connections if not each.busy]  # with this one
+            connections: Any = self.connections  # of this class
+            idle = [each for each in connections if not each.busy]  # with this one
             oldest = min(idle, key=lambda each: each.since)
             oldest.transport.abort()
-            self.connections.discard(oldest)
+            connections.discard(oldest)
 
     def data_received(self, data: bytes) -> None:
         self.head += len(data)
@@ -132,7 +133,8 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     """Return a server that ends when its `should_exit` is set; requests then get 3 s."""
 
     async def end_late() -> None:
-        for connection in list(server.server_state.connections):
+        connections: Any = server.server_state.connections
+        for connection in list(connections):
             connection.end_if_late()
 
     server = uvicorn.Server(

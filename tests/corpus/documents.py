@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.sources import Reader, cut_parts, open_text, unpack_sizes
+from detalbert.corpus.sources import TextReader, cut_parts, open_text, unpack_sizes
 from lm.data import write_documents
 from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
@@ -49,7 +49,7 @@ def read_back(folder: Path, split: str) -> list[str]:
 
 def read(address: Any, part_bytes: int, exact: bool = True) -> list[str]:
     """The documents at an address, read in parts."""
-    text, reader = open_text(str(address), "data.text", "train", exact), Reader()
+    text, reader = open_text(str(address), "data.text", "train", exact), TextReader()
     with tempfile.TemporaryDirectory() as folder:
         parts = cut_parts(unpack_sizes(text, Path(folder)), part_bytes)
         return [document for part in parts for document in reader.read(part)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from detalbert.corpus import api_text, sources
 from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
-from detalbert.corpus.sources import Part, Reader, cut_parts, group, open_text
+from detalbert.corpus.sources import Part, TextReader, cut_parts, group, open_text
 from detalbert.errors import UserError
 from tests.conftest import max_examples
 from tests.corpus.documents import read, write_sources
@@ -76,7 +76,7 @@ def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
     source = open_text("botocore", "data.text", "train")
     assert source.fingerprint == f"botocore {botocore.__version__}"
     part = next(part for part in source.parts if part.address == str(path))
-    assert list(Reader().read(part)) == texts
+    assert list(TextReader().read(part)) == texts
 
 
 def test_sentences() -> None:

@@ -16,7 +16,7 @@ from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.learn_tokenizer import END_OF_TEXT, own_tokenizer, train_byte_bpe
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.sources import open_text
-from detalbert.corpus.words import WordEncoder, find_words
+from detalbert.corpus.words import WordEncoder, find_word_rule
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
@@ -140,7 +140,7 @@ def change(**parts: Any) -> Tokenizer:
     ],
 )
 def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any, found: str) -> None:
-    assert find_words(backend) == found
+    assert find_word_rule(backend) == found
     check(WordEncoder(backend), ["the river  the", " river the ", "", "The Cafe"])
 
 
@@ -190,7 +190,7 @@ def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None
     names = tokenizer.convert_ids_to_tokens(pair["input_ids"])
     assert names[0] == "[CLS]" and names.count("[SEP]") == 2
     assert pair["token_type_ids"] == [0] * (names.index("[SEP]") + 1) + [1] * 3
-    assert find_words(tokenizer.backend_tokenizer) == "apart"
+    assert find_word_rule(tokenizer.backend_tokenizer) == "apart"
     special, marks = read_vocabulary(tokenizer), ["[CLS]", "[SEP]", "[MASK]"]
     assert [special.cls, special.sep, special.mask] == tokenizer.convert_tokens_to_ids(marks)
 
