@@ -210,6 +210,7 @@ def test_an_attack_costs_little(local_run: LocalRun, python: str) -> None:
                 client = socket.create_connection(("127.0.0.1", port), timeout=60)
                 idle.enter_context(client).sendall(b"GET / HTTP/1.1\r\nHo")
             look()
+            assert served.num_fds() < 700
         status, _, reply = send(port, b"[" + b"0," * (1 << 19) + b"0]", "/answers")
         assert status == 413
         status, _, reply = send(port, b"[" + b"0," * ((1 << 19) - 2) + b"0]", "/answers")
@@ -220,12 +221,12 @@ def test_an_attack_costs_little(local_run: LocalRun, python: str) -> None:
                 leaving.request("POST", "/answer", long, {"Content-Type": "application/json"})
             look()
         began = time.monotonic()
-        assert send(port, ASKED)[0] == 200 and time.monotonic() - began < 2
+        assert send(port, ASKED)[0] == 200 and time.monotonic() - began < 10
         look()
     finally:
         process.kill()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert slowest < 1 and max(memory) < memory[0] + 50, (slowest, memory)
+    assert slowest < 3 and max(memory) < memory[0] + 50, (slowest, memory)
 
 
 @pytest.mark.parametrize(("how", "busy"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
