@@ -4,8 +4,8 @@
     python -m tests.faults --seed 1 --count 100 --json seen.json
 
 cosmic-ray makes the faults, in functions of every package, drawn with a seed. Each is planted in a
-copy of the tree. Only the tests run that reach its line, by the contexts in `.coverage`, which
-`make soak` writes before.
+copy of the tree. Of the tests that run its statement, by the contexts in `.coverage`, which `make
+soak` writes before, all quick ones run, and the nearest of the others.
 """
 
 import argparse
@@ -96,9 +96,7 @@ def _line(node: Any) -> int:
 
 def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[str]:
     """The tests that run the fault's statement, or use a fixture that did; where a process without
-    a context ran it, those of the folder that fork, and of the file's name.
-
-    All quick ones, then some of the others; those of the file's name and of its folder come first.
+    a context ran it, those of the folder that fork, and of the file's name. The nearest first.
     """
     contexts = data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""])
     path, found = Path(fault.path), set()

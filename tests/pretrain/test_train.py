@@ -117,14 +117,15 @@ def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None
         torch.testing.assert_close([*trial.losses(rows)], [wanted])
 
 
+LINES = "data.text=./constraints.txt"
 BAD: dict[str, Any] = {
     "unknown key": (["hyperparameters.max_ngrams=3"], "did you mean 'max_ngram'?"),
     "two models": (["hyperparameters.model=x"], "hyperparameters.size: set either"),
     "no such size": (["hyperparameters.size=huge"], "is not one of tiny, base"),
     "fine-tuning's key": (["hyperparameters.doc_stride=3"], "unknown key"),
     "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
-    "empty split": (["data.validation_fraction=0.9999"], "data.text: no text in generated; give"),
-    "none held out": (["data.validation_fraction=0"], "no document of generated is held out; set"),
+    "all held out": ([LINES, "data.validation_fraction=0.9999"], "data.text: no text in ./constr"),
+    "none held out": ([LINES, "data.validation_fraction=0"], "constraints.txt is held out; set"),
     "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
     "spans alone": (["hyperparameters.span_fraction=1"], "must be at least 0 and less than 1"),
