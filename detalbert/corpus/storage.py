@@ -195,13 +195,13 @@ def _list_s3(address: str, key: str) -> list[File]:
     try:
         paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
         pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
-        objects = [o for page in pages for o in page.get("Contents", ())]
+        objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
     except Exception as error:  # botocore makes its classes at run time
         status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         kind = UserError if status and 400 <= status < 500 else Unavailable
         raise kind(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
-    mine = [o for o in objects if o["Key"] == prefix or o["Size"] and o["Key"].startswith(below)]
+    mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
     return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
 
 
