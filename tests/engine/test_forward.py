@@ -64,17 +64,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "varlen_attn", _kernel_stand_in)
 
 
-def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
-    row = make_row([9, 17, 4])
-    alone = []
-    for n, end in ((9, 9), (17, 26), (4, 30)):
-        window = {name: row[name][end - n : end] for name in ("input_ids", "position_ids")}
-        alone.append(attention.answer_logits(make_model(), {**make_row([n]), **window}))
-    for side, got in enumerate(attention.answer_logits(make_model(), row)):
-        wanted = torch.cat([logits[side] for logits in alone])
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-
-
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
@@ -193,17 +182,3 @@ def test_prediction_goes_on_without_a_compiler(
         assert run.model.training == training
     said = f"layers run uncompiled, as torch.compile fails here: {reason}"
     assert caplog.messages == [said] * 2
-
-
-def test_half_precision_is_for_the_forward_alone() -> None:
-    seen: list[Any] = []
-
-    def read(model: nn.Module, row: Any, tokens: int) -> tuple:
-        half = torch.is_autocast_enabled("cpu")
-        seen.append((half and torch.get_autocast_dtype("cpu"), tokens))
-        return (torch.zeros(tokens),)
-
-    for precision in ("fp32", "bf16"):
-        run = Forward(make_model(), precision, CPU, read=read)
-        assert len(run(make_row([3, 4]))) == 1 and not torch.is_autocast_enabled("cpu")
-    assert seen == [(False, 7), (torch.bfloat16, 7)]

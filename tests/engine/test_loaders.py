@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
 from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
-from detalbert.engine.order import Steps, TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
 from tests.conftest import ROOT, Script, max_examples
@@ -106,20 +104,6 @@ def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> 
     for workers in (0, 1):
         with pytest.raises(UserError, match="^data.x: wrong; change it$"):
             list(RowLoader(Wrong(), range(2), num_workers=workers))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
-    windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
-    order = TrainOrder(windows.lengths, 8, 2, seed=5)
-    rows = PackedRows(windows, 60)
-    whole, later = (RowLoader(rows, Steps(order, 1, first), workers) for first in (0, 7))
-    assert len(whole) == 4  # 37 windows at 8 a step
-    for expected, found in zip(islice(whole, 7, 12), later, strict=False):
-        assert len(expected) == len(found) > 1
-        for one, other in zip(expected, found, strict=True):
-            assert torch.equal(one["input_ids"], other["input_ids"])
-            assert one["max_length"] == int(one["cu_seqlens"].diff().max())
 
 
 LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
