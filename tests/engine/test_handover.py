@@ -17,9 +17,7 @@ from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
-from tests.same_bits import differences, of_value
-
-PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
+from tests.same_bits import PARTS, differences, of_value
 
 
 @pytest.fixture

@@ -17,16 +17,14 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, token_losses
 from pretrain.trial import build_albert
-from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, configured, settings
-from tests.engine.trials import first_batch, trial_of
+from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, settings
+from tests.engine.trials import config_file, first_batch, trial_of
 from tests.fakes.runs import change, newest, refusal, run
 
 
 @pytest.fixture
 def config(tmp_path: Path, cache_dir: Path) -> Path:
-    path = tmp_path / "pretrain.yaml"
-    path.write_text(yaml.safe_dump(configured(TINY_PRETRAINING, cache_dir)))
-    return path
+    return config_file(tmp_path, TINY_PRETRAINING, cache_dir)
 
 
 def test_a_run_writes_its_files_and_fine_tunes(
