@@ -182,3 +182,17 @@ def test_prediction_goes_on_without_a_compiler(
         assert run.model.training == training
     said = f"layers run uncompiled, as torch.compile fails here: {reason}"
     assert caplog.messages == [said] * 2
+
+
+def test_half_precision_is_for_the_forward_alone() -> None:
+    seen: list[Any] = []
+
+    def read(model: nn.Module, row: Any, tokens: int) -> tuple:
+        half = torch.is_autocast_enabled("cpu")
+        seen.append((half and torch.get_autocast_dtype("cpu"), tokens))
+        return (torch.zeros(tokens),)
+
+    for precision in ("fp32", "bf16"):
+        run = Forward(make_model(), precision, CPU, read=read)
+        assert len(run(make_row([3, 4]))) == 1 and not torch.is_autocast_enabled("cpu")
+    assert seen == [(False, 7), (torch.bfloat16, 7)]
