@@ -231,21 +231,8 @@ class TextReader:
         else:
             self.stream, self.at = "", max(0, part.begin - 1)
             blocks = storage.read(part.address, self.at, part.size)
-        self.lines = split_lines(blocks)
+        self.lines = storage.split_lines(blocks)
         self.line = next(self.lines, None)
-
-
-def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends. Each byte is copied a few times, however long a line is."""
-    begun: list[bytes] = []  # blocks of a line whose end has not been read
-    for block in blocks:
-        first, *lines = block.split(b"\n")
-        begun.append(first)
-        if lines:
-            yield b"".join(begun)
-            yield from lines[:-1]
-            begun = lines[-1:]
-    yield b"".join(begun)
 
 
 def _generated(split: str) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
-from detalbert.corpus.sources import split_lines
+from detalbert.corpus.storage import split_lines
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
 from tests.conftest import max_examples
