@@ -60,20 +60,19 @@ def cut_examples(
     """
     lengths: list[int] = []
     counts: list[int] = []
-    count = used = 0
+    used = capacity  # of the last example; where that is full, a sentence begins another one
     for length, ends in zip(sentences, last, strict=True):
         while length > 0:
             size = min(length, capacity)
             length -= size
-            if count and used + size > capacity:
-                counts.append(count)
-                count = used = 0
+            if used + size > capacity:
+                counts.append(0)
+                used = 0
             lengths.append(size)
-            count += 1
+            counts[-1] += 1
             used += size
-        if ends and count:
-            counts.append(count)
-            count = used = 0
+        if ends:
+            used = capacity
     return np.array(lengths, "<u2"), np.array(counts, "<u2")
 
 

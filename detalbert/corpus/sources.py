@@ -28,8 +28,8 @@ from tqdm import tqdm
 from detalbert import hub
 from detalbert.atomic import write_json
 from detalbert.corpus import api_text, storage
-from detalbert.errors import UserError, first_line
-from detalbert.hub import hub_error, looks_like_path
+from detalbert.errors import UserError
+from detalbert.hub import looks_like_path
 from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.squad import world
@@ -283,14 +283,9 @@ def _hub(address: str, key: str) -> Any:
     import datasets
 
     name, _, config = address.partition(":")
-    try:
-        rows = hub.load_named(
-            datasets.load_dataset, name, "dataset", name=config or None, split="train"
-        )
-    except Exception as error:  # whatever HTTP, the hub's client and the builders raise
-        raise hub_error(error)(
-            f"{key}: {name!r} is not a file here, and the hub does not give it: {first_line(error)}"
-        ) from None
+    options = {"name": config or None, "split": "train"}
+    with hub.hub_errors(f"{key}: {name!r} is not a file here, and the hub does not give it"):
+        rows = hub.load_named(datasets.load_dataset, name, "dataset", **options)
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")
     return rows
