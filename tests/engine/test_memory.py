@@ -1,4 +1,4 @@
-"""Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as measured."""
+"""Bytes on a GPU: by the planner's arithmetic, by hooks, by the tensors there are, as published."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -143,6 +143,41 @@ def test_states_are_the_tensors_of_four_processes(tmp_path: Path, fork: None) ->
         sizes = causal_sizes(tiny(family, **WIDE))
         planned = split(sizes, layout.shard, layout.tensor, False, False, False).states
         assert planned == pytest.approx(sum(found) / 4, rel=0.01), (layout, family)
+
+
+# llm-foundry, scripts/train/benchmarking/README.md (commit 8c8dd48), 2,048 tokens, 8 GPUs, no
+# activation checkpointing: (layers, h, heads, parameters) of its MPT models, of the same products
+# as GPT-NeoX; its micro-batches on A100 of 40 GB ("PURE": all states in bf16) and of 80 GB.
+FOUNDRY = [
+    (12, 768, 12, 125_311_488, 26, 40), (24, 1024, 16, 355_985_408, 16, 32),
+    (24, 1536, 12, 760_470_528, 12, 24), (24, 2048, 16, 1_315_950_592, 8, 14),
+    (32, 2560, 20, 2_651_837_440, 5, 10), (32, 4096, 32, 6_658_859_008, None, 6),
+    (40, 5120, 40, 12_853_954_560, None, 2),
+]  # fmt: skip
+# fms-fsdp, README.md (commit 6dc80d2): Llama 2, 4,096 tokens, A100 of 80 GB, 8 shards a copy.
+FMS = [(32, 4096, 11008, 32, 6_738_415_616, 2), (40, 5120, 13824, 40, 13_015_864_320, 1)]
+
+
+def whole_logits(sizes: Sizes) -> Any:
+    """As these train: the logits of all tokens in bf16, and with their gradient in fp32."""
+    memory = split(sizes, 8, 1, True, False, False)
+    return memory._replace(head=0, per_token=memory.per_token + 10 * sizes.vocabulary)
+
+
+def test_published_micro_batches() -> None:
+    for layers, h, heads, parameters, small, large in FOUNDRY:
+        layer = 12 * h * h
+        sizes = Sizes("gpt_neox", h, 4 * h, layers, heads, 50_368, parameters, layer)
+        memory = whole_logits(sizes)
+        assert memory.tokens(80) // 2048 == pytest.approx(large, rel=0.25)
+        if small is not None:  # sums of gradients are in bf16 too
+            gathered = memory.gathered - 2 * layer - 4 * 50_368 * h
+            pure = memory._replace(states=memory.states / 2, gathered=gathered)
+            assert pure.tokens(40) // 2048 == pytest.approx(small, rel=0.25)
+    for layers, h, f, heads, parameters, batch in FMS:
+        layer = 4 * h * h + 3 * h * f
+        sizes = Sizes("llama", h, f, layers, heads, 32_000, parameters, layer)
+        assert whole_logits(sizes).tokens(80) // 4096 == pytest.approx(batch, rel=0.25)
 
 
 def test_measured_on_an_h100() -> None:
