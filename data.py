@@ -12,7 +12,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import alone, whole_folder
-from detalbert.errors import UserError, first_line
+from detalbert.corpus.storage import writing
+from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.sources import Source, open_source, read_examples
@@ -67,19 +68,13 @@ def load_split(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
     if find_change(folder / "meta.json"):
-        try:
-            with alone(folder):
-                if fault := find_change(folder / "meta.json"):
-                    if folder.exists():
-                        what = "%s: %s is not as it was written; the windows are built anew"
-                        log.warning(what, folder, fault)
-                    examples, faults = read_examples(source, config.skip_invalid, limit)
-                    _write(folder, examples, build_windows(examples, tokenizer, *sizes), faults)
-        except OSError as error:
-            raise UserError(
-                f"{cache_dir}: cannot write the feature cache: {first_line(error)}; "
-                "free space or set data.cache_dir"
-            ) from None
+        with writing(cache_dir, "the feature cache"), alone(folder):
+            if fault := find_change(folder / "meta.json"):
+                if folder.exists():
+                    what = "%s: %s is not as it was written; the windows are built anew"
+                    log.warning(what, folder, fault)
+                examples, faults = read_examples(source, config.skip_invalid, limit)
+                _write(folder, examples, build_windows(examples, tokenizer, *sizes), faults)
     meta = json.loads((folder / "meta.json").read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
     return Split(source, Windows(**columns), meta["counts"], meta["faults"], config)

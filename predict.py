@@ -184,7 +184,11 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
             print(score_table(metrics))
         print(f"predictions are in {args.output_dir}")
     elif args.export is not None:
-        export(args, model, threshold)
+        from detalbert.inference.export import export
+
+        hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
+        export(model._replace(hparams=hparams), args.export, args.license)
+        say_exported(args)
     elif args.interactive:
         converse(args, model, context, threshold)
     else:
@@ -220,20 +224,17 @@ def read_context(args: argparse.Namespace) -> str:
     """Return `--context`, or `--context-file`'s text. Raises UserError for neither and both."""
     if (args.context is None) == (args.context_file is None):
         raise UserError("--context: give the text to search, by --context or --context-file")
-    if args.context_file is None:
-        context = args.context
-    else:
+    file, context = args.context_file, args.context
+    if file is not None:
         try:
-            if args.context_file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
-                raise UserError(
-                    f"{args.context_file}: too long, {MAX_CONTEXT:,} characters at most; cut it"
-                )
-            context = args.context_file.read_text(encoding="utf-8")
+            if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
+                raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
+            context = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise UserError(f"{args.context_file}: not UTF-8 text; save it as UTF-8") from None
+            raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
         except OSError as error:
-            raise UserError(f"{args.context_file}: cannot read it ({error.strerror})") from None
-    check_text(str(args.context_file or "--context"), "?", context)
+            raise UserError(f"{file}: cannot read it ({error.strerror})") from None
+    check_text(str(file or "--context"), "?", context)
     return context
 
 
@@ -262,15 +263,6 @@ def show(args: argparse.Namespace, reply: Any, context: str) -> None:
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks), flush=True)
-
-
-def export(args: argparse.Namespace, model: Trained, threshold: float) -> None:
-    """Write the folder, and upload it if requested."""
-    from detalbert.inference.export import export
-
-    hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
-    export(model._replace(hparams=hparams), args.export, args.license)
-    say_exported(args)
 
 
 def say_exported(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
@@ -82,6 +82,11 @@ def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
 def is_checkpoint(name: str) -> bool:
     """Return whether `name` is the folder of a checkpoint that train.py wrote."""
     return (Path(name) / STATE_DICT).is_file() and (Path(name) / PRETRAINED).is_dir()
+
+
+def hub_errors(what: str, more: str = "") -> contextlib.AbstractContextManager[None]:
+    """Convert any exception but UserError in the block to `hub_error`'s: `what`, reason, `more`."""
+    return as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}{more}"))
 
 
 def hub_error(error: BaseException) -> type[UserError]:

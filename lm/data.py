@@ -10,7 +10,6 @@ from detalbert.corpus.learn_tokenizer import own_byte_tokenizer
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import open_text
 from detalbert.corpus.writer import write_shards
-from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
 from lm.hparams import DocumentsConfig, parse_documents_config
@@ -56,11 +55,7 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
     splits = []
     for split in ("train", "validation"):
         shards = Shards(address, split, data)
-        if shards.index["tokenizer"] != tokenizer_sum(tokenizer):
-            raise UserError(
-                f"data.tokenizer: {data.tokenizer!r} is not the one that the shards of {address} "
-                "were written with; give that one, or write them again"
-            )
+        shards.check_tokenizer(tokenizer)
         splits.append(LmWindows(shards, length, across_documents))
     return LmText(tokenizer, splits[0], splits[1], data.shuffle_shards)
 

@@ -39,7 +39,8 @@ class PretrainText(NamedTuple):
         splits = []
         for split in ("train", "validation"):
             corpus = Corpus(address, split, data)
-            _check(corpus, tokenizer, hparams)
+            corpus.check_tokenizer(tokenizer)
+            _check(corpus, hparams)
             splits.append(PretrainExamples(corpus, vocabulary, hparams))
         held_out = min(len(splits[1].corpus), data.max_validation_examples or 1 << 62)
         return cls(tokenizer, splits[0], splits[1], held_out)
@@ -73,13 +74,8 @@ def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedToke
     return named_tokenizer(data.tokenizer, *needed, kind="an ALBERT or BERT")
 
 
-def _check(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, hparams: PretrainHParams) -> None:
+def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
     index, key = corpus.index, f"data.{'shards' if corpus.data.shards else 'text'}"
-    if index["tokenizer"] != tokenizer_sum(tokenizer):
-        raise UserError(
-            f"data.tokenizer: {corpus.data.tokenizer!r} is not the one that the shards of "
-            f"{corpus.address} were written with; give that one, or write them again"
-        )
     if index["max_seq_length"] != hparams.max_seq_length:
         raise UserError(
             f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.integrity import checksum
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
 
@@ -71,7 +72,7 @@ def hashes(output: Path) -> dict[str, str]:
     found = of_checkpoint(list_checkpoints(output / "checkpoints")[-1][1])
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():  # fine-tuning leaves them
-            found[name] = of_file(output / name)
+            found[name] = checksum(output / name)
     metrics = json.loads((output / "metrics.json").read_text())
     return {**found, "best": of_value(metrics["best"]), "last": of_value(metrics["last"])}
 
@@ -88,7 +89,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 def of_checkpoint(folder: Path) -> dict[str, str]:
     """SHA-256 by part: weights, optimizer and schedule, or the files of a sharded model."""
-    files = {path.name: of_file(path) for path in sorted(folder.glob("*.distcp"))}
+    files = {path.name: checksum(path) for path in sorted(folder.glob("*.distcp"))}
     if files:
         return files
     state = torch.load(folder / "state_dict.pth", weights_only=True)
@@ -117,10 +118,6 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
-def of_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
     """What `checkout` predicts from and exports of the runs in `before`, by SHA-256."""
     kept.mkdir(parents=True, exist_ok=True)
@@ -137,7 +134,7 @@ def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
             run(checkout, ["predict.py", "--model", str(before / name), "--export", str(target)])
         files = [path for path in target.rglob("*") if path.is_file()]
         same = (path for path in files if path.name not in ("README.md", "sums.json"))
-        found |= {f"{name}: {path.name}": of_file(path) for path in same}
+        found |= {f"{name}: {path.name}": checksum(path) for path in same}
     return found
 
 

@@ -43,5 +43,13 @@ def test_every_link_leads_somewhere() -> None:
     assert all_broken() == []
 
 
+def test_the_layout_names_modules_that_exist() -> None:
+    text = "".join((ROOT / "docs" / f"layout.{kind}").read_text() for kind in ("md", "svg"))
+    places = [ROOT, ROOT / "detalbert", *(ROOT / "detalbert").iterdir()]
+    named = set(re.findall(r"\w[\w/]*\.py\b", text))
+    assert len(named) > 40
+    assert [name for name in named if not any((at / name).is_file() for at in places)] == []
+
+
 if __name__ == "__main__":
     sys.exit("\n".join(all_broken()) or 0)

@@ -35,7 +35,7 @@ class ExampleKind(Kind):
         # Text tokens: [CLS] A [SEP] B [SEP] takes three more.
         sizes, counts = cut_examples(lengths.tolist(), last, self.max_seq_length - 3)  # [S], [E]
         ends = np.cumsum(np.append(0, sizes), dtype=np.int64)  # [S + 1]
-        tokens = np.diff(ends[np.cumsum(np.append(0, counts))])  # [E]: tokens per example
+        tokens = np.diff(ends[np.cumsum(np.append(0, counts))]).astype("<u2")  # [E]: per example
         columns = {"sentences": sizes, "sentence_ptr": counts, "token_ptr": tokens}
         totals = len(counts), len(texts), len(sizes), len(ids)
         return Rows(ids, columns, dict(zip(self.counts, totals, strict=True)))
@@ -52,7 +52,7 @@ class ExampleKind(Kind):
 def cut_examples(
     sentences: list[int], last: list[bool], capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens per sentence, uint16 [S], and sentences per example, int64 [E].
+    """Return tokens per sentence, uint16 [S], and sentences per example, uint16 [E].
 
     A sentence of more than `capacity` tokens counts as several. `sentences` [3, 4, 9, 2] (tokens of
     each), of which `last` marks the second and fourth as ends of documents, give [3, 4, 8, 1, 2]
@@ -60,21 +60,20 @@ def cut_examples(
     """
     lengths: list[int] = []
     counts: list[int] = []
-    count = used = 0
+    used = capacity  # of the last example; where that is full, a sentence begins another one
     for length, ends in zip(sentences, last, strict=True):
         while length > 0:
             size = min(length, capacity)
             length -= size
-            if count and used + size > capacity:
-                counts.append(count)
-                count = used = 0
+            if used + size > capacity:
+                counts.append(0)
+                used = 0
             lengths.append(size)
-            count += 1
+            counts[-1] += 1
             used += size
-        if ends and count:
-            counts.append(count)
-            count = used = 0
-    return np.array(lengths, "<u2"), np.array(counts, np.int64)
+        if ends:
+            used = capacity
+    return np.array(lengths, "<u2"), np.array(counts, "<u2")
 
 
 def _lengths(path: Path, columns: dict[str, Any]) -> np.ndarray:

@@ -56,8 +56,10 @@ _ALPHABET = 1000  # letters; rarer ones are <unk>
 log = logging.getLogger(__name__)
 
 
-def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
-    """Train a tokenizer of at most `size` tokens, with the special ones and printable ASCII."""
+def train_bpe(texts: Iterable[str], size: int, positions: int) -> PreTrainedTokenizerFast:
+    """Train a tokenizer of at most `size` tokens, with the special ones and printable ASCII, for
+    texts of at most `positions` tokens.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
@@ -78,11 +80,6 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
-    return tokenizer
-
-
-def wrap(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
-    """Wrap a tokenizer as transformers' class, for texts of at most `positions` tokens."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=positions,
@@ -125,7 +122,7 @@ def own_tokenizer(data: TextConfig, positions: int) -> Path:
 
     def learn() -> PreTrainedTokenizerFast:
         units = sum(part.end for part in text.parts)  # bytes or rows
-        return wrap(train_bpe(_sample(text.parts, units, held_out), size), positions)
+        return train_bpe(_sample(text.parts, units, held_out), size, positions)
 
     return _learn_once(Path(data.cache_dir), facts, learn)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import alone, whole_file
 from detalbert.corpus import storage
@@ -25,6 +26,7 @@ from detalbert.corpus.shards import FORMAT, file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import SUM, find_damaged, is_sealed
 from detalbert.settings.text import CorpusConfig, TextConfig
+from detalbert.squad.tokenizer import tokenizer_sum
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
 # Of an index that commit 596c121 wrote, without a sum of its own.
@@ -61,6 +63,14 @@ class Shards:
         """Return the split's counts in one line."""
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
         return f"{counts} in {len(self.shards)} shard(s)"
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise UserError unless the shards were written with `tokenizer`."""
+        if self.index["tokenizer"] != tokenizer_sum(tokenizer):
+            raise UserError(
+                f"data.tokenizer: {self.data.tokenizer!r} is not the one that the shards of "
+                f"{self.address} were written with; give that one, or write them again"
+            )
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the shards' checksums."""

@@ -28,8 +28,8 @@ from tqdm import tqdm
 from detalbert import hub
 from detalbert.atomic import write_json
 from detalbert.corpus import api_text, storage
-from detalbert.errors import UserError, first_line
-from detalbert.hub import hub_error, looks_like_path
+from detalbert.errors import UserError
+from detalbert.hub import looks_like_path
 from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.squad import world
@@ -231,21 +231,8 @@ class TextReader:
         else:
             self.stream, self.at = "", max(0, part.begin - 1)
             blocks = storage.read(part.address, self.at, part.size)
-        self.lines = split_lines(blocks)
+        self.lines = storage.split_lines(blocks)
         self.line = next(self.lines, None)
-
-
-def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends. Each byte is copied a few times, however long a line is."""
-    begun: list[bytes] = []  # blocks of a line whose end has not been read
-    for block in blocks:
-        first, *lines = block.split(b"\n")
-        begun.append(first)
-        if lines:
-            yield b"".join(begun)
-            yield from lines[:-1]
-            begun = lines[-1:]
-    yield b"".join(begun)
 
 
 def _generated(split: str) -> list[str]:
@@ -296,14 +283,9 @@ def _hub(address: str, key: str) -> Any:
     import datasets
 
     name, _, config = address.partition(":")
-    try:
-        rows = hub.load_named(
-            datasets.load_dataset, name, "dataset", name=config or None, split="train"
-        )
-    except Exception as error:  # whatever HTTP, the hub's client and the builders raise
-        raise hub_error(error)(
-            f"{key}: {name!r} is not a file here, and the hub does not give it: {first_line(error)}"
-        ) from None
+    options = {"name": config or None, "split": "train"}
+    with hub.hub_errors(f"{key}: {name!r} is not a file here, and the hub does not give it"):
+        rows = hub.load_named(datasets.load_dataset, name, "dataset", **options)
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")
     return rows

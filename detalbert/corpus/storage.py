@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,6 +116,19 @@ class _Blocks(io.RawIOBase):
         count = min(len(buffer), len(self.rest))
         buffer[:count], self.rest = self.rest[:count], self.rest[count:]
         return count
+
+
+def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines without their ends. Each byte is copied a few times, however long a line is."""
+    begun: list[bytes] = []  # blocks of a line whose end has not been read
+    for block in blocks:
+        first, *lines = block.split(b"\n")
+        begun.append(first)
+        if lines:
+            yield b"".join(begun)
+            yield from lines[:-1]
+            begun = lines[-1:]
+    yield b"".join(begun)
 
 
 def read_all(address: str) -> bytes:

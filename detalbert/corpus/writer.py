@@ -73,13 +73,9 @@ def write_shards(
 ) -> Path:
     """Write missing or damaged shards of the configured text; return their folder.
 
-    Args:
-        tokenizer: a fast tokenizer of transformers.
-        folder: default: one below `data.cache_dir` that depends on all that the bytes do.
-        processes: default: one per core.
-
-    Raises:
-        UserError: if text cannot be read or the folder cannot be written.
+    `folder`: default: one below `data.cache_dir` that depends on all that the bytes do;
+    `processes`: default: one per core. Raises UserError if text cannot be read or the folder cannot
+    be written.
     """
     texts = _open_texts(data, kind.exact)
     facts = {

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, first_line
-from detalbert.hub import hub_error, split_revision
+from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.integrity import SUMS, write_facts
 from detalbert.settings.experiment import masked
@@ -135,11 +135,9 @@ def push(folder: Path, name: str) -> str:
     """
     import huggingface_hub
 
-    try:
+    complete = f"; the folder {folder} is complete"
+    with hub_errors(f"--push-to-hub {name}: not uploaded", complete):
         hub = huggingface_hub.HfApi()
         hub.create_repo(name, private=True, exist_ok=True)
-        return str(hub.upload_folder(repo_id=name, folder_path=folder))
-    except Exception as error:  # whatever HTTP and the hub's client raise
-        reason = f"not uploaded: {first_line(error)}"
-        text = f"--push-to-hub {name}: {reason}; the folder {folder} is complete"
-        raise hub_error(error)(text) from None
+        address = str(hub.upload_folder(repo_id=name, folder_path=folder))
+    return address

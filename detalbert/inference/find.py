@@ -29,12 +29,12 @@ def is_reference(name: str) -> bool:
     return _REFERENCE.fullmatch(name) is not None
 
 
-def fetch(name: str, cache: Path = CACHE) -> Path:
+def fetch(name: str) -> Path:
     """Return a cluster checkpoint's folder, downloaded once; raises as `find_remote`."""
-    if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (cache / uuid).is_dir():
-        return cache / uuid
+    if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (CACHE / uuid).is_dir():
+        return CACHE / uuid
     with told(f"--model {name}"):
-        return _download(find_remote(name), cache)
+        return _download(find_remote(name), CACHE)
 
 
 def find_remote(name: str) -> Any:
@@ -128,7 +128,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def find(name: str) -> Path:
-    """Return the folder of `name`, a checkpoint or a model folder; download it if remote."""
+    """Return the folder of `name`: a checkpoint, a run's output directory (its best one), any
+    model folder of transformers, or a reference on a cluster (`find_remote`), downloaded once.
+    """
     folder = Path(name)
     if not folder.exists() and is_reference(name):
         return fetch(name)
@@ -151,12 +153,9 @@ def find(name: str) -> Path:
 def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, float]]]]:
     """Find the finished checkpoints of a run: of an output directory, experiment:ID or trial:ID.
 
-    Returns:
-        The run's settings by config key; and by step a checkpoint's folder or UUID, with the scores
-        of the validation after that step, {} without one.
-
-    Raises:
-        UserError: if there is no checkpoint, a damaged one, or several trials have some.
+    Returns the run's settings by config key; and by step a checkpoint's folder or UUID, with the
+    scores of the validation after that step, {} without one. Raises UserError if there is no
+    checkpoint, a damaged one, or several trials have some.
     """
     reference = _REFERENCE.fullmatch(name)
     if reference and reference["kind"] and not reference["rank"] and not Path(name).exists():

@@ -3,9 +3,9 @@
 Weights are read by safe loading only: tensors and numbers, no code.
 """
 
+import contextlib
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,21 +45,14 @@ class Trained(NamedTuple):
 
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
-    """Load the model that `name` refers to.
-
-    Args:
-        name: a checkpoint folder, a run's output directory (its best checkpoint), an exported
-            folder or any question-answering folder of transformers; or, on a Determined cluster, a
-            checkpoint's UUID, trial:ID or experiment:ID (see `find`).
-        device: default: a GPU if there is one.
-
-    Raises:
-        UserError: if `name` is not such a model, or does not load.
+    """Load the model that `name` refers to (see `find`); default device: a GPU if there is one.
+    Raises UserError if it answers no questions, or does not load.
     """
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
-    with as_user_error(partial(_no_model, folder)):
+    what = f"{folder}: does not load as a model"
+    with as_user_error(lambda error: UserError(f"{what}: {all_lines(error)}; give another")):
         read = _read_checkpoint if (folder / STATE_DICT).is_file() else _read_export
         settings, model = read(folder)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
@@ -69,10 +62,6 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
             data=settings.get("data") or {},
             steps=settings.get("steps"),
         )
-
-
-def _no_model(folder: Path, error: BaseException) -> UserError:
-    return UserError(f"{folder}: does not load as a model: {all_lines(error)}; give another")
 
 
 def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
@@ -147,10 +136,7 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
                 "or a checkpoint that was validated"
             )
         return float(trained.scores["best_f1_thresh"])
-    try:
-        value = float(wanted)
-    except ValueError:
-        value = float("nan")
-    if not math.isfinite(value):
-        raise UserError(f"--threshold {wanted}: give a number or best")
-    return value
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(wanted)):
+            return value
+    raise UserError(f"--threshold {wanted}: give a number or best")

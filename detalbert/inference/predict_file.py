@@ -26,11 +26,9 @@ METRICS = "metrics.json"
 def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict[str, float]:
     """Answer the questions of `data` into `folder`; return the scores, {} without any answers.
 
-    Args:
-        data: a SQuAD JSON file, JSON lines or CSV (see `question_stream`); or `generated`, an
-            official file name or a hub name, as in a run's `data.validation`.
-        folder: receives predictions.json, null_odds.json, nbest.json and, if the file has answers,
-            metrics.json; each is atomic, and after an error none is written.
+    `data` is a file (see `question_stream`), or as in a run's `data.validation`. `folder` receives
+    predictions.json, null_odds.json, nbest.json and, if the file has answers, metrics.json; each is
+    atomic, and after an error none is written.
     """
     questions, total = open_questions(data)
     with claim_folder(folder):

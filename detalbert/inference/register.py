@@ -8,13 +8,12 @@ Exit status 0, or 2 with one line that says what is wrong.
 """
 
 import argparse
-import json
 import sys
 from typing import Any
 
 from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
-from detalbert.inference.find import fetch, find_remote, is_reference, told
+from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
 from detalbert.training.folder import SCORES
 
 THRESHOLD = "null_score_diff_threshold"
@@ -57,9 +56,8 @@ def register(checkpoint: Any, name: str) -> str:
     shown = ", ".join(f"{key} {_shown(value)}" for key, value in facts.items())
     for version in model.list_versions():
         if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
-            return (
-                f"{name} has this checkpoint already, as version {version.model_version}: {shown}"
-            )
+            there = f"as version {version.model_version}"
+            return f"{name} has this checkpoint already, {there}: {shown}"
     rows = [f"| {key} | {_shown(value)} |" for key, value in facts.items()]
     notes = "\n".join(["| | |", "| --- | --- |", *rows])
     number = register_version(model, checkpoint.uuid, notes, facts)
@@ -74,10 +72,8 @@ def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
     training = checkpoint.training
     facts |= ((training and training.validation_metrics) or {}).get("avgMetrics") or {}
     folder = fetch(checkpoint.uuid)
-    for name, key in ((SCORES, None), ("load_data.json", "hparams")):
-        if (folder / name).is_file():
-            found = json.loads((folder / name).read_text(encoding="utf-8"))
-            facts |= found if key is None else {THRESHOLD: found[key].get(THRESHOLD)}
+    facts |= read_json(folder / SCORES)
+    facts[THRESHOLD] = read_json(folder / "load_data.json").get("hparams", {}).get(THRESHOLD)
     return {key: value for key, value in facts.items() if value is not None}
 
 

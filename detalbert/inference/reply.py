@@ -13,9 +13,8 @@ _SHOWN = 200  # characters of a sentence on either side of the answer
 
 def ask(trained: Trained, question: str, context: str, threshold: float) -> dict[str, Any]:
     """Return the reply to one question, ready for JSON: see `replies`."""
-    return replies(
-        [question], answer_together(trained, [(question, context)], threshold), threshold
-    )[0]
+    answered = answer_together(trained, [(question, context)], threshold)
+    return replies([question], answered, threshold)[0]
 
 
 def replies(questions: Sequence[str], answered: Answered, threshold: float) -> list[dict[str, Any]]:

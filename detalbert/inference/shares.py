@@ -98,13 +98,10 @@ class _Job:
         self.distributed = context.distributed
         self.chief = self.distributed.rank == 0
         self.parts = -(-asked["total"] // CHUNK)
-        self.mine = list(range(self.parts))[self._turns]  # what this rank answers
+        self.turns = slice(self.distributed.rank, None, self.distributed.size)
+        self.mine = list(range(self.parts))[self.turns]  # what this rank answers
         self.stored: str | None = None  # the newest checkpoint
         self.stored_parts = 0  # in it
-
-    @property
-    def _turns(self) -> slice:
-        return slice(self.distributed.rank, None, self.distributed.size)
 
     def restore(self, checkpoint: str | None) -> bool:
         """Copy this rank's share of the parts in `checkpoint`; return False if all are done."""
@@ -121,10 +118,10 @@ class _Job:
                     said = f"{key}: the answers so far are for {value}, and this is {now}"
                     raise UserError(f"{said}; start a new experiment")
             there = sorted(part.name for part in path.glob("part-*.json"))
-            for part in there[self._turns]:
+            for part in there[self.turns]:
                 shutil.copy(path / part, self.own)
         left = [part for part in range(self.parts) if _name(part) not in there]
-        self.mine = left[self._turns]
+        self.mine = left[self.turns]
         self.stored, self.stored_parts = checkpoint, len(there)
         self.say(f"{len(there)} of {self.parts} parts are answered already")
         return True

@@ -33,10 +33,8 @@ UNREAD = {
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Load the mapping in a YAML file and apply `--set` texts (see `apply_overrides`).
-
-    Raises:
-        UserError: if `read_yaml` refuses the file, or a text is invalid.
+    """Load the mapping in a YAML file and apply `--set` texts. Raises UserError as `read_yaml` and
+    `apply_overrides` do.
     """
     config = read_yaml(path)
     apply_overrides(config, overrides)
@@ -44,7 +42,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Change `config` in place by `key.path=value` texts; values are parsed as YAML."""
+    """Change `config` in place by `key.path=value` texts; values are parsed as YAML. Raises
+    UserError for an invalid text.
+    """
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path:

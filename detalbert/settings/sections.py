@@ -58,11 +58,8 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
     """Return a config section as dataclass `cls`, its keys, types and limits checked.
 
     An unknown key with the value null is ignored: `det experiment continue` keeps every key that a
-    config ever had, so only null can remove a wrong one.
-
-    Raises:
-        SectionError: for unknown, missing, wrongly typed or impossible values, each named.
-        UserError: if `values` is no mapping, or its values contradict each other.
+    config ever had, so only null can remove a wrong one. Raises SectionError for unknown, missing,
+    wrongly typed or impossible values, each named, UserError for no mapping and contradictions.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")

@@ -125,11 +125,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), None
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value that a YAML text holds; all keys are text, as in JSON.
-
-    Raises:
-        UserError: with the line, if the text is not YAML, has a key twice or a value that JSON
-            lacks, or is nested too deep or too large.
+    """Return the value that a YAML text holds; all keys are text, as in JSON. Raises UserError,
+    with the line, if it is not YAML, has a key twice or a value that JSON lacks, or is too deep or
+    large.
     """
     try:
         value = yaml.load(text, _Loader)  # noqa: S506  a safe one
@@ -154,11 +152,8 @@ def _check_finite(key: str, value: Any) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file.
-
-    Raises:
-        UserError: if the file cannot be read, is not UTF-8, holds no mapping, or `parse_yaml`
-            refuses it; the message names the file.
+    """Read the mapping in a YAML file. Raises UserError, naming the file, if it cannot be read, is
+    not UTF-8, holds no mapping, or `parse_yaml` refuses it.
     """
     try:
         value = parse_yaml(path.read_text(encoding="utf-8-sig"))

@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from detalbert import hub
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError, as_user_error, first_line
-from detalbert.hub import hub_error, looks_like_path
+from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.hub import looks_like_path
 from detalbert.squad import world
 from detalbert.squad.question_stream import (
     SUFFIXES,
@@ -103,8 +103,7 @@ def _world(split: str) -> str:
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    what = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
+    with hub.hub_errors(f"data.{split}: {name!r} is no file, and as a data set it does not load"):
         rows = list(hub.load_named(datasets.load_dataset, name, "dataset", split=split))
     return rows
 

@@ -6,8 +6,7 @@ import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
-from detalbert.errors import UserError, as_user_error, first_line
-from detalbert.hub import hub_error
+from detalbert.errors import UserError
 
 # These releases drop overflow windows silently: they covered only 39 % of a long context.
 BAD_TOKENIZERS = ("0.23.1", "0.23.2")
@@ -35,8 +34,7 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     fault.
     """
     check_tokenizers_version()
-    what = f"data.tokenizer: {name!r} does not load as a tokenizer"
-    with as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}")):
+    with hub.hub_errors(f"data.tokenizer: {name!r} does not load as a tokenizer"):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")

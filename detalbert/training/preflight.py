@@ -23,7 +23,7 @@ from determined.common import constants
 from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.hub import hub_error, looks_like_path, split_revision
+from detalbert.hub import hub_errors, looks_like_path, split_revision
 from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
 from detalbert.squad.sources import OFFICIAL_SHA256, OFFICIAL_URL
 
@@ -171,13 +171,9 @@ def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
             f"set {key} to where it is"
         )
     elif not huggingface_hub.constants.HF_HUB_OFFLINE:  # else loading uses the hub's cache
-        try:
-            repo, revision = split_revision(name)
+        repo, revision = split_revision(name)
+        with hub_errors(f"{key}: {name!r} is no file, and the hub does not give it"):
             huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=20)
-        except Exception as error:  # whatever HTTP and the hub's client raise
-            raise hub_error(error)(
-                f"{key}: {name!r} is no file, and the hub does not give it: {first_line(error)}"
-            ) from None
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:

@@ -17,6 +17,8 @@ from lm.data import write_documents
 from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
 
+CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
+
 
 @lru_cache
 def byte_tokenizer() -> PreTrainedTokenizerFast:

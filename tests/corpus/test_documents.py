@@ -10,21 +10,11 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
-from detalbert.corpus.sources import split_lines
+from detalbert.corpus.storage import split_lines
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
 from tests.conftest import max_examples
-from tests.corpus.documents import byte_tokenizer, read, write_lines, write_sources
-from tests.fakes.text import contexts
-
-CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
-
-
-def test_every_source_gives_the_same_documents(tmp_path: Path) -> None:
-    texts = [*contexts(20), CODE, " \n", "\ttab", "😀"]
-    *places, folder = write_sources(tmp_path, texts, ["", ".gz", ".zst"])
-    for place in (*places, folder, f"file://{folder}"):
-        assert read(place, 300) == texts
+from tests.corpus.documents import CODE, byte_tokenizer, read, write_lines
 
 
 def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: Path) -> None:
@@ -38,16 +28,6 @@ def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: 
     # Half a surrogate pair is a replacement character.
     (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83d b\\ud83d\\ude00"}\n')
     assert read(tmp_path / "a.jsonl", 300) == ["a\ufffd b😀"]
-
-
-def test_documents_on_s3(s3: Any, tmp_path: Path) -> None:
-    client, faults = s3
-    texts = contexts(60)
-    content = write_lines(tmp_path / "a.jsonl.zst", texts).read_bytes()
-    for name, body in (("a.jsonl.zst", content), ("a.txt", CODE.encode())):
-        client.put_object(Bucket="bucket", Key=f"documents/{name}", Body=body)
-    faults.kinds = ["fine", "truncated"]
-    assert read("s3://bucket/documents", 1500) == [*texts, CODE]
 
 
 @given(st.text("ab\n", max_size=80), st.integers(1, 9))

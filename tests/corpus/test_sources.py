@@ -1,7 +1,6 @@
 """Text of every kind gives the same documents, however it is cut; where it is cut."""
 
 import re
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, TextReader, cut_parts, group, open_text
 from detalbert.errors import UserError
 from tests.conftest import max_examples
-from tests.corpus.documents import read, write_sources
+from tests.corpus.documents import CODE, read, write_lines, write_sources
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -26,16 +25,16 @@ NO_LINE_END = st.characters(
 )
 
 
-documents = partial(read, exact=False)
-
-
-@pytest.mark.parametrize("part_bytes", [300, 1 << 20])
-def test_every_source_gives_the_same_documents(part_bytes: int, tmp_path: Path) -> None:
-    texts = contexts(40)
-    places = write_sources(tmp_path, texts, [""])
-    (tmp_path / "a.txt").write_text("\n".join(texts))
-    for place in (*places, tmp_path / "a.txt", f"file://{tmp_path}/a.txt"):
-        assert documents(place, part_bytes) == texts
+@pytest.mark.parametrize("exact", [False, True])
+def test_every_source_gives_the_same_documents(exact: bool, tmp_path: Path) -> None:
+    texts = [*contexts(40), *([CODE, " \n", "\ttab", "😀"] if exact else [])]
+    places = write_sources(tmp_path, texts, ["", ".gz", ".zst"] if exact else [""])
+    if not exact:
+        places.append(tmp_path / "a.txt")
+        places[-1].write_text("\n".join(texts))
+    for place in (*places, f"file://{places[-1]}"):
+        for part_bytes in (300, 1 << 20):
+            assert read(place, part_bytes, exact) == texts
 
 
 @given(st.lists(st.text(NO_LINE_END, max_size=30), max_size=12), st.integers(1, 40), st.booleans())
@@ -46,17 +45,23 @@ def test_parts_share_out_every_line_once(
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(("\n".join(lines) + "\n" * ends).encode())
     if path.stat().st_size:
-        assert documents(path, part_bytes) == [line.strip() for line in lines if line.strip()]
+        assert read(path, part_bytes, exact=False) == [
+            line.strip() for line in lines if line.strip()
+        ]
 
 
-def test_text_is_read_through_faults(s3: Any) -> None:
+def test_text_is_read_through_faults(s3: Any, tmp_path: Path) -> None:
     client, faults = s3
     texts = contexts(60)
     client.put_object(Bucket="bucket", Key="text/1.txt", Body="\n".join(texts[:30]).encode())
     client.put_object(Bucket="bucket", Key="text/2.txt", Body="\n".join(texts[30:]).encode())
     client.put_object(Bucket="bucket", Key="textbook.txt", Body=b"Not below text/.")
+    packed = write_lines(tmp_path / "a.jsonl.zst", texts).read_bytes()
+    for name, body in (("a.jsonl.zst", packed), ("a.txt", CODE.encode())):
+        client.put_object(Bucket="bucket", Key=f"documents/{name}", Body=body)
     faults.kinds = ["fine", "500", "truncated"]
-    assert documents("s3://bucket/text", 1500) == texts
+    assert read("s3://bucket/text", 1500, exact=False) == texts
+    assert read("s3://bucket/documents", 1500) == [*texts, CODE]
     assert faults.done["truncated"] and faults.done["500"]
 
 

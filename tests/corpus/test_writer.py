@@ -153,6 +153,7 @@ BAD_TEXT = [
 ]
 
 
+@pytest.mark.usefixtures("fork")
 @pytest.mark.parametrize("name, content, said, processes", BAD_TEXT)
 def test_bad_text_is_one_line(
     name: str,
@@ -160,8 +161,7 @@ def test_bad_text_is_one_line(
     said: str,
     processes: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fork: None,
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr(writer, "_BATCH", 1)
     (tmp_path / "in").mkdir()

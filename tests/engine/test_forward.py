@@ -64,17 +64,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "varlen_attn", _kernel_stand_in)
 
 
-def test_the_kernels_path_attends_window_by_window(kernel: None) -> None:
-    row = make_row([9, 17, 4])
-    alone = []
-    for n, end in ((9, 9), (17, 26), (4, 30)):
-        window = {name: row[name][end - n : end] for name in ("input_ids", "position_ids")}
-        alone.append(attention.answer_logits(make_model(), {**make_row([n]), **window}))
-    for side, got in enumerate(attention.answer_logits(make_model(), row)):
-        wanted = torch.cat([logits[side] for logits in alone])
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-
-
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:

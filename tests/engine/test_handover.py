@@ -17,9 +17,7 @@ from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of
 from tests.fakes.runs import newest, run, stop_after
-from tests.same_bits import differences, of_value
-
-PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
+from tests.same_bits import PARTS, differences, of_value
 
 
 @pytest.fixture
@@ -115,11 +113,14 @@ def test_a_restart_says_once_what_is_different(
     assert "the run began with 1, so it is rounded otherwise now" in counts[1]
 
 
-@pytest.mark.parametrize("config", [TINY, TINY_PRETRAINING], ids=["fine-tuning", "pretraining"])
+SPANS = {"span_fraction": 0.4, "global_batch_size": 16}
+
+
+@pytest.mark.parametrize("config, more", [(TINY, {}), (TINY_PRETRAINING, SPANS)])
 def test_what_auto_chose_is_set_again(
-    config: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Any, more: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6}
+    values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6, **more}
     path = config_file(tmp_path, config, cache_dir, **values)
     for budget, stop, name in ((256, 9, "uncut"), (256, 3, "cut"), (1024, 9, "cut")):
         monkeypatch.setattr(token_budget, "ON_A_CPU", budget)

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
 from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
-from detalbert.engine.order import Steps, TrainOrder
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
+from detalbert.squad.windows import Windows
 from tests.conftest import ROOT, Script, max_examples
 from tests.engine.blocked import blocked
-from tests.engine.rows import make_windows
 
 DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
@@ -108,18 +106,17 @@ def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> 
             list(RowLoader(Wrong(), range(2), num_workers=workers))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_starts_at_any_step(workers: int, fork: None) -> None:
-    windows = make_windows(np.random.default_rng(0).integers(6, 50, 37))
-    order = TrainOrder(windows.lengths, 8, 2, seed=5)
-    rows = PackedRows(windows, 60)
-    whole, later = (RowLoader(rows, Steps(order, 1, first), workers) for first in (0, 7))
-    assert len(whole) == 4  # 37 windows at 8 a step
-    for expected, found in zip(islice(whole, 7, 12), later, strict=False):
-        assert len(expected) == len(found) > 1
-        for one, other in zip(expected, found, strict=True):
-            assert torch.equal(one["input_ids"], other["input_ids"])
-            assert one["max_length"] == int(one["cu_seqlens"].diff().max())
+def make_windows(lengths: np.ndarray) -> Windows:
+    """With two-token questions and contexts of `lengths` - 5."""
+    context = np.asarray(lengths, np.int32) - 5
+    ends = np.cumsum(context, dtype=np.int64)
+    total, count = int(context.sum()), len(context)
+    texts = np.arange(total, dtype=np.int32), np.zeros((total, 2), np.int32)
+    questions = np.arange(2 * count, dtype=np.int32), np.arange(0, 2 * count + 1, 2)
+    labels = np.zeros((2, count), np.int32)
+    layout = (np.array(ids, np.int32) for ids in ([1], [2], [2], [0, 0, 0, 1, 1]))
+    places = np.arange(count, dtype=np.int32), ends - context, context
+    return Windows(*texts, *questions, *places, *labels, *layout)
 
 
 LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from detalbert.engine import rows
 from detalbert.engine.order import spread
-from detalbert.engine.rows import micro_batches, pack_rows, rows_of_like_lengths, validation_rows
+from detalbert.engine.rows import micro_batches, rows_of_like_lengths, validation_rows
 from detalbert.errors import UserError
-from tests.engine.rows import make_windows
 
 
 @example(lengths=[384] * 11, spare=0)
@@ -59,11 +58,3 @@ def test_rows_of_like_lengths_are_full_and_of_one_chunk(monkeypatch: Any) -> Non
     assert found == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
     assert [row.tolist() for row in validation_rows(lengths, questions, 1000)][-1] == [9, 8]
     assert validation_rows(lengths[:0], questions[:0], 60) == []
-
-
-def test_packed_rows_hold_the_share_and_know_their_longest_window() -> None:
-    windows = make_windows(np.array([30, 20, 10, 40, 25]))
-    packed = pack_rows(windows, np.array([4, 2, 0]), 55)
-    found = [(row["windows"].tolist(), row["max_length"], len(row["input_ids"])) for row in packed]
-    assert found == [([2, 0], 30, 40), ([4], 25, 25)] or found == [([0], 30, 30), ([4, 2], 25, 35)]
-    assert pack_rows(windows, np.empty(0, np.int64), 55) == []

@@ -111,9 +111,6 @@ def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) 
     assert reply["prompt"] == "The ship" and reply["seed"] == 3 and len(reply["text"]) > 5
     assert say(capsys, *words) == say(capsys, *words) == reply["text"] + "\n"
     assert say(capsys, *words[:-1], "4") != reply["text"] + "\n"
-    exported = trained.parent / "exported"
-    say(capsys, "--model", trained, "--export", exported)
-    assert say(capsys, "--model", exported, *words[2:]) == reply["text"] + "\n"
 
 
 def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pretraining end to end: its files, exact restarts, two processes, fine-tuning, bad input."""
+"""Pretraining end to end: its files, two processes, fine-tuning, bad input."""
 
 import json
 from pathlib import Path
@@ -17,17 +17,14 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import order_losses, token_losses
 from pretrain.trial import build_albert
-from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, configured, settings
-from tests.engine.trials import first_batch, trial_of
-from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run
-from tests.same_bits import differences
+from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, settings
+from tests.engine.trials import config_file, first_batch, trial_of
+from tests.fakes.runs import change, newest, refusal, run
 
 
 @pytest.fixture
 def config(tmp_path: Path, cache_dir: Path) -> Path:
-    path = tmp_path / "pretrain.yaml"
-    path.write_text(yaml.safe_dump(configured(TINY_PRETRAINING, cache_dir)))
-    return path
+    return config_file(tmp_path, TINY_PRETRAINING, cache_dir)
 
 
 def test_a_run_writes_its_files_and_fine_tunes(
@@ -77,14 +74,6 @@ def test_the_local_config_learns_its_vocabulary_and_pretrains(
     folder = newest(tmp_path / "out")
     tokenizer = named_tokenizer(str(folder))
     assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
-
-
-def test_a_stopped_run_continues_exactly(config: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    values = {"num_workers": 1, "max_tokens_per_forward": 256, "span_fraction": 0.4}
-    change(config, global_batch_size=16, **values)
-    assert run(config, tmp_path / "uncut") == 0
-    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=5)
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 def test_two_slots_and_small_micro_batches_compute_the_same(
