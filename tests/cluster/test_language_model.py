@@ -1,15 +1,27 @@
 """A language model on a cluster: two slots of a container, each with half of the model."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import checkpoint as dcp
 
+from detalbert.training.parts import Reader
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.conftest import TINY_LM
-from tests.lm.test_trial import tensors
 
 SHARDED = {"base": TINY_LM, "entrypoint": LAUNCHED, "layout": {"shard": 2}, "checkpoint_period": 4}
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights and the optimizer's state of a checkpoint, whole."""
+    reader = Reader(folder)
+    entries = reader.read_metadata().state_dict_metadata
+    kinds = {name: (facts.size, facts.properties.dtype) for name, facts in entries.items()}
+    found = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
+    dcp.load(found, storage_reader=reader, no_dist=True)
+    return found
 
 
 @pytest.mark.parametrize("trial", [SHARDED], indirect=True)
