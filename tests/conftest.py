@@ -5,6 +5,7 @@ workers reads this file, too, and the workers wait for it.
 """
 
 import copy
+import gc
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test
 # `threads: auto` is 1 in this process and all that it starts: the number makes bits.
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 
+gc.disable()  # until all is imported: a fifth of the time that takes
 import filelock
 import hypothesis
 import pytest
@@ -32,8 +34,7 @@ SOAK = 10 if "SOAK" in os.environ else 1
 
 
 def max_examples(count: int) -> hypothesis.settings:
-    """Settings of a property test: the same `count` examples each time; ten times as many, drawn
-    anew, in the soak. How long one takes says how busy the machine is, not whether it is right."""
+    """Settings of a property test: the same `count` examples; in the soak ten times, drawn anew."""
     slow = [hypothesis.HealthCheck.too_slow]
     more: dict[str, Any] = {"derandomize": SOAK == 1, "deadline": None, "database": None}
     if "FAULTS" in os.environ:  # tests/faults.py asks whether a test fails, not for a small example
@@ -44,7 +45,6 @@ def max_examples(count: int) -> hypothesis.settings:
 hypothesis.settings.register_profile("tests", max_examples(100))
 hypothesis.settings.load_profile("tests")
 os.fsync = lambda file: None  # no test takes a machine's power; a small run waited for little else
-
 
 Once = Callable[[str, Callable[[pathlib.Path], Any]], pathlib.Path]
 Train = Callable[..., subprocess.CompletedProcess]
@@ -72,6 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("soak") and STARTS.isdisjoint(item.fixturenames):
             item.add_marker("quick")
+    gc.freeze()  # a collection skips the million objects of libraries
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
