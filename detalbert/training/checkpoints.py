@@ -41,7 +41,11 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     """
 
     def __init__(
-        self, distributed: Any, metrics: Any, run: dict[str, Any], pruning: dict[str, Any]
+        self,
+        distributed: core.DistributedContext,
+        metrics: Any,
+        run: dict[str, Any],
+        pruning: dict[str, Any],
     ) -> None:
         self.distributed, self.metrics, self.run = distributed, metrics, run
         self.folder = metrics.path / "checkpoints"
