@@ -70,9 +70,7 @@ class Reply(BaseModel):
 def make_app(
     trained: Trained, threshold: float, limits: Limits = LIMITS, access: Access = LOCAL
 ) -> FastAPI:
-    """Create the application: `/`, the page; `/answer`, `/answers`; `/health`, `/metrics`,
-    `/openapi.json`.
-    """
+    """Create the application: the page, and what `/openapi.json` lists."""
     app = FastAPI(title="Questions and answers", version="1", description=__doc__)
     batcher = Batcher(trained, threshold, limits.waiting)
     web.handle_errors(app)

@@ -13,6 +13,7 @@ from torch.distributed import checkpoint as dcp
 
 from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.controller import ShardedController
+from detalbert.training.parts import TensorSaver
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Once, Train, configured, settings
 from tests.fakes.damage import rewrite
@@ -120,30 +121,35 @@ def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys:
 def test_what_is_stored_is_the_state_at_the_call(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller, trained, overtaken = ShardedController, [0], list[int]()
-    train, finish = controller._train_batch, controller._finish
-    write = dcp.FileSystemWriter.write_data
+    controller, trained = ShardedController, [0]
+    saved, awaited, overtaken = list[int](), set[int](), list[int]()
+    train, finish, save = controller._train_batch, controller._finish, TensorSaver.save
 
     def train_and_count(*args: Any, **kwargs: Any) -> Any:
         found = train(*args, **kwargs)
         trained[0] += 1
         return found
 
-    def finish_and_count(self: Any) -> None:
-        trained[0] += 3  # it waits for the writer
+    def finish_and_note(self: Any) -> None:
+        awaited.update(saved[-1:])
         finish(self)
 
-    def write_slowly(*args: Any, **kwargs: Any) -> Any:
-        began = trained[0]
-        wait_for(lambda: trained[0] >= began + 3)
-        overtaken.append(trained[0] - began)
-        return write(*args, **kwargs)
+    def save_slowly(*args: Any) -> Any:
+        write, at = save(*args), trained[0]
+        saved.append(at)
+
+        def write_late() -> None:
+            wait_for(lambda: trained[0] >= at + 3 or at in awaited)
+            overtaken.append(trained[0] - at)
+            write()
+
+        return write_late
 
     monkeypatch.setattr(controller, "_train_batch", train_and_count)
-    monkeypatch.setattr(controller, "_finish", finish_and_count)
-    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", write_slowly)
+    monkeypatch.setattr(controller, "_finish", finish_and_note)
+    monkeypatch.setattr(TensorSaver, "save", save_slowly)
     assert run(plain / "config.yaml", tmp_path / "out") == 0
-    assert overtaken[:2] == [3, 3]
+    assert saved == [4, 8, 12] and min(overtaken[:2]) >= 3
     kept = [list_checkpoints(folder / "out" / "checkpoints") for folder in (plain, tmp_path)]
     assert [steps for steps, _ in kept[0]] == [steps for steps, _ in kept[1]] == [4, 8, 12]
     for (_, one), (_, other) in zip(*kept, strict=True):
