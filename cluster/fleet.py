@@ -63,7 +63,7 @@ class Start(NamedTuple):
         count, kind = " to ".join(map(str, counts)) or "0", "spot" if pool.spot else "on demand"
         text = f"pool {pool.name}: {count} {pool.instance} ({kind}) at the start"
         if pool.instance not in prices:
-            return f"{text}, no price in cluster/prices.yaml"
+            return f"{text}, no price in cluster/facts/prices.yaml"
         hour = prices[pool.instance].hourly(pool.spot)
         dollars = " to ".join(f"${n * hour:,.2f}" for n in counts) or "$0"
         return f"{text}, {dollars} an hour"

@@ -1,4 +1,4 @@
-"""EC2 instance types: their slots in Determined 0.38.1, and their hardware (machines.yaml)."""
+"""EC2 instance types: slots in Determined 0.38.1, and hardware (facts/machines.yaml)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 from detalbert.engine.flops import PEAKS
 
 ROOT = Path(__file__).parents[1]  # of the repository
-_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
 
 
 def _by_name(names: Mapping[int, str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.settings.yaml_files import read_yaml
 
-PRICE_FILE = Path(__file__).with_name("prices.yaml")
+PRICE_FILE = Path(__file__).parent / "facts" / "prices.yaml"
 STALE_DAYS = 90
 # AWS charges nothing for a Linux spot machine that it takes back in its first hour: "Billing for
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/

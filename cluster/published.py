@@ -1,4 +1,4 @@
-"""Published figures for reports/, benchmarks/ and cluster/; published.yaml describes its keys."""
+"""Published figures for reports/, benchmarks/ and cluster/ (facts/published.yaml)."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-_DATA = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text(encoding="utf-8"))
+_FILE = Path(__file__).parent / "facts" / "published.yaml"
+_DATA = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
 # Training windows of SQuAD 2.0 in the older preprocessing; the article itself says none, its times
 # and throughputs imply 132,120 to 133,668.
 WINDOWS = 132_198

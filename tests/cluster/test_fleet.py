@@ -57,7 +57,7 @@ def test_start_and_price() -> None:
     for config, its, words in (
         (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
         ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
-        ({}, pool(instance="x9.large"), "no price in cluster/prices.yaml"),
+        ({}, pool(instance="x9.large"), "no price in cluster/facts/prices.yaml"),
         (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
     ):
         assert Start.of(config, its).describe(load_prices()).endswith(words)

@@ -115,7 +115,7 @@ def test_no_command_imports_torch(real_python):
 
 def test_printed_efficiencies_are_those_of_the_printed_throughputs():
     table = efficiency(pd.DataFrame(published.points()))
-    printed = yaml.safe_load((ROOT / "cluster" / "published.yaml").read_text())["scaling"]
+    printed = yaml.safe_load((ROOT / "cluster" / "facts" / "published.yaml").read_text())["scaling"]
     for row in (row for row in printed if "efficiency" in row):
         last = table[table["series"] == row["series"]].iloc[-1]
         assert last["efficiency"] == pytest.approx(row["efficiency"], abs=0.006)
