@@ -1,35 +1,69 @@
-"""Speeds of a GPU (published, measured here, or modelled from the nearest), networks and disks."""
+"""One speed model: a GPU's training speed, estimated from the nearest row of facts/speeds.yaml.
 
-import json
+What carries over from a measurement is its efficiency: FLOP/s over the GPU's peak in half
+precision, recomputation counted.
+"""
+
+import functools
 import math
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import yaml
 
-from cluster.machines import FAMILIES, MACHINES, ROOT, Gpu, gpu_of
-from cluster.masterconf import Pool
-from cluster.published import FINE_TUNING, LANGUAGE, LENGTH
-from cluster.schema import mapping, mappings
-from detalbert.engine.flops import causal_flops, training_flops
-from detalbert.engine.memory import Sizes
-from pretrain.hparams import SIZE_KEYS, SIZES
+from cluster.machines import ROOT, Gpu
+from cluster.models import KNOWN_CONFIGS
+from detalbert.engine.flops import PEAKS, causal_flops, training_flops
 
-MEASURED = ROOT / "benchmarks" / "results" / "step-h100.json"
+_FILE = ROOT / "cluster" / "facts" / "speeds.yaml"
+MEASURED = "measured"
+MASKED = 0.15  # of a window's tokens, in published pretraining
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
-NOTICE = 120  # seconds from EC2's notice to the machine's end
-READ = 5  # seconds until the notice is read
-STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption
-UPLOAD_RATE = 0.25e9  # bytes a second of a process that uploads; an assumption
-INFINIBAND = "/dev/infiniband"
-_XXL = SimpleNamespace(**dict(zip(SIZE_KEYS, SIZES["xxlarge"], strict=True)))
+# Forward and backward again: recomputing all of a forward adds a third; a part is taken for half.
+RECOMPUTE = {"none": 1.0, "part": 7 / 6, "full": 4 / 3}
+SURE = 0.9  # share of the rows whose error, when each is left out in turn, the spread covers
+
+
+class Shape(NamedTuple):
+    """What a speed depends on."""
+
+    task: str  # fine-tuning, pretraining or language
+    flops: float  # per token that the rate counts, recomputation left out
+    gpu: str
+    half: bool = True  # whether the GPU has bf16
+    gigabytes: int = 80
+    gpus: int = 1
+    forward: int | None = None  # tokens of a forward pass on a GPU
+    compiled: bool = False
+    recompute: str = "none"
+    fp8: bool = False
+    ours: bool = True  # this package and not other software
+
+
+class Row(NamedTuple):
+    """A measurement."""
+
+    shape: Shape
+    tokens: float  # per second of one GPU
+    name: str  # what was measured, by whom
+    source: str  # measured, or published
+    spread: float  # of its repeats, over the median
+
+    @property
+    def efficiency(self) -> float:
+        peak = PEAKS[self.shape.gpu][0] * 1e12
+        return self.tokens * self.shape.flops * RECOMPUTE[self.shape.recompute] / peak
 
 
 class Rate(NamedTuple):
-    """Speed of one GPU without time spent waiting for the network."""
+    """Tokens per second of one GPU: middle, and the range that holds for most measurements."""
 
-    tokens: float  # a second
-    source: str  # published, measured or modelled
+    low: float
+    tokens: float
+    high: float
+    source: str  # measured, published or modelled
     how: str
 
 
@@ -45,102 +79,85 @@ def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
     return training_flops(config, np.array([length])) / length + 3 * masked * head
 
 
-def language_rate(
-    sizes: Sizes, flops: float, gpu: Gpu, slots: int, length: int, checkpointing: bool
-) -> Rate:
-    """Estimate a causal model's speed from the FLOP/s of the closest published training.
-
-    Closest by GPU, then parameters, then number of GPUs. Activation recomputation costs 4/3 of the
-    compute. Only llm-foundry's rows are used: the shapes of their models are known, so FLOPs are
-    counted alike. `flops` are per token.
-    """
-
-    def distance(row: SimpleNamespace) -> tuple[float, ...]:
-        size = abs(math.log(row.millions * 1e6 / sizes.parameters))
-        other = row.gpu != gpu.name, row.gigabytes != gpu.gigabytes
-        return (*other, size, abs(math.log(row.gpus / slots)))
-
-    row = min((row for row in LANGUAGE if row.by == "llm-foundry"), key=distance)
-    h, published = row.hidden, next(g for g in FAMILIES.values() if g.name == row.gpu)
-    mpt = SimpleNamespace(
-        model_type="gpt_neox", vocab_size=50_368, hidden_size=h, intermediate_size=4 * h,
-        num_attention_heads=h // 64, num_hidden_layers=row.layers,
-    )  # fmt: skip
-    done = row.tokens * causal_token(mpt, row.length)  # FLOP/s
-    again = (1 + checkpointing / 3) / (1 + bool(row.checkpointing) / 3)
-    tokens = done / flops / again * gpu.teraflops / published.teraflops
-    near = abs(row.millions * 1e6 / sizes.parameters - 1) < 0.15
-    same = (row.gpu, row.gigabytes, row.gpus, row.length, row.checkpointing)
-    alike = near and same == (gpu.name, gpu.gigabytes, slots, length, checkpointing)
-    where = f"{row.by}'s {row.model} on {row.gpus} {row.gpu} of {row.gigabytes} GB"
-    how = f"as {where}, MFU {row.mfu:.1%}"
-    return Rate(tokens, "published" if alike else "modelled", how)
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Return the measurements of facts/speeds.yaml."""
+    content = yaml.safe_load(_FILE.read_text(encoding="utf-8"))["rows"]
+    return tuple(_row(SimpleNamespace(**row)) for row in content)
 
 
-def encoder_rate(flops: float, gpu: Gpu, slots: int) -> Rate:
-    """Estimate an encoder's speed over real tokens; `flops` are per token.
-
-    GPUs from Ampere on are assumed to reach the MFU measured on an H100; older ones that of the
-    widest published run on V100s, padding included.
-    """
-    if gpu.has_bf16:
-        result = json.loads(MEASURED.read_text(encoding="utf-8"))
-        mfu, length = result["results"]["ours"]["mfu"]["median"], 384 * REAL
-        alike = gpu.name == "H100" and slots == 1
-        source, how = "measured", f"MFU {mfu:.1%}, albert-xxlarge on one H100"
+def _row(row: SimpleNamespace) -> Row:
+    given = vars(row)
+    if row.task == "language":
+        keys = given.get("shape") or _mpt(row.hidden, row.layers)
+        flops = causal_token(SimpleNamespace(**keys), row.length)
     else:
-        run, length = FINE_TUNING[-1], LENGTH
-        done = encoder_token(_XXL, length) * run.throughput * length / run.slots
-        mfu = done / 1e12 / cast(Gpu, gpu_of(run.instance)).teraflops
-        alike = gpu.name == "V100" and slots == run.slots
-        source, how = "published", f"MFU {mfu:.1%}, albert-xxlarge on {run.slots} V100, padded"
-    alike = alike and math.isclose(flops, encoder_token(_XXL, length), rel_tol=1e-3)
-    return Rate(mfu * (gpu.teraflops * 1e12) / flops, source if alike else "modelled", how)
+        config = SimpleNamespace(**KNOWN_CONFIGS[row.model])
+        flops = encoder_token(config, row.length, MASKED if row.task == "pretraining" else 0.0)
+    names = "gigabytes", "gpus", "forward", "compiled", "recompute", "fp8"
+    more = {name: given[name] for name in names if name in given}
+    half, ours = row.gpu not in ("V100", "T4"), "measured" in given
+    shape = Shape(row.task, flops, row.gpu, half, ours=ours, **more)
+    tokens = given.get("tokens") or row.windows * row.length / row.gpus
+    where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
+    source = MEASURED if ours else "published"
+    return Row(shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0))
 
 
-def sent_bytes(
-    parameters: float, machines: int, span: int, forwards: int, weight: int, gradient: int
-) -> float:
-    """Return the bytes that each machine sends per step, (n - 1) / n of the data in a ring of n.
+def _mpt(hidden: int, layers: int) -> dict[str, Any]:
+    return {
+        "model_type": "gpt_neox", "vocab_size": 50_368, "hidden_size": hidden,
+        "intermediate_size": 4 * hidden, "num_attention_heads": hidden // 64,
+        "num_hidden_layers": layers,
+    }  # fmt: skip
 
-    A replica that spans m machines gathers its weights twice per forward and scatters gradients in
-    fp32 (FSDP2, reshard after forward); replicas sum their gradients, which takes two passes.
-    `weight` and `gradient` are bytes per number. 13.2 B parameters in one replica on 8 machines,
-    one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
+
+def distance(one: Shape, other: Shape) -> float:
+    """Return how far apart two shapes are: 0 for the same one.
+
+    Most is what changes the kernels (the task, a GPU without bf16), then the GPU, then by the
+    logarithm how much a forward computes and how many GPUs exchange gradients.
     """
-    replicas = max(1, machines // span)
-    inside = forwards * (2 * weight + 4) * (span - 1) / span
-    return parameters * (inside + 2 * gradient / span * (replicas - 1) / replicas)
+    far = 2.0 * (one.task != other.task) + 1.5 * (one.half != other.half)
+    far += 1.0 * (one.gpu != other.gpu) + 0.2 * (one.gigabytes != other.gigabytes)
+    far += 0.5 * (one.compiled != other.compiled) + 1.0 * (one.fp8 != other.fp8)
+    far += 0.3 * (one.recompute != other.recompute) + 0.3 * (one.ours != other.ours)
+    far += 0.3 * abs(math.log(one.flops / other.flops))
+    far += 0.1 * abs(math.log(one.gpus / other.gpus))
+    if one.forward and other.forward:
+        far += 0.3 * abs(math.log(one.forward / other.forward))
+    return far
 
 
-def has_efa(config: dict[str, Any], pool: Pool) -> bool:
-    """Return whether containers reach EFA: machines of your own, with their devices mapped."""
-    devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
-    return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
+def speed(shape: Shape, gpu: Gpu, among: Iterable[Row] | None = None) -> Rate:
+    """Estimate a GPU's speed, without the network between machines, from the nearest row.
 
+    The range is that of the row's repeats if the shape is the row's own; else it is wide enough
+    for SURE of all rows of the task when each is estimated from the others.
 
-def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
-    """Return where a checkpoint is written first, and the bytes per second there.
-
-    A TMPDIR on a mounted folder is taken for the instance store. Otherwise it is the container's
-    /tmp on the root volume, gp2 in 0.38.1: 3 I/O operations of 256 KiB per second and GiB, at most
-    250 MiB/s (Amazon EBS user guide, General Purpose SSD), without bursts.
+    Args:
+        among: the rows to use; by default all.
     """
-    tasks = pool.tasks or {}
-    listed = [mapping(config.get("environment")), tasks]
-    variables = [v for each in listed for v in _variables(each.get("environment_variables"))]
-    folder = next((v[7:] for v in variables if v.startswith("TMPDIR=")), None)
-    mounts = mappings(config.get("bind_mounts")) + mappings(tasks.get("bind_mounts"))
-    machine = MACHINES.get(pool.instance)
-    inside = [str(mount.get("container_path")) for mount in mounts]
-    if folder and machine and machine.store and any(folder.startswith(path) for path in inside):
-        return f"{folder}, taken for the instance store", STORE_RATE
-    rate = min(250.0, max(100, 3 * pool.root_gib) * 0.25) * 2**20
-    return f"the root volume of {pool.root_gib} GiB (gp2)", rate
+    known = tuple(rows() if among is None else among)
+    row = min(known, key=lambda each: distance(shape, each.shape))
+    far = distance(shape, row.shape)
+    tokens = row.efficiency * gpu.teraflops * 1e12 / shape.flops / RECOMPUTE[shape.recompute]
+    if same := far < 0.02:
+        wide = 1 + max(row.spread / 2, 0.05)
+    else:
+        wide = math.exp(_unsureness(row.shape.task, known) * (1 + far))
+    source = row.source if same else "modelled"
+    how = f"{'' if same else 'as efficient as '}{row.name}, {row.efficiency:.0%} of the peak"
+    return Rate(tokens / wide, tokens, tokens * wide, source, how)
 
 
-def _variables(value: Any) -> list[str]:
-    """Return the NAME=VALUE items of a list, or of all lists of a mapping by kind of slot."""
-    if isinstance(value, dict):
-        return [item for items in value.values() for item in _variables(items)]
-    return [str(item) for item in value] if isinstance(value, list) else []
+@functools.cache
+def _unsureness(task: str, known: tuple[Row, ...]) -> float:
+    """Return the logarithm of the error, per 1 + distance, that SURE of the task's rows keep."""
+    errors = []
+    for row in known:
+        if row.shape.task == task:
+            near = min((r for r in known if r is not row), key=lambda r: distance(row.shape, r.shape))
+            error = abs(math.log(near.efficiency / row.efficiency))
+            errors.append(error / (1 + distance(row.shape, near.shape)))
+    return float(np.quantile(errors, SURE, method="higher"))
