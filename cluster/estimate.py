@@ -1,87 +1,112 @@
-"""Estimates of whether an experiment fits its machines, how long it takes and what it costs.
+"""Estimates of a job on its pool's machines: memory of a GPU, time of a step and of the run.
 
 Memory and traffic are computed from sizes (modelled); speeds name their source (speeds.py).
 """
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from cluster import speeds
-from cluster.fleet import slots_of
+from cluster import speeds, traffic
+from cluster.job import Job
 from cluster.machines import MACHINES
-from cluster.masterconf import Pool
 from cluster.models import Model, find_model
-from cluster.prices import Price
-from cluster.published import KNOWN_WINDOWS
-from cluster.schema import mapping
+from cluster.published import VALIDATION_WINDOWS
 from detalbert.engine.memory import replicated
-from detalbert.settings.hparams import StepHParams
+from detalbert.errors import UserError
 from lm.hparams import LmHParams
 from lm.layout import Layout, choose_layout, parse_layout, split_memory
 from pretrain.hparams import PretrainHParams
 
+# Seconds until the first step has compiled its layers: benchmarks/results/step-h100.json.
+COMPILING = 12.3
+# Windows per second and core of this package's tokenizer (20,333 on two cores) and loader (24,056
+# for pretraining on 16; SQuAD's was faster): docs/speed.md.
+TOKENIZING, LOADING = 10_000, 1_500
+START = 60.0  # seconds from the container to the first batch; assumed
 
-class Planned:
-    """An experiment planned on the machines of a pool with a GPU: seconds, and bytes.
+
+class Part(NamedTuple):
+    """A part of a run's time."""
+
+    name: str
+    seconds: float
+    source: str  # published, measured, modelled or assumed
+    how: str = ""
+
+
+class Estimate:
+    """A job estimated on a pool with a GPU: seconds, and bytes.
 
     Raises UserError if the layout does not fit the slots, the machines or the model.
     """
 
-    def __init__(
-        self, config: dict[str, Any], hparams: StepHParams, pool: Pool, model: Model, slots: int
-    ) -> None:
-        self.config, self.hparams, self.pool, self.model = config, hparams, pool, model
-        self.slots, self.width = slots, pool.slots_per_agent or slots
-        self.machines = -(-slots // self.width)
-        self.machine, self.efa = MACHINES.get(pool.instance), speeds.has_efa(config, pool)
-        gpu, self.half = pool.known_gpu, hparams.precision != "fp32"
-        grid = not (gpu.has_bf16 and self.half)
+    def __init__(self, job: Job, model: Model) -> None:
+        assert job.pool is not None
+        self.job, self.model, self.pool, self.hparams = job, model, job.pool, job.hparams
+        self.slots, self.width = job.slots, self.pool.slots_per_agent or job.slots
+        self.machines = -(-self.slots // self.width)
+        self.machine = MACHINES.get(self.pool.instance)
+        self.efa = traffic.has_efa(job.config, self.pool)
+        hparams, gpu, half = self.hparams, self.pool.known_gpu, job.hparams.precision != "fp32"
+        grid, length = not (gpu.has_bf16 and half), hparams.max_seq_length
         self.layout: Layout | None = None  # of a sharded model
         # Tokens: on SQuAD the real ones, but all if the rate is of a padded run.
-        self.window = float(hparams.max_seq_length)
+        self.window, self.task, recompute = float(length), "fine-tuning", "none"
         if isinstance(hparams, LmHParams):
-            keys = parse_layout(hparams.layout)
-            self.layout = choose_layout(keys, model.config, slots, self.width)
+            keys, self.task = parse_layout(hparams.layout), "language"
+            self.layout = choose_layout(keys, model.config, self.slots, self.width)
             self.memory = split_memory(model.sizes, self.layout, hparams, grid)
-            self.flops = speeds.causal_token(model.config, hparams.max_seq_length)
-            again = hparams.max_seq_length, hparams.activation_checkpointing == "full"
-            self.rate = speeds.language_rate(model.sizes, self.flops, gpu, slots, *again)
+            self.flops = speeds.causal_token(model.config, length)
+            recompute = hparams.activation_checkpointing
         else:
             masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
-            self.memory = replicated(model.sizes, slots, self.half, grid, masked)
+            self.task = "pretraining" if masked else self.task
+            self.memory = replicated(model.sizes, self.slots, half, grid, masked)
             self.window *= 1 if masked or not gpu.has_bf16 else speeds.REAL
             self.flops = speeds.encoder_token(model.config, self.window, masked)
-            self.rate = speeds.encoder_rate(self.flops, gpu, slots)
         # Tokens of the largest forward pass that fits, and of the configured one.
         self.most = self.memory.tokens(gpu.gigabytes)
         budget = hparams.max_tokens_per_forward
         self.tokens = min(self.most, 32_768) if budget == "auto" else budget
-        self._plan_step()
-
-    def _plan_step(self) -> None:
-        """Set what a data rank does in a step, and how long a step takes."""
-        batch, layout, sizes = self.hparams.global_batch_size, self.layout, self.model.sizes
-        self.data_ranks = self.slots if layout is None else layout.data_ranks
-        share = -(-batch // self.data_ranks) * self.window
+        self.data_ranks = self.slots if self.layout is None else self.layout.data_ranks
+        share = -(-hparams.global_batch_size // self.data_ranks) * self.window
         self.forwards = max(1, math.ceil(share / max(1, self.tokens)))  # per data rank
-        number = 4 - 2 * self.half  # bytes
-        # Seconds without the network between machines.
-        self.compute = batch * self.window / self.slots / self.rate.tokens
-        if layout is not None and layout.tensor > 1 and self.machine:
+        # An encoder's layers are compiled by default; published runs on older GPUs were not.
+        self.compiled = hparams.compile is not False and self.layout is None
+        known = (self.slots, int(min(share, max(1, self.tokens))), self.compiled, recompute)
+        shape = speeds.Shape(self.task, self.flops, gpu.name, gpu.has_bf16, gpu.gigabytes, *known)
+        self._set_step(speeds.speed(shape, gpu))
+
+    def _set_step(self, rate: speeds.Rate) -> None:
+        """Set the speed, what the machines send, and how long a step takes."""
+        batch, layout, sizes = self.hparams.global_batch_size, self.layout, self.model.sizes
+        self.rate = rate
+        half = self.hparams.precision != "fp32"
+        number = 4 - 2 * half  # bytes
+        # Seconds of products, and of sums between the GPUs of a machine.
+        self.compute = batch * self.window / self.slots / rate.tokens
+        self.inside = 0.0
+        link = self.machine.link * 1e9 if self.machine else math.inf
+        wire = 4 if self.hparams.allreduce_dtype == "fp32" else 2
+        if layout is not None and layout.tensor > 1:
             # In every layer tensor-parallel ranks sum the hidden state four times, forward and
             # backward (Shoeybi 2019, section 3), in a ring between GPUs.
             sums = sizes.layers * 4 * 2 * (layout.tensor - 1) / layout.tensor
-            sent = sums * sizes.hidden * number * batch * self.window / self.data_ranks
-            self.compute += sent / (self.machine.link * 1e9)
+            self.inside = (
+                sums * sizes.hidden * number * batch * self.window / self.data_ranks / link
+            )
+        elif layout is None:  # a ring sends gradients twice
+            peers = min(self.slots, self.width)
+            self.inside = 2 * (peers - 1) / peers * sizes.parameters * wire / link
         shards = 1 if layout is None else layout.shard * layout.tensor
-        widths = number, 4 if self.hparams.allreduce_dtype == "fp32" else 2
         machines = self.machines, max(1, shards // self.width)
         # Bytes that each machine sends.
-        self.sent = speeds.sent_bytes(sizes.parameters, *machines, self.forwards, *widths)
-        # FSDP overlaps network and compute.
-        self.step = max(self.compute, self.network(self.efa))
+        self.sent = traffic.sent_bytes(sizes.parameters, *machines, self.forwards, number, wire)
+        # Tensor-parallel sums wait for products and products for them; all else overlaps.
+        if layout is not None:
+            self.compute, self.inside = self.compute + self.inside, 0.0
+        self.step = max(self.compute, self.inside, self.network(self.efa))
         # Bytes that one machine writes per checkpoint: weights and two moments.
         self.stored = 12 * sizes.parameters / (1 if layout is None else self.machines)
 
@@ -93,58 +118,103 @@ class Planned:
     def leaving(self) -> tuple[float, float, float]:
         """Return the seconds to finish the step, to write and to upload, after a notice."""
         uploading = 1 if self.layout is None else self.width
-        disk = self.stored / speeds.scratch(self.config, self.pool)[1]
-        return speeds.READ + self.step, disk, self.stored / speeds.UPLOAD_RATE / uploading
+        disk = self.stored / traffic.scratch(self.job.config, self.pool)[1]
+        return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
 
     @property
-    def steps(self) -> int | None:
-        """Steps of the run; None if the data's size is not known before it is read."""
-        if self.hparams.max_steps is not None:
-            return self.hparams.max_steps
-        windows = KNOWN_WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
-        return windows and math.ceil(windows * self.hparams.epochs / self.hparams.global_batch_size)
+    def checkpoint(self) -> float:
+        """Seconds for which training waits until a checkpoint is written and uploaded."""
+        return sum(self.leaving()[1:])
 
-    def dollars(self, price: Price, spot: bool) -> float | None:
-        """Return the cost of the run's steps, without boots, waits and reclaims (reports plan)."""
-        return self.steps and self.steps * self.step / 3600 * self.machines * price.hourly(spot)
+    @property
+    def period(self) -> int | None:
+        """Steps between checkpoints: the configured ones, else an epoch's; None: not known."""
+        windows = self.job.windows
+        epoch = windows and windows // self.hparams.global_batch_size
+        return self.hparams.checkpoint_period or epoch
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts of the run's time; UserError if its number of steps is not known."""
+        job, hparams, rate = self.job, self.hparams, self.rate
+        if (steps := job.steps) is None:
+            said = "its data must be read to know how long it is; give --windows or --tokens"
+            raise UserError(f"hyperparameters.max_steps: {said}")
+        batch, cores = hparams.global_batch_size, 8
+        yield Part("start of the container", START, "assumed")
+        if self.compiled:
+            yield Part("compilation", COMPILING, "measured", "the first step, on an H100")
+        if job.windows:
+            how = f"{job.windows:,} windows, {TOKENIZING:,} a second and core"
+            yield Part("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
+        how = f"{steps:,} steps of {batch:,} windows; {rate.how}"
+        yield Part("training", steps * self.compute, rate.source, how)
+        how = f"{self.inside:.3f} s a step, beside the products"
+        waits = max(0.0, self.inside - self.compute)
+        yield Part("all-reduce in a machine", steps * waits, "modelled", how)
+        between = self.network(self.efa)
+        how = f"{between:.2f} s a step, beside the products"
+        waits = max(0.0, between - max(self.compute, self.inside))
+        yield Part("network between machines", steps * waits, "modelled", how)
+        need = batch / self.step / self.slots
+        how = f"{need:,.1f} windows/s a slot of {LOADING * cores:,} that {cores} cores load"
+        waits = max(0.0, need / (LOADING * cores) - 1) * steps * self.step
+        yield Part("loader", waits, "measured", how)
+        if validations := self._validations(steps):
+            seconds = validations[0] * validations[1] * self.window / 3 / rate.tokens / self.slots
+            how = f"{validations[0]} of {validations[1]:,} windows, a third of training's FLOPs"
+            yield Part("validation", seconds, rate.source, how)
+        count = math.ceil(steps / (self.period or steps))
+        how = f"{count:,} of {self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
+        yield Part("checkpoints", count * self.checkpoint, "modelled", how)
+
+    def _validations(self, steps: int) -> tuple[int, int] | None:
+        """Return how many validations, and of how many windows; None if that is not known."""
+        hparams, job = self.hparams, self.job
+        windows = VALIDATION_WINDOWS if job.windows else None
+        windows = getattr(hparams, "max_validation_windows", None) or windows
+        epoch = job.windows and job.windows // hparams.global_batch_size
+        period = hparams.validation_period or epoch or steps
+        first = bool(job.config.get("perform_initial_validation"))
+        return None if windows is None else (math.ceil(steps / period) + first, windows)
 
 
-def plan(config: dict[str, Any], hparams: StepHParams, pool: Pool, root: Path) -> Planned | None:
-    """Plan an experiment; return None if the pool has no known GPU or the model is not known.
+def estimate(job: Job) -> Estimate | None:
+    """Estimate a job; return None if the pool has no known GPU or the model is not known.
 
-    Raises UserError as Planned does.
+    Raises UserError as Estimate does.
     """
-    if pool.gpu is None or (model := find_model(config, hparams, root)) is None:
+    if job.pool is None or job.pool.gpu is None:
         return None
-    return Planned(config, hparams, pool, model, max(1, slots_of(config)))
+    model = find_model(job.config, job.hparams, job.root)
+    return None if model is None else Estimate(job, model)
 
 
-def faults(planned: Planned) -> Iterator[tuple[str, str]]:
+def find_faults(found: Estimate) -> Iterator[tuple[str, str]]:
     """Yield each fault: key of the experiment config, and what is wrong and what to do."""
-    yield from _memory_faults(planned)
-    if planned.layout is None:
+    yield from _memory_faults(found)
+    if found.layout is None:
         return
-    batch, ranks = planned.hparams.global_batch_size, planned.data_ranks
+    batch, ranks = found.hparams.global_batch_size, found.data_ranks
     if batch < ranks:
-        problem = f"{batch} windows for {ranks} data ranks ({planned.layout}): some train on"
+        problem = f"{batch} windows for {ranks} data ranks ({found.layout}): some train on"
         cure = f"use {ranks} or more, or a larger layout.tensor"
         yield "hyperparameters.global_batch_size", f"{problem} nothing; {cure}"
-    machine, slow = planned.machine, planned.network(False) > planned.compute / 2
-    if machine and machine.efa > machine.plain and not planned.efa and slow:
-        yield "resources.resource_pool", _no_efa(planned)
-    if planned.pool.spot and sum(planned.leaving()) > speeds.NOTICE:
-        yield "environment.environment_variables", _too_slow(planned)
+    machine, slow = found.machine, found.network(False) > found.compute / 2
+    if machine and machine.efa > machine.plain and not found.efa and slow:
+        yield "resources.resource_pool", _no_efa(found)
+    if found.pool.spot and sum(found.leaving()) > traffic.NOTICE:
+        yield "environment.environment_variables", _too_slow(found)
 
 
-def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
-    gpu, most, hparams = planned.pool.known_gpu, planned.most, planned.hparams
+def _memory_faults(found: Estimate) -> Iterator[tuple[str, str]]:
+    gpu, most, hparams = found.pool.known_gpu, found.most, found.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     more, budget = "", hparams.max_tokens_per_forward
     if isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none":
         more = ", or activation_checkpointing: full"
     if most < hparams.max_seq_length:
         key, cure = "hyperparameters.model", "take a smaller model or another GPU"
-        if planned.layout is not None:
+        if found.layout is not None:
             key, cure = "hyperparameters.layout", "use more shards or another GPU"
         yield key, f"does not train in {where}; {cure}{more}"
     elif budget != "auto" and budget > most:
@@ -152,21 +222,21 @@ def _memory_faults(planned: Planned) -> Iterator[tuple[str, str]]:
         yield "hyperparameters.max_tokens_per_forward", problem
 
 
-def _no_efa(planned: Planned) -> str:
+def _no_efa(found: Estimate) -> str:
     return (
-        f"{planned.sent / 1e9:.0f} GB leave each machine in a step: {planned.network(False):.1f} s "
-        f"on the one plain interface of pool {planned.pool.name!r}, beside {planned.compute:.1f} s "
-        f"of compute (modelled), and {planned.network(True):.1f} s with EFA; use machines with "
+        f"{found.sent / 1e9:.0f} GB leave each machine in a step: {found.network(False):.1f} s "
+        f"on the one plain interface of pool {found.pool.name!r}, beside {found.compute:.1f} s "
+        f"of compute (modelled), and {found.network(True):.1f} s with EFA; use machines with "
         "EFA (cluster/efa.md), fewer and larger forwards, or shards inside a machine"
     )
 
 
-def _too_slow(planned: Planned) -> str:
-    step, disk, upload = planned.leaving()
-    place, _ = speeds.scratch(planned.config, planned.pool)
+def _too_slow(found: Estimate) -> str:
+    step, disk, upload = found.leaving()
+    place, _ = traffic.scratch(found.job.config, found.pool)
     return (
         f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a step, "
-        f"{disk:.0f} s to write {planned.stored / 1e9:.1f} GB a machine to {place}, "
+        f"{disk:.0f} s to write {found.stored / 1e9:.1f} GB a machine to {place}, "
         f"{upload:.0f} s to upload it, {step + disk + upload:.0f} s in all (modelled); set TMPDIR "
         "to the instance store (cluster/efa.md), or use more machines"
     )

@@ -1,18 +1,14 @@
 """Checks of an experiment against its pool: slots, batch size, precision, memory."""
 
-import contextlib
-import itertools
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from cluster.expconf import RANGES
+from cluster.estimate import Estimate, estimate, find_faults
 from cluster.fleet import slots_of
+from cluster.job import Job, samples
 from cluster.masterconf import Pool
 from cluster.models import find_model
-from cluster.planner import Planned, faults, plan
-from cluster.published import KNOWN_WINDOWS
 from cluster.schema import Finding, mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
@@ -25,21 +21,6 @@ from workloads import choose
 
 # A reclaim without notice may cost every slot at most this much work.
 MAX_LOSS_MINUTES = 15
-
-
-class Job(NamedTuple):
-    """One trial of this package's experiment, with what the checks need to know of it."""
-
-    file: str
-    config: dict[str, Any]
-    workload: Workload
-    hparams: StepHParams
-    slots: int
-    pool: Pool | None  # None: not known
-    root: Path  # parent folder of relative model folders
-
-    def finding(self, key: str, problem: str) -> Finding:
-        return Finding(self.file, key, problem)
 
 
 def check_job(
@@ -68,30 +49,6 @@ def check_job(
             job = Job(file, config, workload, hparams, slots, pool, root)
             found |= dict.fromkeys(_check(job))
     yield from found
-
-
-def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
-    choices = []
-    for value in hyperparameters.values():
-        kind = str(mapping(value).get("type"))
-        if kind == "const":
-            choices.append([value.get("val")])
-        elif kind == "categorical":
-            vals = value.get("vals")
-            choices.append(vals if isinstance(vals, list) and vals else [None])
-        elif kind == "log":
-            ends: list[Any] = [None]
-            with contextlib.suppress(TypeError, ValueError, OverflowError):  # told elsewhere
-                base, *powers = (value.get(key) for key in ("base", "minval", "maxval"))
-                ends = [math.pow(base, power) for power in powers]
-            choices.append(ends)
-        elif kind in RANGES:
-            choices.append([value.get("minval"), value.get("maxval")])
-        else:
-            choices.append([value])
-    corners = itertools.islice(itertools.product(*choices), 1024)
-    return [dict(zip(hyperparameters, corner, strict=True)) for corner in corners]
 
 
 def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
@@ -190,18 +147,18 @@ def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:
     """Yield findings that depend on the machines: precision, memory, losses to spot reclaims."""
     yield from _check_precision(job, pool)
     try:
-        planned = plan(job.config, job.hparams, pool, job.root)
+        found = estimate(job)
     except UserError as error:
         yield _from_error(job.file, error)
         return
-    known = planned is not None or isinstance(job.hparams, LmHParams)
-    if planned is not None:
-        yield from (job.finding(key, problem) for key, problem in faults(planned))
+    known = found is not None or isinstance(job.hparams, LmHParams)
+    if found is not None:
+        yield from (job.finding(key, problem) for key, problem in find_faults(found))
     if pool.gpu is not None and pool.spot and known and not job.hparams.spot_notice:
         problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
         yield job.finding("hyperparameters.spot_notice", f"{problem}; set it to true")
-    if planned is not None and pool.spot:
-        yield from _check_loss(job, planned)
+    if found is not None and pool.spot:
+        yield from _check_loss(job, found)
 
 
 def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
@@ -215,21 +172,19 @@ def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
         yield job.finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
 
 
-def _check_loss(job: Job, planned: Planned) -> Iterator[Finding]:
+def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
-    hparams = job.hparams
-    windows = KNOWN_WINDOWS.get(str(mapping(job.config.get("data")).get("train")))
-    period = hparams.checkpoint_period or (windows and windows // hparams.global_batch_size)
+    hparams, period = job.hparams, found.period
     if period is None:
         return
-    step = planned.step * hparams.max_seq_length / planned.window
+    step = found.step * hparams.max_seq_length / found.window
     if period * step > MAX_LOSS_MINUTES * 60:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"
         yield job.finding(
             "hyperparameters.checkpoint_period",
-            f"{period} steps{said} on spot pool {planned.pool.name!r}: a reclaim without notice "
+            f"{period} steps{said} on spot pool {found.pool.name!r}: a reclaim without notice "
             f"costs up to {period * step / 60:.0f} minutes of {job.slots} slots "
-            f"({planned.rate.source}); use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
+            f"({found.rate.source}); use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
         )
 
 

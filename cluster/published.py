@@ -14,11 +14,13 @@ WINDOWS = 132_198
 # Training windows of the data sets whose size is known before they are read.
 KNOWN_WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), WINDOWS)
 EPOCHS = 2
+VALIDATION_WINDOWS = 12_100  # of its dev-v2.0.json, from the ratio of windows to questions
 LENGTH = 384  # tokens of a window, padding included
 MODEL = "albert-xxlarge-v2"
 
 FINE_TUNING = [SimpleNamespace(**row) for row in _DATA["fine_tuning"]]  # runs of MODEL
-LANGUAGE = [SimpleNamespace(**row) for row in _DATA["language"]]
+_SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]
+LANGUAGE = [SimpleNamespace(**row) for row in _SPEEDS if row["task"] == "language"]
 TABLES = _DATA["tables"]
 METHOD = _DATA["method"]
 

@@ -157,7 +157,9 @@ def _unsureness(task: str, known: tuple[Row, ...]) -> float:
     errors = []
     for row in known:
         if row.shape.task == task:
-            near = min((r for r in known if r is not row), key=lambda r: distance(row.shape, r.shape))
+            near = min(
+                (r for r in known if r is not row), key=lambda r: distance(row.shape, r.shape)
+            )
             error = abs(math.log(near.efficiency / row.efficiency))
             errors.append(error / (1 + distance(row.shape, near.shape)))
     return float(np.quantile(errors, SURE, method="higher"))

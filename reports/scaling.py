@@ -71,13 +71,13 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def published_tables() -> list[Table]:
     """Return the published tables; those with machines and hours also with today's cost."""
-    known, kept = load_prices(), {True: "full", False: "none"}
+    known = load_prices()
     language = [
         {
             "model": f"{run.by} {run.model}",
             "GPUs": f"{run.gpus} x {run.gpu}-{run.gigabytes}",
             "length": run.length,
-            "AC": kept.get(run.checkpointing, "part"),
+            "AC": run.recompute,
             "tokens/s": run.tokens,
             "MFU": run.mfu,
         }

@@ -1,0 +1,77 @@
+"""A trial of this package's experiment, parsed once: what the checks and the planner work on."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.expconf import RANGES
+from cluster.fleet import slots_of
+from cluster.masterconf import Pool
+from cluster.published import KNOWN_WINDOWS
+from cluster.schema import Finding, mapping
+from detalbert.settings.hparams import StepHParams
+from detalbert.training.workload import Workload
+from workloads import choose
+
+
+class Job(NamedTuple):
+    """One trial, with what is known of where it runs."""
+
+    file: str
+    config: dict[str, Any]
+    workload: Workload
+    hparams: StepHParams
+    slots: int
+    pool: Pool | None  # None: not known
+    root: Path  # parent folder of relative model folders
+
+    def finding(self, key: str, problem: str) -> Finding:
+        return Finding(self.file, key, problem)
+
+    @property
+    def windows(self) -> int | None:
+        """Training windows of an epoch; None where the data must be read to know."""
+        return KNOWN_WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps of the run; None where the data must be read to know."""
+        if self.hparams.max_steps is not None or self.windows is None:
+            return self.hparams.max_steps
+        return math.ceil(self.windows * self.hparams.epochs / self.hparams.global_batch_size)
+
+
+def parse_jobs(file: str, config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Job]:
+    """Yield the trials at a search's corners. Raises UserError if a section is invalid."""
+    workload, slots = choose(config), max(1, slots_of(config))
+    workload.parsers.data(config.get("data"))
+    for values in samples(mapping(config.get("hyperparameters"))):
+        hparams = workload.parsers.hyperparameters(values)
+        yield Job(file, config, workload, hparams, slots, pool, root)
+
+
+def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
+    choices = []
+    for value in hyperparameters.values():
+        kind = str(mapping(value).get("type"))
+        if kind == "const":
+            choices.append([value.get("val")])
+        elif kind == "categorical":
+            vals = value.get("vals")
+            choices.append(vals if isinstance(vals, list) and vals else [None])
+        elif kind == "log":
+            ends: list[Any] = [None]
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # told elsewhere
+                base, *powers = (value.get(key) for key in ("base", "minval", "maxval"))
+                ends = [math.pow(base, power) for power in powers]
+            choices.append(ends)
+        elif kind in RANGES:
+            choices.append([value.get("minval"), value.get("maxval")])
+        else:
+            choices.append([value])
+    corners = itertools.islice(itertools.product(*choices), 1024)
+    return [dict(zip(hyperparameters, corner, strict=True)) for corner in corners]

@@ -1,0 +1,61 @@
+"""Networks and disks: bytes that machines send in a step, and where they write checkpoints."""
+
+from typing import Any
+
+from cluster.machines import MACHINES
+from cluster.masterconf import Pool
+from cluster.schema import mapping, mappings
+
+NOTICE = 120  # seconds from EC2's notice to the machine's end
+READ = 5  # seconds until the notice is read
+STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption
+UPLOAD_RATE = 0.25e9  # bytes a second of a process that uploads; an assumption
+INFINIBAND = "/dev/infiniband"
+
+
+def sent_bytes(
+    parameters: float, machines: int, span: int, forwards: int, weight: int, gradient: int
+) -> float:
+    """Return the bytes that each machine sends per step, (n - 1) / n of the data in a ring of n.
+
+    A replica that spans m machines gathers its weights twice per forward and scatters gradients in
+    fp32 (FSDP2, reshard after forward); replicas sum their gradients, which takes two passes.
+    `weight` and `gradient` are bytes per number. 13.2 B parameters in one replica on 8 machines,
+    one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
+    """
+    replicas = max(1, machines // span)
+    inside = forwards * (2 * weight + 4) * (span - 1) / span
+    return parameters * (inside + 2 * gradient / span * (replicas - 1) / replicas)
+
+
+def has_efa(config: dict[str, Any], pool: Pool) -> bool:
+    """Return whether containers reach EFA: machines of your own, with their devices mapped."""
+    devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
+    return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
+
+
+def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
+    """Return where a checkpoint is written first, and the bytes per second there.
+
+    A TMPDIR on a mounted folder is taken for the instance store. Otherwise it is the container's
+    /tmp on the root volume, gp2 in 0.38.1: 3 I/O operations of 256 KiB per second and GiB, at most
+    250 MiB/s (Amazon EBS user guide, General Purpose SSD), without bursts.
+    """
+    tasks = pool.tasks or {}
+    listed = [mapping(config.get("environment")), tasks]
+    variables = [v for each in listed for v in _variables(each.get("environment_variables"))]
+    folder = next((v[7:] for v in variables if v.startswith("TMPDIR=")), None)
+    mounts = mappings(config.get("bind_mounts")) + mappings(tasks.get("bind_mounts"))
+    machine = MACHINES.get(pool.instance)
+    inside = [str(mount.get("container_path")) for mount in mounts]
+    if folder and machine and machine.store and any(folder.startswith(path) for path in inside):
+        return f"{folder}, taken for the instance store", STORE_RATE
+    rate = min(250.0, max(100, 3 * pool.root_gib) * 0.25) * 2**20
+    return f"the root volume of {pool.root_gib} GiB (gp2)", rate
+
+
+def _variables(value: Any) -> list[str]:
+    """Return the NAME=VALUE items of a list, or of all lists of a mapping by kind of slot."""
+    if isinstance(value, dict):
+        return [item for items in value.values() for item in _variables(items)]
+    return [str(item) for item in value] if isinstance(value, list) else []
