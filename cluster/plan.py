@@ -1,198 +1,216 @@
-"""Fit, duration and cost of an experiment on the machines of its pool.
+"""What to take for a run, how long it takes and what it costs, before anything is paid for.
 
-python -m cluster.memory configs/lm_13b.yaml
-python -m cluster.memory configs/lm_1b.yaml --master my-master.yaml --suggest
-python -m cluster.memory configs/distributed64.yaml --json
+python -m cluster.plan configs/modern8.yaml --deadline 2
+python -m cluster.plan configs/lm_13b.yaml --master my.yaml --set hyperparameters.max_steps=900
+python -m cluster.plan configs/pretrain_base.yaml --any --budget 500 --html plan.html
+python -m cluster.plan --tokens 4e9 --throughput 8=150000@p4d.24xlarge
 
-Nothing is started or downloaded. Every line names its source: published, measured, or modelled.
-Exit status 0: it fits; 2: it does not fit, or a line says what is missing.
+Nothing is started or downloaded. Work, batch, layout, periods and notice come from CONFIG, machines
+and image from the master; --any takes every machine that AWS launches. cluster/planning.md has the
+rules. Exit status 0; 2 with one line: what is wrong; 3: with --ask no master answers, or the
+recommended option is over the budget or misses the deadline.
 """
 
 import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-
-from cluster import layouts, planner, speeds
+from cluster import live_prices, options, plan_text, spot
+from cluster.ask import Master
+from cluster.flags import Parser, number
 from cluster.fleet import pool_name
-from cluster.jobs import samples
-from cluster.machines import ROOT
-from cluster.masterconf import Pool, cluster_of
-from cluster.planner import Planned
-from cluster.prices import load_prices
+from cluster.job import parse_jobs
+from cluster.machines import ROOT, gpu_of
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.options import Asked, Option, Plain
+from cluster.plan_text import Plan
+from cluster.prices import Price, find_price, load_prices, price_notes
 from cluster.schema import mapping
-from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
-from detalbert.errors import UserError
+from detalbert.errors import Unavailable, UserError
+from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.hparams import HParams
 from detalbert.settings.yaml_files import read_yaml
-from workloads import parsers
 
 # Where a pool is sought without --master.
 MASTERS = [
     ROOT / "cluster" / f"master-{name}.yaml"
     for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
 ]
-GIB = 2**30
-
-
-class Line(NamedTuple):
-    """One figure of the plan, its source and how it was computed."""
-
-    what: str
-    figure: str
-    source: str = "modelled"
-    how: str = ""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the plan; return the exit status: 0 if it fits, else 2."""
-    parser = argparse.ArgumentParser(
-        prog="cluster.memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("config", type=Path, help="experiment config")
-    parser.add_argument("--master", type=Path, metavar="YAML", help="master config (default: ours)")
-    parser.add_argument("--suggest", action="store_true", help="rank the layouts, fastest first")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    args = parser.parse_args(argv)
+    """Print the plan; return the exit status."""
     try:
-        planned = plan_file(args.config, args.master)
-        choices = layouts.layout_rows(planned) if args.suggest else []
+        args = _parser().parse_args(argv)
+        plan = make_plan(args)
+        if args.html is not None:
+            from cluster.plan_page import write_page
+
+            write_page(plan, args.html)
     except UserError as error:
-        print(f"cluster.memory: {error.kind}: {error}", file=sys.stderr)
-        return 2
-    wrong = [f"{args.config}: {key}: {problem}" for key, problem in planner.faults(planned)]
+        print(f"cluster.plan: {error.kind}: {error}", file=sys.stderr)
+        return 3 if isinstance(error, Unavailable) else 2
     if args.json:
-        said = {"faults": wrong, "lines": [line._asdict() for line in lines(planned)]}
-        print(json.dumps({**said, "layouts": choices}, indent=1))
+        print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
     else:
-        print_plan(args.config, planned, choices)
-        print("\n".join(wrong) or "it fits")
-    return 2 if wrong else 0
+        plan_text.print_plan(plan)
+    return 0 if plan.kept else 3
 
 
-def plan_file(path: Path, master: Path | None) -> Planned:
-    """Return the plan of a config; of a search, that of the trial with the largest memory.
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="cluster.plan", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("config", nargs="?", type=Path, metavar="CONFIG", help="experiment config")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--master", type=Path, metavar="FILE", help="master config (default: ours)")
+    where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
+    where.add_argument("--any", action="store_true", help="every machine that AWS launches")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
+    for flag, limits, said in (
+        ("--deadline", (1e-3, 1e6), "hours within which the run must end"),
+        ("--budget", (0.01, 1e15), "dollars that it may cost"),
+        ("--windows", (1, 1e15), "windows to train on, instead of the config's steps"),
+        ("--tokens", (1, 1e18), "tokens to train on, instead of the config's steps"),
+        ("--hourly", (0, 60), "reclaims per machine-hour (as recorded)"),
+        ("--wait-seconds", (0, 2_592_000), "mean wait for capacity (as recorded)"),
+    ):
+        add(flag, type=number(flag, *limits), metavar="N", help=said)
+    for flag, limits, usual, said in (
+        ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
+        ("--seed", (0, 2**63 - 1), 0, "seed of the simulation (0)"),
+    ):
+        add(flag, type=number(flag, *limits, True), default=usual, metavar="N", help=said)
+    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
+    add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
+    add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")
+    add("--region", metavar="R", help="AWS region of the prices")
+    add("--live", nargs="?", const="must", choices=["try", "must"], metavar="try",
+        help="AWS's prices; without an answer exit 2, or with =try the file's")  # fmt: skip
+    add("--html", type=Path, metavar="FILE", help="also write one page")
+    add("--json", action="store_true", help="print the plan as JSON")
+    add("--today", type=date.fromisoformat, default=date.today(), help=argparse.SUPPRESS)
+    return parser
 
-    Raises UserError if config or pool is invalid, or the GPU or the model's sizes are not known.
-    """
-    config = read_yaml(path)
-    parse = parsers(config)
-    trials = [parse.hyperparameters(v) for v in samples(mapping(config.get("hyperparameters")))]
-    parse.data(config.get("data"))
-    pool = find_pool(config, master)
-    if pool.gpu is None:
-        raise UserError(
-            f"{path}: resources.resource_pool: the GPU of {pool.name!r} is not known; name a pool "
-            "of EC2 machines, or put their type into the pool's name (efa-p4d-24xlarge)"
-        )
-    found = [p for trial in trials if (p := planner.plan(config, trial, pool, ROOT)) is not None]
-    if not found:
-        raise UserError(
-            f"{path}: hyperparameters.model: its sizes are not known, and nothing is downloaded; "
-            "give a folder with its config.json, or model_config with vocab_size"
-        )
-    return max(found, key=lambda planned: planned.memory.at(planned.tokens))
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
+    if args.windows is not None and args.tokens is not None:
+        raise UserError("--windows and --tokens: give one of them")
+    prices = load_prices(args.prices)
+    asked = Asked(_markets(args), args.runs, args.seed, args.deadline, args.budget)
+    config = None if args.config is None else _read(args)
+    cluster = _cluster(args, config, prices)
+    wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
+    prices, notes = live_prices.priced(args, prices, wanted)
+    if config is None:
+        found = options.plain_options(_plain(args, prices), cluster, prices, asked)
+    else:
+        where = str(args.config), config, cluster, prices
+        found = options.plan_options(*where, ROOT, asked)
+    best, why = options.recommend(found, asked)
+    kept = all(
+        most is None or best.sure(what) <= most
+        for what, most in (("hours", args.deadline), ("cost", args.budget))
+    )
+    own = None if config is None else _own(config, cluster, found)
+    used = list({option.price.instance: option.price for option in found}.values())
+    title = str(args.config) if config is not None else "plain work"
+    return Plan(title, found, best, why, own, kept, [*notes, *price_notes(used, args.today)], asked)
 
 
-def find_pool(config: dict[str, Any], master: Path | None) -> Pool:
-    """Return the experiment's pool in `master` or the first of MASTERS; UserError if in none."""
-    clusters = [cluster_of(read_yaml(file)) for file in ([master] if master else MASTERS)]
+def _read(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
+    config = read_yaml(args.config)
+    apply_overrides(config, args.set)
+    job = next(parse_jobs(str(args.config), config, None, ROOT))
+    hparams, amount = job.hparams, args.windows or args.tokens
+    if amount is None and job.steps is None and isinstance(hparams, HParams):
+        from cluster.count import count_windows  # it imports torch
+
+        amount = count_windows(config["data"], hparams) * hparams.epochs
+    if amount is None:
+        return config
+    each = hparams.global_batch_size * (hparams.max_seq_length if args.tokens else 1)
+    steps = max(1, math.ceil(amount / each))
+    config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
+    return config
+
+
+def _cluster(
+    args: argparse.Namespace, config: dict[str, Any] | None, prices: Mapping[str, Price]
+) -> Cluster:
+    """Return the pools to plan for; UserError if no master has the config's pool."""
+    if args.ask:
+        return Master.login().cluster()
+    if args.any or config is None:
+        return any_cluster(prices)
+    clusters = [cluster_of(read_yaml(file)) for file in ([args.master] if args.master else MASTERS)]
     for cluster in clusters:
-        if found := cluster.pools.get(pool_name(config, cluster)):
-            return found
+        if pool_name(config, cluster) in cluster.pools:
+            return cluster
     known = ", ".join(name for each in clusters for name in each.pools)
     name = pool_name(config, clusters[0])
     raise UserError(f"resources.resource_pool: no pool {name!r}; give --master, or one of {known}")
 
 
-def lines(planned: Planned) -> Iterator[Line]:
-    """Yield the figures, from the memory of a GPU to the cost."""
-    memory, most, length = planned.memory, planned.most, planned.hparams.max_seq_length
-    yield Line("states", _gib(memory.states), how="weights, gradients, two moments")
-    if memory.gathered:
-        how = "embeddings, head, one layer and the next"
-        yield Line("gathered", _gib(memory.gathered), how=how)
-    how = f"{planned.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    yield Line("activations", _gib(planned.tokens * memory.per_token), how=how)
-    if memory.head:
-        yield Line("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time")
-    yield Line("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation")
-    total, sold = memory.at(planned.tokens), planned.pool.known_gpu.gigabytes
-    yield Line("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}")
-    how = f"{most // length} windows of {length:,}"
-    yield Line("largest forward", f"{max(0, most):,} tokens", how=how)
-    yield from _step_lines(planned)
-    yield from _run_lines(planned)
+def any_cluster(prices: Mapping[str, Price]) -> Cluster:
+    """Return a cluster with two pools, spot and on demand, of every type that AWS launches."""
+    pools = {}
+    for price in prices.values():
+        for on_spot in (True, False) if not price.retired else ():
+            name = f"a pool of {price.instance}, {'spot' if on_spot else 'on demand'}"
+            gpu = gpu_of(price.instance)
+            pools[name] = Pool(name, price.slots, None, gpu, on_spot, price.instance)
+    return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
 
 
-def _step_lines(planned: Planned) -> Iterator[Line]:
-    batch, rate = planned.hparams.global_batch_size, planned.rate
-    how = "forward and backward, recomputation left out"
-    yield Line("FLOPs a token", f"{planned.flops / 1e9:.3f} G", how=how)
-    how = f"{batch:,} windows, {planned.forwards} forward(s) a slot; {rate.how}"
-    yield Line("compute a step", f"{planned.compute:.2f} s", rate.source, how)
-    if planned.machine and planned.machines > 1:
-        links = ("one plain interface", planned.machine.plain), ("EFA", planned.machine.efa)
-        for efa, (kind, gbits) in enumerate(links):
-            used = " (this one)" if efa == planned.efa else ""
-            how = f"{planned.sent / 1e9:.1f} GB a machine, {gbits} Gbit/s by {kind}{used}"
-            if gbits:
-                yield Line("network a step", f"{planned.network(bool(efa)):.2f} s", how=how)
-    speed = batch * planned.window / planned.step
-    how = f"{speed / planned.slots:,.0f} a GPU; {batch / planned.step:,.1f} windows/s"
-    yield Line("tokens/s", f"{speed:,.0f}", rate.source, how)
-    place, pace = speeds.scratch(planned.config, planned.pool)
-    step, disk, upload = planned.leaving()
-    how = f"{planned.stored / 1e9:.1f} GB a machine to {place}, {pace / 1e6:.0f} MB/s"
-    yield Line("checkpoint, disk", f"{disk:.0f} s", how=how)
-    how = f"{speeds.UPLOAD_RATE / 1e9:g} GB/s for each process, assumed"
-    yield Line("checkpoint, upload", f"{upload:.0f} s", how=how)
-    how = f"of {speeds.NOTICE} s: the step, the disk, the upload"
-    yield Line("leaving with notice", f"{step + disk + upload:.0f} s", how=how)
+def _own(config: dict[str, Any], cluster: Cluster, found: list[Option]) -> Option | None:
+    """Return the option that is the config as it stands."""
+    resources = mapping(config.get("resources"))
+    wanted = pool_name(config, cluster), int(resources.get("slots_per_trial") or 1)
+    return next((o for o in found if (o.pool.name, o.slots) == wanted), None)
 
 
-def _run_lines(planned: Planned) -> Iterator[Line]:
-    steps, rate = planned.steps, planned.rate
-    if steps is None:
-        yield Line("run", "not known", how="set hyperparameters.max_steps")
-        return
-    tokens = steps * planned.hparams.global_batch_size * planned.window
-    how = f"{steps:,} steps, {tokens / 1e9:.2f} G tokens"
-    yield Line("run", f"{steps * planned.step / 3600:,.1f} h", rate.source, how)
-    price: Any = load_prices().get(planned.pool.instance)
-    for spot in (True, False) if price else ():
-        dollars = planned.dollars(price, spot)
-        how = f"{planned.machines} x {price.instance} at ${price.hourly(spot):,.2f} an hour"
-        yield Line("spot" if spot else "on demand", f"${dollars:,.0f}", rate.source, how)
+def _markets(args: argparse.Namespace) -> dict[str, spot.Market]:
+    """Return the low, middle and high market: as recorded, or three times the given one."""
+    if args.trace is not None:
+        if args.hourly is not None or args.wait_seconds is not None:
+            raise UserError("--trace: it has its own reclaims and waits; leave the others out")
+        return dict.fromkeys(spot.CASES, spot.load_trace(args.trace))
+    return {
+        name: spot.Constant(
+            case.hourly if args.hourly is None else args.hourly,
+            case.wait_seconds if args.wait_seconds is None else args.wait_seconds,
+        )
+        for name, case in spot.CASES.items()
+    }
 
 
-def print_plan(path: Path, planned: Planned, choices: list[dict[str, Any]]) -> None:
-    """Print the figures as tables."""
-    pool, sizes = planned.pool, planned.model.sizes
-    parts = f", {planned.layout}" if planned.layout else ""
-    model = f"{sizes.family}, {sizes.parameters / 1e6:,.0f} M parameters"
-    machines = f"{planned.machines} x {pool.instance or pool.name} (pool {pool.name})"
-    print(f"{path}: {model}, {planned.slots} slots: {machines}{parts}")
-    _print_table(["", Column("figure", justify="right"), "by", "how"], lines(planned))
-    if choices:
-        _print_table(choices[0], (map(str, choice.values()) for choice in choices))
-        print("All at one MFU: a forward of few tokens, or with its products split, reaches less.")
-
-
-def _print_table(heads: Iterable[Column | str], rows: Iterable[Iterable[str]]) -> None:
-    table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=max(100, Console().width)).print(table)
-
-
-def _gib(value: float) -> str:
-    return f"{value / GIB:.1f} GiB" if math.isfinite(value) else "none"
+def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
+    """Return the work of --windows or --tokens at the speeds of --throughput."""
+    amount = args.windows or args.tokens
+    if amount is None or args.throughput is None:
+        cure = "give one, or --throughput with --windows or --tokens"
+        raise UserError(f"CONFIG: missing; {cure}")
+    parts, _, instance = args.throughput.partition("@")
+    if not instance:
+        raise UserError(f"--throughput {args.throughput}: where? expected SLOTS=RATE,...@INSTANCE")
+    if (teraflops := find_price(prices, instance).teraflops) is None:
+        raise UserError(f"--throughput @{instance}: an instance whose GPU is not known")
+    points: dict[int, float] = {}
+    for part in parts.split(","):
+        slots, _, value = part.partition("=")
+        if not slots.isdecimal() or not 1 <= int(slots) <= 1e6 or int(slots) in points:
+            raise UserError(f"--throughput {part}: expected SLOTS=RATE,...@INSTANCE, each once")
+        points[int(slots)] = number("--throughput", 1e-6, 1e12)(value)
+    return Plain(amount, points, teraflops)
 
 
 if __name__ == "__main__":

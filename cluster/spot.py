@@ -1,4 +1,4 @@
-"""A job on the spot market: reclaims, waits, their simulation and expectation (reports/README.md).
+"""A job on the spot market: reclaims, waits, their simulation and expectation (planning.md).
 
 Runs are NumPy arrays: one iteration of the loop is one life (launch to reclaim) of all runs.
 """
@@ -12,12 +12,11 @@ import pandas as pd
 
 from cluster.prices import FREE_HOUR
 from detalbert.errors import UserError
-from reports.settings import Settings
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
 MOST_LIVES = 2000  # a run that is not through by then never will be
-LONGEST = 1800.0  # seconds of work that an advised period may put at stake
+LONGEST = 900.0  # seconds of work that an advised period may put at stake: check's limit
 BEARS = 1.10  # at the high rate an advised period takes at most so much more than the best
 MOST = 100_000  # periods that are looked at
 
@@ -147,6 +146,17 @@ def load_trace(path: Path) -> Trace:
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What a launch, a checkpoint and a reclaim take; seconds."""
+
+    checkpoint_seconds: float = 25.0
+    restart_seconds: float = 60.0  # from the container's start to the first step
+    boot_seconds: float = 180.0
+    image_seconds: float = 120.0
+    notice_read: float = 0.0  # share of the reclaims
+
+
+@dataclass(frozen=True)
 class SpotJob:
     """An option for the work: seconds of training, in total and between two checkpoints."""
 
@@ -154,7 +164,7 @@ class SpotJob:
     period_seconds: float
     machines: int
     price: float  # dollars an hour and machine
-    rules: Settings = Settings()
+    rules: Rules = Rules()
 
     @property
     def total_seconds(self) -> float:

@@ -1,0 +1,28 @@
+"""Counts the training windows of a SQuAD-shaped file, where no published count is known."""
+
+import os
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from data import load_split, load_tokenizer
+from detalbert.settings.hparams import HParams, parse_data_config
+from detalbert.squad.sources import open_source
+
+HUB = "huggingface.co"
+
+
+def count_windows(data: dict[str, Any], hparams: HParams) -> int:
+    """Count the windows of `data.train` with the tokenizer and lengths of an experiment.
+
+    Raises UserError if the file or the tokenizer cannot be read.
+    """
+    if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
+        try:
+            socket.create_connection((HUB, 443), timeout=5).close()
+        except OSError:
+            os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
+    keys = parse_data_config(data)
+    open_source(keys.train, "train", Path(keys.cache_dir))  # first: a missing file is told at once
+    return load_split(keys, "train", load_tokenizer(keys, hparams), hparams).counts["windows"]

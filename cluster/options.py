@@ -1,0 +1,273 @@
+"""Options for a run: machines, slots and market, with time, cost, and why one cannot run."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cluster import spot
+from cluster.estimate import START, Estimate, Part, estimate
+from cluster.fleet import check_fleet
+from cluster.job import Job, parse_jobs
+from cluster.jobs import check_job
+from cluster.layouts import layout_keys, ranked
+from cluster.masterconf import Cluster, Pool
+from cluster.prices import Price
+from cluster.speeds import Rate
+from detalbert.errors import UserError
+from lm.hparams import LmHParams
+
+COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own
+WIDE = 8  # slots of a machine whose network is like that of the measured ones
+SURE = 95  # per cent of the runs that meet a deadline or a budget
+
+
+class Asked(NamedTuple):
+    """What the options are for."""
+
+    markets: Mapping[str, spot.Market]
+    runs: int = 4000  # that are simulated for an option and case
+    seed: int = 0
+    deadline: float | None = None  # hours
+    budget: float | None = None  # dollars
+
+
+class Timing(NamedTuple):
+    """A run as the simulation sees it: seconds."""
+
+    seconds: tuple[float, float, float]  # of training: at the high, middle and low speed
+    step: float
+    rules: spot.Rules
+    period: int | None  # steps between checkpoints; None: the best one
+
+
+class Option(NamedTuple):
+    """A pool's machines for a number of slots; `why_not` says why the run cannot take it."""
+
+    pool: Pool
+    price: Price
+    slots: int
+    spot: bool
+    machines: int
+    rate: Rate | None = None
+    found: Estimate | None = None  # None for plain work
+    parts: Sequence[Part] = ()
+    cases: Sequence[dict[str, Any]] = ()  # low, middle, high
+    period: int | None = None
+    keys: Mapping[str, Any] = {}  # hyperparameters to write
+    why_not: str = ""
+
+    @property
+    def name(self) -> str:
+        market = "spot" if self.spot else "on demand"
+        return f"{self.machines} x {self.price.instance}, {market}"
+
+    def figures(self, what: str) -> tuple[float, float, float]:
+        """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
+        low = min(case[f"{what} 5 %"] for case in self.cases)
+        return low, self.cases[1][what], max(case[f"{what} 95 %"] for case in self.cases)
+
+    def sure(self, what: str) -> float:
+        """Return what SURE per cent of the runs of the middle case keep below."""
+        return float(self.cases[1][f"{what} {SURE} %"])
+
+
+def plan_options(
+    file: str,
+    config: dict[str, Any],
+    cluster: Cluster,
+    prices: Mapping[str, Price],
+    root: Any,
+    asked: Asked,
+) -> list[Option]:
+    """Return the options of a config in the pools of a cluster, those that can run and others.
+
+    Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
+    of the priced machines with a known GPU.
+    """
+    found = []
+    own = next(parse_jobs(file, config, None, root))
+    for pool in cluster.pools.values():
+        price = prices.get(pool.instance)
+        if price is None or pool.gpu is None:
+            continue
+        for slots in _counts(pool, price, own.slots):
+            changed = copy.deepcopy(config)
+            resources = {"slots_per_trial": slots, "resource_pool": pool.name}
+            changed["resources"] = {**(changed.get("resources") or {}), **resources}
+            found.append(_option(file, changed, cluster, pool, price, root, asked))
+    if not found:
+        raise UserError(f"{file}: resources.resource_pool: no pool has priced machines with a GPU")
+    return found
+
+
+def _counts(pool: Pool, price: Price, own: int) -> list[int]:
+    width, most = price.slots, (pool.max_agents or 64) * price.slots
+    fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
+    return sorted({n for n in [*fits, own] if n <= most and (n % width == 0 or n < width)})
+
+
+def _option(
+    file: str,
+    config: dict[str, Any],
+    cluster: Cluster,
+    pool: Pool,
+    price: Price,
+    root: Any,
+    asked: Asked,
+) -> Option:
+    jobs = list(parse_jobs(file, config, pool, root))
+    job = jobs[0]
+    option = Option(pool, price, job.slots, pool.spot, -(-job.slots // price.slots))
+    try:
+        fitted = [_fit(each) for each in jobs]
+    except UserError as error:
+        return option._replace(why_not=str(error))
+    found, keys = max(fitted, key=lambda each: each[0].memory.at(each[0].tokens))
+    if pool.spot and not found.hparams.spot_notice:
+        keys["spot_notice"] = True
+    option = option._replace(found=found, rate=found.rate, parts=list(found.parts()))
+    option = simulate(option, time_run(found), asked)
+    if pool.spot and option.period != found.hparams.checkpoint_period:
+        keys["checkpoint_period"] = option.period
+    config["hyperparameters"] = {**config["hyperparameters"], **keys}
+    wrong = [*check_fleet(file, config, cluster), *check_job(file, config, pool, root)]
+    why = next((f"{each.key}: {each.problem}" for each in wrong if not each.warning), "")
+    return option._replace(keys=keys, why_not=why)
+
+
+def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
+    """Return the estimate of a job and the keys that make it fit the pool, if any must change."""
+    found = estimate(job)
+    if found is None:
+        problem = "its sizes are not known, and nothing is downloaded; give a folder with its "
+        raise UserError(f"hyperparameters.model: {problem}config.json, or model_config")
+    if isinstance(job.hparams, LmHParams):
+        if found.tokens > found.most and (others := ranked(job, found.model)):
+            return others[0], layout_keys(others[0])
+        return found, {}
+    forward = found.most // 128 * 128
+    if job.hparams.max_seq_length <= forward < found.tokens:
+        keys: dict[str, Any] = {"max_tokens_per_forward": forward}
+        smaller = estimate(job._replace(hparams=dataclasses.replace(job.hparams, **keys)))
+        return smaller or found, keys
+    return found, {}
+
+
+def time_run(found: Estimate) -> Timing:
+    """Return what the simulation needs of an estimate."""
+    named = {part.name: part.seconds for part in found.parts()}
+    named.pop("checkpoints")
+    first = named.pop("start of the container") + named.pop("compilation", 0.0)
+    moving = sum(named.pop(name, 0.0) for name in ("training", "validation"))
+    rate, rest = found.rate, sum(named.values())
+    seconds = tuple(moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low))
+    saved = sum(found.leaving()) <= spot.NOTICE_SECONDS
+    rules = spot.Rules(found.checkpoint, first, notice_read=float(found.pool.spot and saved))
+    return Timing(seconds, found.step, rules, found.hparams.checkpoint_period)  # type: ignore[arg-type]  # three
+
+
+def simulate(option: Option, timing: Timing, asked: Asked) -> Option:
+    """Return the option with its three cases, and its period where `timing` leaves it open."""
+    low, middle, high = option.price.spot_range() if option.spot else (option.price.on_demand,) * 3
+    work, rules = timing.seconds[1], timing.rules
+    job = spot.SpotJob(work, work, option.machines, middle, rules)
+    markets: Mapping[str, Any] = asked.markets
+    if not option.spot:
+        markets = dict.fromkeys(spot.CASES, spot.Constant(0.0))
+    usual, worst = (markets[case].alike() for case in ("middle", "high"))
+    steps = timing.period
+    if steps is None and option.spot:
+        steps = spot.best_period(job, usual, worst, timing.step)
+    period = min(steps * timing.step, work) if steps else work
+    cases = []
+    for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
+        job = spot.SpotJob(seconds, period * seconds / work, option.machines, dollars, rules)
+        runs = spot.simulate(job, markets[name], asked.runs if option.spot else 1, asked.seed)
+        cases.append(_figures(name, job, runs, markets[name].alike()))
+    return option._replace(cases=cases, period=steps)
+
+
+def _figures(case: str, job: spot.SpotJob, runs: Any, alike: spot.Constant) -> dict[str, Any]:
+    """Return means over the runs, and their 5 and 95 % quantiles."""
+    found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
+    found |= {"$/h": job.price, **runs.mean().to_dict()}
+    for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
+        for share in (5, SURE):
+            found[f"{what} {share} %"] = float(runs[what].quantile(share / 100, "nearest"))
+    return found
+
+
+class Plain(NamedTuple):
+    """Work without a config: its amount, and its speed at some numbers of slots.
+
+    Between two known numbers of slots the rate per slot is interpolated over log2(slots); beyond
+    them the nearest is kept. On other GPUs it is scaled by peak half-precision FLOP/s.
+    """
+
+    amount: float
+    points: Mapping[int, float]  # slots -> amount per second
+    teraflops: float  # of one GPU that was measured
+
+    def rate(self, slots: int, teraflops: float) -> float:
+        """Return the amount per second on `slots` GPUs of these TFLOP/s."""
+        known = sorted(self.points)
+        each = [self.points[count] / count for count in known]
+        per_slot = float(np.interp(math.log2(slots), np.log2(known), each))
+        return per_slot * slots * teraflops / self.teraflops
+
+
+def plain_options(
+    work: Plain, cluster: Cluster, prices: Mapping[str, Price], asked: Asked
+) -> list[Option]:
+    """Return the options for plain work, in the pools of a cluster."""
+    found = []
+    for pool in cluster.pools.values():
+        price = prices.get(pool.instance)
+        if price is None or price.teraflops is None:
+            continue
+        for slots in _counts(pool, price, price.slots):
+            seconds = work.amount / work.rate(slots, price.teraflops)
+            timing = Timing((seconds,) * 3, 1.0, spot.Rules(restart_seconds=START), None)
+            option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
+            found.append(simulate(option, timing, asked))
+    return found
+
+
+def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str]:
+    """Return the option to take and why. Raises UserError if none can run or ever finishes.
+
+    It is the cheapest of which SURE per cent of the runs meet deadline and budget; if none does,
+    the fastest with a deadline, else the cheapest.
+    """
+    fine = [o for o in options if not o.why_not and math.isfinite(o.cases[1]["cost"])]
+    if not fine:
+        why = next((option.why_not for option in options if option.why_not), "none ever finishes")
+        raise UserError(f"no option can run: {why}")
+    limits = {"hours": asked.deadline, "cost": asked.budget}
+    given = {what: most for what, most in limits.items() if most is not None}
+    safe = [o for o in fine if all(o.sure(what) <= most for what, most in given.items())]
+    if safe:
+        best = min(safe, key=lambda option: option.cases[1]["cost"])
+        words = {"hours": "the deadline", "cost": "the budget"}
+        met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
+        return best, f"the cheapest of {len(fine)} options{met if given else ''}"
+    what = "hours" if "hours" in given else "cost"
+    best = min(fine, key=lambda option: option.cases[1][what])
+    said, kind = {
+        "hours": ("MISSES THE DEADLINE", "fastest"), "cost": ("IS OVER THE BUDGET", "cheapest")
+    }[what]  # fmt: skip
+    return best, f"{said}; no option meets what was asked, and this is the {kind}"
+
+
+def front(options: Sequence[Option]) -> Iterator[Option]:
+    """Yield the options that none beats in both time and cost, the fastest first."""
+    cheapest = math.inf
+    fine = [option for option in options if not option.why_not and option.cases]
+    for option in sorted(fine, key=lambda each: (each.cases[1]["hours"], each.cases[1]["cost"])):
+        if option.cases[1]["cost"] < cheapest:
+            cheapest = option.cases[1]["cost"]
+            yield option

@@ -1,0 +1,257 @@
+"""A plan in words and tables: on a terminal, and as JSON."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Column, Table
+
+from cluster import layouts
+from cluster.options import Asked, Option, front
+from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
+from lm.hparams import LmHParams
+
+GIB = 2**30
+ROWS = 10  # of a table of options or layouts
+
+
+class Plan(NamedTuple):
+    """What was asked, the options, and the one to take."""
+
+    title: str
+    options: Sequence[Option]
+    best: Option
+    why: str  # it is recommended
+    own: Option | None  # the config as it stands
+    kept: bool  # deadline and budget are kept
+    notes: Sequence[str]
+    asked: Asked
+
+
+class Row(NamedTuple):
+    """A figure, its source and how it was computed."""
+
+    what: str
+    figure: str
+    source: str = "modelled"
+    how: str = ""
+
+
+def span(figures: tuple[float, float, float], form: str, unit: str = "") -> str:
+    """Return a figure with its range: "0.75 h (0.44 to 17.70)"."""
+    low, middle, high = (form.format(value) for value in figures)
+    return middle + unit if low == high else f"{middle}{unit} ({low} to {high})"
+
+
+def hours(option: Option) -> str:
+    """Return an option's hours, with their range."""
+    middle = option.figures("hours")[1]
+    return span(option.figures("hours"), "{:,.1f}" if middle >= 10 else "{:,.2f}", " h")
+
+
+def dollars(option: Option) -> str:
+    """Return an option's cost, with its range."""
+    middle = option.figures("cost")[1]
+    return span(option.figures("cost"), "${:,.0f}" if middle >= 100 else "${:,.2f}")
+
+
+def sentence(plan: Plan) -> str:
+    """Return what to take, how long it takes, how much it costs, and why."""
+    best = plan.best
+    return f"Take {best.name} ({best.slots} slots): {hours(best)}, {dollars(best)}: {plan.why}."
+
+
+def line(option: Option) -> str:
+    """Return an option's machines, hours and cost, as `cluster.check` prints them."""
+    return f"{option.name}: about {hours(option)}, {dollars(option)}"
+
+
+def memory_rows(option: Option) -> list[Row]:
+    """Return the memory of a GPU by part, and the largest forward pass that fits."""
+    if (found := option.found) is None:
+        return []
+    memory, length = found.memory, found.hparams.max_seq_length
+    rows = [Row("states", _gib(memory.states), how="weights, gradients, two moments")]
+    if memory.gathered:
+        how = "embeddings, head, one layer and the next"
+        rows.append(Row("gathered", _gib(memory.gathered), how=how))
+    how = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
+    rows.append(Row("activations", _gib(found.tokens * memory.per_token), how=how))
+    if memory.head:
+        rows.append(Row("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
+    rows.append(Row("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
+    total, sold = memory.at(found.tokens), found.pool.known_gpu.gigabytes
+    rows.append(Row("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
+    how = f"{found.most // length} windows of {length:,}"
+    return [*rows, Row("largest forward", f"{max(0, found.most):,} tokens", how=how)]
+
+
+def time_rows(option: Option) -> list[Row]:
+    """Return the time by part, and what a step and a machine's end take."""
+    if (found := option.found) is None:
+        return []
+    rows = [Row(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in option.parts]
+    batch, rate = found.hparams.global_batch_size, found.rate
+    speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
+    how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
+    rows.append(Row("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how))
+    if found.machine and found.machines > 1:
+        kind = "EFA" if found.efa else "one plain interface"
+        how = f"{found.sent / 1e9:.1f} GB a machine by {kind}"
+        rows.append(Row("network a step", f"{found.network(found.efa):.2f} s", how=how))
+    step, disk, upload = found.leaving()
+    how = f"of 120 s of notice: the step, {disk:.0f} s on disk, {upload:.0f} s of upload"
+    return [*rows, Row("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
+
+
+def bill_rows(option: Option) -> list[dict[str, Any]]:
+    """Return the bill of the three cases of the spot market; the last column is its cost."""
+    return [
+        {
+            "case": case["case"],
+            "machines": option.machines,
+            "$/h": f"{case['$/h']:,.2f}",
+            "hours": f"{case['hours']:,.2f}",
+            "95 % within": f"{case['hours 95 %']:,.2f}",
+            "reclaims": f"{case['reclaims']:.2f}",
+            "waiting h": f"{case['waiting h']:,.2f}",
+            "$": f"{case['cost']:,.2f}",
+        }
+        for case in option.cases
+    ]
+
+
+def layout_rows(option: Option) -> list[dict[str, Any]]:
+    """Return a row for each of the fastest layouts; empty unless the model is sharded."""
+    found = option.found
+    if found is None or not isinstance(found.hparams, LmHParams):
+        return []
+    return [
+        {
+            **(layouts.layout_keys(each)["layout"]),
+            "checkpointing": layouts.layout_keys(each)["activation_checkpointing"],
+            "tokens a forward": each.tokens,
+            "GiB": round(each.memory.at(each.tokens) / GIB, 1),
+            "step s": round(each.step, 2),
+            "tokens/s": round(each.hparams.global_batch_size * each.window / each.step),
+        }
+        for each in layouts.ranked(found.job, found.model)[:ROWS]
+    ]
+
+
+def option_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return the front and the cheapest others, at most ROWS, the cheapest first."""
+    best = list(front(plan.options))
+    fine = [o for o in plan.options if o.cases and not o.why_not]
+    cheap = sorted(fine, key=lambda o: o.cases[1]["cost"])
+    rest = [option for option in cheap if option not in best]
+    chosen = sorted([*best, *rest][:ROWS], key=lambda option: option.cases[1]["cost"])
+    return [
+        {
+            "machines": ("* " if option in best else "") + option.name,
+            "slots": option.slots,
+            "pool": option.pool.name,
+            "hours": hours(option),
+            "cost": dollars(option),
+            "speed": option.rate.source if option.rate else "given",
+        }
+        for option in chosen
+    ]
+
+
+def snippet(plan: Plan) -> str:
+    """Return the YAML keys of the recommended option."""
+    best, keys = plan.best, dict(plan.best.keys)
+    text = f"# {best.name}: {hours(best)}, {dollars(best)}\n"
+    if keys:
+        text += yaml.safe_dump({"hyperparameters": keys}, sort_keys=False, default_flow_style=False)
+    resources = {"slots_per_trial": best.slots, "resource_pool": best.pool.name}
+    return text + yaml.safe_dump({"resources": resources}, sort_keys=False)
+
+
+def refused(plan: Plan) -> list[str]:
+    """Return a line for each option that cannot run, with the reason; equal reasons once."""
+    reasons: dict[str, list[str]] = {}
+    for option in plan.options:
+        if option.why_not:
+            reasons.setdefault(option.why_not, []).append(f"{option.name} ({option.slots} slots)")
+    return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
+
+
+def method() -> list[str]:
+    """Return the rules of cluster/planning.md, without markup."""
+    text = Path(__file__).with_name("planning.md").read_text(encoding="utf-8")
+    text = text.split("## How a plan is made\n")[1].split("\n## ")[0]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
+    return [" ".join(point.split()) for point in text.split("\n- ")[1:]]
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Return all figures; null where one is infinite."""
+    best = plan.best
+    return {
+        "sentence": sentence(plan),
+        "recommended": _figures(best),
+        "own": plan.own and _figures(plan.own),
+        "options": [_figures(option) for option in plan.options],
+        "memory": [row._asdict() for row in memory_rows(best)],
+        "time": [row._asdict() for row in time_rows(best)],
+        "layouts": layout_rows(best),
+        "yaml": snippet(plan),
+        "notes": list(plan.notes),
+        "method": method(),
+    }
+
+
+def _figures(option: Option) -> dict[str, Any]:
+    found: dict[str, Any] = {"machines": option.machines, "instance": option.price.instance}
+    found |= {"spot": option.spot, "slots": option.slots, "pool": option.pool.name}
+    found |= {"why_not": option.why_not or None, "rate": option.rate and option.rate._asdict()}
+    if option.cases:
+        found |= {what: [_finite(v) for v in option.figures(what)] for what in ("hours", "cost")}
+        cases = [{key: _finite(value) for key, value in case.items()} for case in option.cases]
+        found |= {"cases": cases, "checkpoint_period": option.period, "keys": dict(option.keys)}
+    return found
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_plan(plan: Plan) -> None:
+    """Print the sentence, memory, time, bill, options, layouts, the YAML and the notes."""
+    best = plan.best
+    print(f"{plan.title}: {sentence(plan)}")
+    if plan.own is not None and plan.own is not best:
+        said = plan.own.why_not or f"{hours(plan.own)}, {dollars(plan.own)}"
+        print(f"As it stands: {plan.own.name} ({plan.own.slots} slots): {said}.")
+    for title, rows in (("Memory", memory_rows(best)), ("Time", time_rows(best))):
+        if rows:
+            _print_table(title, ["", Column("figure", justify="right"), "by", "how"], rows)
+    for title, records in (
+        ("Bill", bill_rows(best)), ("Options (*: none is faster and cheaper)", option_rows(plan)),
+        ("Layouts", layout_rows(best)),
+    ):  # fmt: skip
+        if records:
+            _print_table(title, list(records[0]), (map(str, row.values()) for row in records))
+    print(f"\n{snippet(plan)}")
+    for each in refused(plan):
+        print(f"cannot run: {each}")
+    for note in plan.notes:
+        print(f"note: {note}")
+
+
+def _print_table(title: str, heads: Iterable[Any], rows: Iterable[Iterable[str]]) -> None:
+    table = Table(*heads, box=None, pad_edge=False, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    print()
+    Console(width=max(100, Console().width)).print(table)
+
+
+def _gib(value: float) -> str:
+    return f"{value / GIB:.1f} GiB" if math.isfinite(value) else "none"
