@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
+from cluster.schema import Finding
 from cluster.speeds import Rate
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
@@ -107,7 +108,7 @@ def plan_options(
 def _counts(pool: Pool, price: Price, own: int) -> list[int]:
     width, most = price.slots, (pool.max_agents or 64) * price.slots
     fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
-    return sorted({n for n in [*fits, own] if n <= most and (n % width == 0 or n < width)})
+    return sorted({own, *(n for n in fits if n <= most)})
 
 
 def _option(
@@ -122,6 +123,11 @@ def _option(
     jobs = list(parse_jobs(file, config, pool, root))
     job = jobs[0]
     option = Option(pool, price, job.slots, pool.spot, -(-job.slots // price.slots))
+    if price.retired:
+        why = f"{price.instance}: AWS launches none since {price.retired}; see what --any finds"
+        return option._replace(why_not=why)
+    if why := _first_fault(check_fleet(file, config, cluster)):
+        return option._replace(why_not=why)
     try:
         fitted = [_fit(each) for each in jobs]
     except UserError as error:
@@ -130,13 +136,18 @@ def _option(
     if pool.spot and not found.hparams.spot_notice:
         keys["spot_notice"] = True
     option = option._replace(found=found, rate=found.rate, parts=list(found.parts()))
-    option = simulate(option, time_run(found), asked)
+    try:
+        option = simulate(option, time_run(found), asked)
+    except UserError as error:  # a trace with fewer machines
+        return option._replace(why_not=str(error))
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    wrong = [*check_fleet(file, config, cluster), *check_job(file, config, pool, root)]
-    why = next((f"{each.key}: {each.problem}" for each in wrong if not each.warning), "")
-    return option._replace(keys=keys, why_not=why)
+    return option._replace(keys=keys, why_not=_first_fault(check_job(file, config, pool, root)))
+
+
+def _first_fault(findings: Iterable[Finding]) -> str:
+    return next((f"{each.key}: {each.problem}" for each in findings if not each.warning), "")
 
 
 def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
@@ -254,7 +265,8 @@ def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str]:
         best = min(safe, key=lambda option: option.cases[1]["cost"])
         words = {"hours": "the deadline", "cost": "the budget"}
         met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
-        return best, f"the cheapest of {len(fine)} options{met if given else ''}"
+        many = f"the cheapest of {len(fine)} options" if len(fine) > 1 else "the one that can run"
+        return best, many + (met if given else "")
     what = "hours" if "hours" in given else "cost"
     best = min(fine, key=lambda option: option.cases[1][what])
     said, kind = {

@@ -22,15 +22,15 @@ from typing import Any
 
 from cluster import live_prices, options, plan_text, spot
 from cluster.ask import Master
+from cluster.expconf import check_experiment
 from cluster.flags import Parser, number
-from cluster.fleet import pool_name
+from cluster.fleet import KEY, pool_name, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Option, Plain
 from cluster.plan_text import Plan
 from cluster.prices import Price, find_price, load_prices, price_notes
-from cluster.schema import mapping
 from detalbert.errors import Unavailable, UserError
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import HParams
@@ -129,6 +129,11 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
     config = read_yaml(args.config)
     apply_overrides(config, args.set)
+    for finding in check_experiment(str(args.config), config):
+        if not finding.warning:
+            raise UserError(f"{args.config}: {finding.key}: {finding.problem}")
+    if slots_of(config) == 0:
+        raise UserError(f"{args.config}: {KEY}: 0 slots train on no GPU; use 1 or more")
     job = next(parse_jobs(str(args.config), config, None, ROOT))
     hparams, amount = job.hparams, args.windows or args.tokens
     if amount is None and job.steps is None and isinstance(hparams, HParams):
@@ -173,8 +178,7 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
 
 def _own(config: dict[str, Any], cluster: Cluster, found: list[Option]) -> Option | None:
     """Return the option that is the config as it stands."""
-    resources = mapping(config.get("resources"))
-    wanted = pool_name(config, cluster), int(resources.get("slots_per_trial") or 1)
+    wanted = pool_name(config, cluster), slots_of(config)
     return next((o for o in found if (o.pool.name, o.slots) == wanted), None)
 
 

@@ -154,7 +154,6 @@ def option_rows(plan: Plan) -> list[dict[str, Any]]:
         {
             "machines": ("* " if option in best else "") + option.name,
             "slots": option.slots,
-            "pool": option.pool.name,
             "hours": hours(option),
             "cost": dollars(option),
             "speed": option.rate.source if option.rate else "given",
