@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster import spot
-from cluster.estimate import START, Estimate, Part, estimate
+from cluster.estimate import START, Estimate, TimePart, estimate
 from cluster.fleet import check_fleet
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
@@ -27,7 +27,7 @@ SURE = 95  # per cent of the runs that meet a deadline or a budget
 
 
 class Asked(NamedTuple):
-    """What the options are for."""
+    """Limits and markets that the options are for."""
 
     markets: Mapping[str, spot.Market]
     runs: int = 4000  # that are simulated for an option and case
@@ -55,7 +55,7 @@ class Option(NamedTuple):
     machines: int
     rate: Rate | None = None
     found: Estimate | None = None  # None for plain work
-    parts: Sequence[Part] = ()
+    parts: Sequence[TimePart] = ()
     cases: Sequence[dict[str, Any]] = ()  # low, middle, high
     period: int | None = None
     keys: Mapping[str, Any] = {}  # hyperparameters to write
@@ -137,7 +137,7 @@ def _option(
         keys["spot_notice"] = True
     option = option._replace(found=found, rate=found.rate, parts=list(found.parts()))
     try:
-        option = simulate(option, time_run(found), asked)
+        option = simulate_option(option, time_run(found), asked)
     except UserError as error:  # a trace with fewer machines
         return option._replace(why_not=str(error))
     if pool.spot and option.period != found.hparams.checkpoint_period:
@@ -181,7 +181,7 @@ def time_run(found: Estimate) -> Timing:
     return Timing(seconds, found.step, rules, found.hparams.checkpoint_period)  # type: ignore[arg-type]  # three
 
 
-def simulate(option: Option, timing: Timing, asked: Asked) -> Option:
+def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     """Return the option with its three cases, and its period where `timing` leaves it open."""
     low, middle, high = option.price.spot_range() if option.spot else (option.price.on_demand,) * 3
     work, rules = timing.seconds[1], timing.rules
@@ -244,7 +244,7 @@ def plain_options(
             seconds = work.amount / work.rate(slots, price.teraflops)
             timing = Timing((seconds,) * 3, 1.0, spot.Rules(restart_seconds=START), None)
             option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
-            found.append(simulate(option, timing, asked))
+            found.append(simulate_option(option, timing, asked))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What to take for a run, how long it takes and what it costs, before anything is paid for.
+"""Machines to take for a run, its time and its cost, before anything is paid for.
 
 python -m cluster.plan configs/modern8.yaml --deadline 2
 python -m cluster.plan configs/lm_13b.yaml --master my.yaml --set hyperparameters.max_steps=900
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
     where.add_argument("--any", action="store_true", help="every machine that AWS launches")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
-    for flag, limits, said in (
+    for flag, (low, most), said in (
         ("--deadline", (1e-3, 1e6), "hours within which the run must end"),
         ("--budget", (0.01, 1e15), "dollars that it may cost"),
         ("--windows", (1, 1e15), "windows to train on, instead of the config's steps"),
@@ -81,12 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         ("--hourly", (0, 60), "reclaims per machine-hour (as recorded)"),
         ("--wait-seconds", (0, 2_592_000), "mean wait for capacity (as recorded)"),
     ):
-        add(flag, type=number(flag, *limits), metavar="N", help=said)
-    for flag, limits, usual, said in (
+        add(flag, type=number(flag, low, most), metavar="N", help=said)
+    for flag, (low, most), usual, said in (
         ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
         ("--seed", (0, 2**63 - 1), 0, "seed of the simulation (0)"),
     ):
-        add(flag, type=number(flag, *limits, True), default=usual, metavar="N", help=said)
+        kind = number(flag, low, most, whole=True)
+        add(flag, type=kind, default=usual, metavar="N", help=said)
     add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
     add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")

@@ -150,7 +150,7 @@ def load_trace(path: Path) -> Trace:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a launch, a checkpoint and a reclaim take; seconds."""
+    """Seconds of a launch, a checkpoint and a reclaim."""
 
     checkpoint_seconds: float = 25.0
     restart_seconds: float = 60.0  # from the container's start to the first step

@@ -15,7 +15,7 @@ from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
 GPUS = {gpu.name: gpu for gpu in FAMILIES.values()}
-ROWS = speeds.rows()
+ROWS = speeds.measurements()
 # Left out, these are not within the stated range: half the micro-batch costs a small model twice
 # the time, 64 V100 wait for a network, two H100 rows have less than their neighbours, and fp8.
 FAR = {
@@ -40,7 +40,7 @@ def test_the_range_covers_most_rows_when_each_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_is_its_own_estimate(row: speeds.Row) -> None:
+def test_a_row_is_its_own_estimate(row: speeds.Measurement) -> None:
     rate = speeds.speed(row.shape, GPUS[row.shape.gpu])
     assert rate.tokens == pytest.approx(row.tokens) and rate.source == row.source
     other = "none" if row.shape.recompute == "full" else "full"
