@@ -59,10 +59,15 @@ def dollars(option: Option) -> str:
     return span(option.figures("cost"), "${:,.0f}" if middle >= 100 else "${:,.2f}")
 
 
+def place(option: Option) -> str:
+    """Return an option's machines and slots."""
+    return f"{option.name} ({option.slots} slot{'s' * (option.slots > 1)})"
+
+
 def recommendation(plan: Plan) -> str:
     """Return what to take, how long it takes, how much it costs, and why."""
     best = plan.best
-    return f"Take {best.name} ({best.slots} slots): {hours(best)}, {dollars(best)}: {plan.why}."
+    return f"Take {place(best)}: {hours(best)}, {dollars(best)}: {plan.why}."
 
 
 def option_line(option: Option) -> str:
@@ -179,7 +184,7 @@ def refused(plan: Plan) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for option in plan.options:
         if option.why_not:
-            reasons.setdefault(option.why_not, []).append(f"{option.name} ({option.slots} slots)")
+            reasons.setdefault(option.why_not, []).append(place(option))
     return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
@@ -229,7 +234,7 @@ def print_plan(plan: Plan) -> None:
     print(f"{plan.title}: {recommendation(plan)}")
     if plan.own is not None and plan.own is not best:
         said = plan.own.why_not or f"{hours(plan.own)}, {dollars(plan.own)}"
-        print(f"As it stands: {plan.own.name} ({plan.own.slots} slots): {said}.")
+        print(f"As it stands: {place(plan.own)}: {said}.")
     for title, rows in (("Memory", memory_rows(best)), ("Time", time_rows(best))):
         if rows:
             _print_table(title, ["", Column("figure", justify="right"), "by", "how"], rows)
