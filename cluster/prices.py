@@ -2,12 +2,14 @@
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
+from cluster.schema import mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.settings.yaml_files import read_yaml
@@ -18,6 +20,7 @@ STALE_DAYS = 90
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
+SPOT_KEYS = ("spot", "spot_discount", "spot_low", "spot_high")
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
 
@@ -67,9 +70,27 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     return prices[instance]
 
 
-def load_prices(path: Path | None = None) -> dict[str, Price]:
-    """Load a price file, by default PRICE_FILE. Raises UserError, naming file and key, if wrong."""
-    path = path or PRICE_FILE
+def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
+    """Say that AWS launches no more machines of this type; None if it does, or is not known."""
+    day = prices[instance].retired if instance in prices else None
+    return f"AWS launches no {instance} since {day:%-d %B %Y}; take another type" if day else None
+
+
+def load_prices(path: Path | None = None, region: str | None = None) -> dict[str, Price]:
+    """Load a price file, by default PRICE_FILE, at the prices of `region`, by default each row's.
+
+    Raises:
+        UserError: if the file is wrong, naming the key, or has no price in `region`.
+    """
+    return dict(_shipped(region)) if path is None else _load(path, region)
+
+
+@functools.cache
+def _shipped(region: str | None) -> dict[str, Price]:
+    return _load(PRICE_FILE, region)
+
+
+def _load(path: Path, region: str | None) -> dict[str, Price]:
     content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
@@ -77,14 +98,24 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
-    where = f"{path}: instances."
-    return {name: _price(where + name, name, content, entry) for name, entry in entries.items()}
+    where, known, found = f"{path}: instances.", set[str](), dict[str, Price]()
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise UserError(f"{where}{name}: expected keys such as on_demand")
+        entry = {**content, **entry}
+        others = mapping(entry.pop("regions", None))
+        known |= {str(entry.get("region")), *map(str, others)}
+        if region in others:
+            entry |= {**dict.fromkeys(SPOT_KEYS), **mapping(others[region]), "region": region}
+        if region in (None, entry.get("region")):
+            found[name] = _price(where + name, name, entry)
+    if region is not None and not found:
+        raise UserError(f"--region {region}: {path} has no price there; {nearest(region, known)}")
+    return found
 
 
-def _price(where: str, instance: str, common: Mapping[str, Any], entry: Any) -> Price:
-    if not isinstance(entry, dict):
-        raise UserError(f"{where}: expected keys such as on_demand")
-    entry = {key: value for key, value in {**common, **entry}.items() if value is not None}
+def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
+    entry = {key: value for key, value in entry.items() if value is not None}
     entry |= {
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
