@@ -10,7 +10,7 @@ from detalbert.engine.flops import PEAKS
 
 ROOT = Path(__file__).parents[1]  # of the repository
 _DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
-# Slots by Determined's own map, and the GPUs of types that it lacks, as `instance_slots` needs them.
+# Slots by Determined's own map, and GPUs of types that it lacks, as `instance_slots` needs them.
 DETERMINED_SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}
 EC2_GPUS: dict[str, int] = {}
 

@@ -20,7 +20,6 @@ STALE_DAYS = 90
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
-SPOT_KEYS = ("spot", "spot_discount", "spot_low", "spot_high")
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
 
@@ -30,7 +29,7 @@ class Price(Section):
 
     slots: int = limited(least=1)
     gpu: str = "not given"
-    on_demand: float = limited(above=0)
+    on_demand: float = limited(above=0, most=100_000)
     spot: float = limited(0.0, above=0)
     spot_discount: float | None = limited(None, least=0, below=1)  # instead of spot
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
@@ -66,6 +65,7 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
         hint = nearest(instance, prices)
+        hint = hint if hint.startswith("did you") else "the price file lists those that have one"
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
@@ -98,24 +98,32 @@ def _load(path: Path, region: str | None) -> dict[str, Price]:
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
-    where, known, found = f"{path}: instances.", set[str](), dict[str, Price]()
+    where, regions, found = f"{path}: instances.", set[str](), dict[str, Price]()
     for name, entry in entries.items():
         if not isinstance(entry, dict):
             raise UserError(f"{where}{name}: expected keys such as on_demand")
         entry = {**content, **entry}
-        others = mapping(entry.pop("regions", None))
-        known |= {str(entry.get("region")), *map(str, others)}
-        if region in others:
-            entry |= {**dict.fromkeys(SPOT_KEYS), **mapping(others[region]), "region": region}
-        if region in (None, entry.get("region")):
-            found[name] = _price(where + name, name, entry)
+        regions |= {str(entry.get("region")), *map(str, mapping(entry.get("regions")))}
+        if (row := _in_region(entry, region)) is not None:
+            found[name] = _price(where + name, name, row)
     if region is not None and not found:
-        raise UserError(f"--region {region}: {path} has no price there; {nearest(region, known)}")
+        raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
     return found
 
 
+def _in_region(entry: dict[str, Any], region: str | None) -> dict[str, Any] | None:
+    """Return the row at the prices of `region`, by default the file's, or the first that it has."""
+    listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
+    if not listed:
+        return entry if region in (None, usual) else None
+    region = region or (usual if usual in listed else min(listed))
+    return {**entry, "region": region, **mapping(listed[region])} if region in listed else None
+
+
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
-    entry = {key: value for key, value in entry.items() if value is not None}
+    known, gpu = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance), gpu_of(instance)
+    facts = {"slots": known, "gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
+    entry = facts | {key: value for key, value in entry.items() if value is not None}
     entry |= {
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
@@ -124,10 +132,11 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
         raise UserError(f"{where}.spot: missing (or spot_discount), or both; give one of them")
     if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
         raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
-    known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance) or price.slots
-    if known != price.slots:
+    spot = price.spot or price.on_demand * (1 - (price.spot_discount or 0))
+    if not (price.spot_low or 0) <= spot <= (price.spot_high or 1.01 * price.on_demand):
+        raise UserError(f"{where}.spot: {spot:g} is outside its range or above on_demand; fix one")
+    if known not in (None, price.slots):
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
-    gpu, spot = gpu_of(instance), price.spot or price.on_demand * (1 - (price.spot_discount or 0))
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, spot=spot, teraflops=teraflops)
 

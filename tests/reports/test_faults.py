@@ -117,10 +117,10 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypa
 
 def test_a_wrong_price_file(capsys, tmp_path):
     content = yaml.safe_load(PRICE_FILE.read_text())
-    del content["instances"]["p6-b200.48xlarge"]["teraflops"]
+    content["instances"] = {"p9.48xlarge": {"slots": 8, "on_demand": 9, "spot": 5}}
     for text, said in {
         "instances: {}": "no instance has machines",
-        yaml.safe_dump(content): "p6-b200.48xlarge: its GPU is not known",
+        yaml.safe_dump(content): "p9.48xlarge: its GPU is not known",
     }.items():
         (tmp_path / "prices.yaml").write_text(text)
         assert said in refused(capsys, *PLAN, "--prices", str(tmp_path / "prices.yaml"))
