@@ -168,9 +168,8 @@ class Check:
     def _run(self, file: str, config: dict[str, Any], cluster: Cluster) -> str:
         """Return the planner's line on a run's hours and cost, if they are known."""
         with contextlib.suppress(UserError):  # told by the findings
-            asked = options.Asked(runs=1000)
             site = options.Site(load_prices(), self.folder)
-            option = options.plan_option(file, config, cluster, site, asked)
+            option = options.plan_option(file, config, cluster, site, options.Asked())
             if option and option.cases:
                 return f"; {option_line(option)}"
         return ""

@@ -51,6 +51,7 @@ class Timing(NamedTuple):
     step: float
     rules: spot.Rules
     period: int | None  # steps between checkpoints; None: the best one
+    longest: float = spot.LONGEST  # seconds of work that a period may put at stake
 
 
 class Option(NamedTuple):
@@ -181,10 +182,15 @@ def time_run(found: Estimate) -> Timing:
     first = named.pop("start of the container") + named.pop("compilation", 0.0)
     moving = sum(named.pop(name, 0.0) for name in ("training", "validation"))
     rate, rest = found.rate, sum(named.values())
-    seconds = tuple(moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low))
+    seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
     saved = sum(found.leaving()) <= spot.NOTICE_SECONDS
     rules = spot.Rules(found.checkpoint, first, notice_read=float(found.pool.spot and saved))
-    return Timing(seconds, found.step, rules, found.hparams.checkpoint_period)  # type: ignore[arg-type]  # three
+    # The checker counts windows of full length.
+    longest = spot.LONGEST * found.window / found.hparams.max_seq_length
+    period = found.hparams.checkpoint_period
+    if found.pool.spot and period and period * found.step > longest:
+        period = None
+    return Timing((seconds[0], seconds[1], seconds[2]), found.step, rules, period, longest)
 
 
 def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
@@ -198,7 +204,7 @@ def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     usual, worst = (markets[case].alike() for case in ("middle", "high"))
     steps = timing.period
     if steps is None and option.spot:
-        steps = spot.best_period(job, usual, worst, timing.step)
+        steps = spot.best_period(job, usual, worst, timing.step, timing.longest)
     period = min(steps * timing.step, work) if steps else work
     cases = []
     for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
