@@ -15,6 +15,7 @@ import io
 import json
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,29 +101,21 @@ def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) 
     print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
 
 
-def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterator[Finding]:
-    """Yield the findings of all files; experiments are checked against `master` if there is one."""
-    yield from Check(folder).all(configs, master)
-
-
+@dataclass
 class Check:
     """One run of the checker; `plans` gets a line for each experiment whose pool is known."""
 
-    def __init__(
-        self,
-        folder: Path,
-        asked: Master | None = None,
-        template: Path | None = None,
-        changes: Sequence[str] = (),
-    ) -> None:
-        self.folder = folder
-        self.asked = asked
-        self.template = template
-        self.changes = changes
-        self.plans: list[str] = []
+    folder: Path  # that would be uploaded
+    asked: Master | None = None
+    template: Path | None = None
+    changes: Sequence[str] = ()  # of --set
+    plans: list[str] = field(default_factory=list)
 
     def all(self, configs: list[Path], master: Path | None) -> Iterator[Finding]:
-        """Yield findings of all files. Raises Unavailable if the master does not answer."""
+        """Yield findings of all files; experiments are checked against `master` if there is one.
+
+        Raises Unavailable if the master that is asked does not answer.
+        """
         cluster = self.asked.cluster() if self.asked else None
         if master is not None:
             config = yield from _load(master)

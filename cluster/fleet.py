@@ -93,14 +93,14 @@ def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator
         return
     width = list(_check_width(file, config, pool))
     yield from width
-    if gone := retired(pool.instance, load_prices()):
-        yield Finding(file, "resources.resource_pool", f"pool {name!r}: {gone}", warning=True)
+    if said := retired(pool.instance, load_prices()):
+        yield Finding(file, "resources.resource_pool", f"pool {name!r}: {said}", warning=True)
     image = image_of(config, pool)
     if image is None and cluster.images_known:
         problem = "neither the experiment nor the master names one, and 0.38.1's own has torch 2.3"
         yield Finding(file, "environment.image", f"{problem}; name one with torch 2.6 or later")
-    if unfit := no_code(image, pool.gpu):
-        yield Finding(file, "environment.image", unfit)
+    if said := no_code(image, pool.gpu):
+        yield Finding(file, "environment.image", said)
     if not width:
         yield from _check_spare(file, config, cluster, pool)
 

@@ -81,5 +81,5 @@ def findings(
             paths[name] = tmp_path / name
             paths[name].write_text(json.dumps(content))
     jobs = [paths["job.yaml"]] if config is not None else []
-    found = check.check_all(jobs, paths.get("master.yaml"), ROOT)
+    found = check.Check(ROOT).all(jobs, paths.get("master.yaml"))
     return [one for one in found if "AWS launches no p3" not in one.problem]

@@ -50,20 +50,20 @@ def test_every_pool_that_a_config_names_is_there() -> None:
 
 def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
     for path in MASTERS:
-        left = [one for one in check.check_all([], path, ROOT) if not one.warning]
+        left = [one for one in check.Check(ROOT).all([], path) if not one.warning]
         text = re.sub(r"#.*", "", path.read_text())
         assert left and len(left) == len(PLACEHOLDER.findall(text))
         assert all("is not filled in" in finding.problem for finding in left)
         assert findings(tmp_path, cluster=filled(path)) == []
         # A master config given in an experiment's place is known for what it is.
-        assert [one for one in check.check_all([path], None, ROOT) if not one.warning] == left
+        assert [one for one in check.Check(ROOT).all([path], None) if not one.warning] == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
     keys = {finding.key for finding in check.placeholders("t", "", template)}
     assert "bind_mounts[0].host_path" in keys
 
 
 def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in() -> None:
-    left = [one for one in check.check_all(CONFIGS, None, ROOT) if not one.warning]
+    left = [one for one in check.Check(ROOT).all(CONFIGS, None) if not one.warning]
     named = sorted({one.file.rsplit("/", 1)[-1] for one in left})
     assert named == [
         *("finetune_pretrained.yaml", "lm_125m.yaml", "lm_13b.yaml", "lm_1b.yaml"),
@@ -78,13 +78,13 @@ def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in() 
 def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path: Any) -> None:
     path = tmp_path / "master.yaml"
     path.write_text(json.dumps(master()))
-    found = list(check.check_all([ROOT / "configs" / "distributed64.yaml"], path, ROOT))
+    found = list(check.Check(ROOT).all([ROOT / "configs" / "distributed64.yaml"], path))
     said = "AWS launches no p3.16xlarge since 25 May 2026; take another type"
     keys = [f"resource_pools[{n}].provider.instance_type" for n in (0, 1)]
     assert [one.key for one in found] == [*keys, "resources.resource_pool"]
     assert all(one.problem.endswith(said) and one.warning for one in found)
     path.write_text(json.dumps(master("master-aws-modern.yaml")))
-    assert list(check.check_all([ROOT / "configs" / "modern64.yaml"], path, ROOT)) == []
+    assert list(check.Check(ROOT).all([ROOT / "configs" / "modern64.yaml"], path)) == []
 
 
 def test_set_changes_every_experiment_as_it_is_submitted(capsys: Any, tmp_path: Any) -> None:
@@ -107,7 +107,7 @@ def test_set_changes_every_experiment_as_it_is_submitted(capsys: Any, tmp_path: 
 def test_a_webhook_is_no_experiment(capsys: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "webhook.json"
     path.write_text((ROOT / "cluster" / "webhook.json").read_text())
-    said = list(check.check_all([path], None, tmp_path))
+    said = list(check.Check(tmp_path).all([path], None))
     assert [finding.key for finding in said] == ["url", "triggers"]
     path.write_text(PLACEHOLDER.sub("http://here", path.read_text()))
     assert check.main([str(path), "--context", str(tmp_path)]) == 0

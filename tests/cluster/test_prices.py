@@ -97,7 +97,7 @@ def test_the_price_file_is_made_from_the_catalog(tmp_path):
     assert made["p3.2xlarge"].spot == shipped["p3.2xlarge"].spot
     price = made["p5.48xlarge"]
     assert (price.spot_range(), price.date) == ((10, 12, 20.5), datetime.date(2026, 11, 1))
-    assert price.source.endswith("SkyPilot's catalog abc")
+    assert price.source == "SkyPilot's catalog at abc"
     (london,) = prices.load_prices(file, "eu-west-2").values()
     assert (london.on_demand, london.spot) == (60, 60)
     again = file.read_text()
