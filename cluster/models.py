@@ -71,7 +71,7 @@ def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
     if keys is None:
         return None
     keys = {"model_type": "albert", **keys}
-    with contextlib.suppress(ValueError, TypeError, KeyError):
+    with contextlib.suppress(Exception):  # transformers' own of invalid keys is a bare one
         return AutoConfig.for_model(keys.pop("model_type"), **keys)
     return None
 

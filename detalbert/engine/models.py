@@ -139,7 +139,8 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
             f"hyperparameters.model_config.vocab_size: {keys['vocab_size']} is less than the "
             f"tokenizer's {len(tokenizer)} pieces; leave it out"
         )
-    config = AutoConfig.for_model(model_type, **keys)
+    with as_user_error(not_built):
+        config = AutoConfig.for_model(model_type, **keys)
     if config.hidden_size % config.num_attention_heads:
         raise UserError(
             f"hyperparameters.model_config.hidden_size: {config.hidden_size} is no multiple of "
@@ -172,7 +173,7 @@ def span_model_sizes(hparams: HParams) -> Sizes | None:
     """
     if hparams.model is None:
         keys = {"model_type": "albert", **(hparams.model_config or {})}
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(Exception):  # transformers' own of invalid keys is a bare one
             return encoder_sizes(AutoConfig.for_model(keys.pop("model_type"), **keys))
         return None
     check_weights(hparams.model, *WEIGHT_FILES)

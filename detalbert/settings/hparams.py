@@ -43,9 +43,8 @@ class StepHParams(Section):
     model_config: dict[str, Any] | None = None
 
     # The schedule. `max_steps` wins over `epochs`.
-    global_batch_size: int = limited(
-        48, above=0, most=1_000_000
-    )  # windows per optimizer step, over all slots
+    # Windows per optimizer step, over all slots.
+    global_batch_size: int = limited(48, above=0, most=1_000_000)
     epochs: float = limited(2, above=0, most=1_000_000)
     max_steps: int | None = limited(None, above=0, most=1_000_000_000)
 
@@ -109,10 +108,9 @@ class StepHParams(Section):
     def check(self) -> None:
         for key, size in (self.model_config or {}).items():
             most = _SIZES.get(key)
-            if most and isinstance(size, (int, float)) and not 1 <= size <= most:
-                raise UserError(
-                    f"hyperparameters.model_config.{key}: {size}; use a number from 1 to {most:,}"
-                )
+            if most and not (type(size) is int and 1 <= size <= most):
+                problem = f"{size!r:.60}; use a number from 1 to {most:,}"
+                raise UserError(f"hyperparameters.model_config.{key}: {problem}")
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
             raise UserError(

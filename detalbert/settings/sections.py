@@ -99,6 +99,9 @@ def limits_of(cls: type, key: str) -> dict[str, Any]:
     return {name: value for metadata in found for name, value in metadata.items()}
 
 
+_LARGEST = 2**63  # of whole numbers
+
+
 def _typed(path: str, value: Any, wanted: Any) -> Any:
     """Convert `value` to `wanted`; numbers in text too, as PyYAML reads 5e-5 (no dot)."""
     words: tuple[Any, ...] = ()
@@ -109,16 +112,18 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
             return value
     origin = typing.get_origin(wanted) or wanted
     if wanted is float and not isinstance(value, bool):
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             if math.isfinite(value := float(value)):
                 return value
-    elif isinstance(value, origin) and not (wanted is int and isinstance(value, bool)):
+    elif wanted is int:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and abs(value) < _LARGEST and value == int(value):
+            return int(value)
+    elif isinstance(value, origin):
         return value
-    elif wanted is int and isinstance(value, float) and value.is_integer():
-        return int(value)
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     names = [name.get(wanted, "a mapping of keys"), *filter(None, words)]
-    raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r}")
+    raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r:.60}")
 
 
 def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:
