@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster import plan_text
-from cluster.options import SURE, Option, front
+from cluster.options import SURE, Option
 from cluster.plan_text import ROWS, Plan
 from detalbert.atomic import whole_file, writing
 from detalbert.errors import UserError
 
 try:
     from cluster.page import render
-    from cluster.plan_plot import Published, draw, published_run, unique
+    from cluster.plan_plot import Published, draw, published_run, spread, unique
 except ImportError as error:
     package = (error.name or "matplotlib").split(".")[0]
     cure = "pip install -r cluster/requirements.txt"
@@ -26,6 +26,7 @@ NUMBERS |= {"machines", "$/h", "95 % within", "reclaims", "waiting h", "$"}  # o
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
     best, named = plan.best, shown(plan)
+    own = [o for o in named if o is plan.own]
     others = [o for o in sorted(plan.options, key=cost) if not o.why_not and o not in named]
     run = published_run(best)
     text = render(
@@ -37,7 +38,7 @@ def write_page(plan: Plan, path: Path) -> None:
             ("Hours", *_split(plan_text.hours(best))),
             ("Dollars", *_split(plan_text.dollars(best))),
         ],
-        plot=draw(plan, run),
+        plot=draw(plan, unique([*spread(plan), best, *own]), run),
         published=run and run.name,
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
@@ -55,12 +56,12 @@ def write_page(plan: Plan, path: Path) -> None:
 
 def shown(plan: Plan) -> list[Option]:
     """Return the options of the open table, the cheapest first: the recommended one, the config as
-    it stands, the front from both ends, then the cheapest.
+    it stands, the front without near neighbours, then the cheapest.
     """
     fine = sorted((o for o in plan.options if not o.why_not and o.cases), key=cost)
-    best, own = sorted(front(plan.options), key=cost), [o for o in fine if o is plan.own]
-    chosen = unique([plan.best, *own, best[0], best[-1], *best, *fine])[:ROWS]
-    return sorted(chosen, key=cost)
+    own = [o for o in fine if o is plan.own]
+    chosen = unique([plan.best, *own, *spread(plan), *fine])
+    return sorted(chosen[:ROWS], key=cost)
 
 
 def cost(option: Option) -> float:
@@ -70,7 +71,8 @@ def cost(option: Option) -> float:
 
 def _place(option: Option) -> str:
     market = "spot" if option.spot else "on demand"
-    return f"{market}, {option.slots} slots, pool {option.pool.name}"
+    slots = f"{option.slots} slot{'s' if option.slots > 1 else ''}"
+    return f"{slots}, {market}, in {option.pool.name}"
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -82,19 +84,18 @@ def _split(text: str) -> tuple[str, str]:
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
     """Return the cells of an option; its ranges are in the plot."""
     best, figures = plan.best.cases[1], option.cases[1]
-    marks = [word for word, one in (("recommended", plan.best), ("as it stands", plan.own))
-             if option is one]  # fmt: skip
     slower, dearer = figures["hours"] / best["hours"], figures["cost"] / best["cost"]
-    beside = "" if option is plan.best else f"{slower:,.2g} x the time, {dearer:,.2g} x the cost"
+    beside = f"{slower:,.2g} x time, {dearer:,.2g} x cost"
+    if option is plan.own:
+        beside = f"as it stands: {beside}"
     return {
         "option": option.name,
-        "": ", ".join(marks),
         "slots": option.slots,
-        "pool": option.pool.name,
         "hours": f"{figures['hours']:,.2f}" if math.isfinite(figures["hours"]) else "never",
         "dollars": f"${figures['cost']:,.2f}" if math.isfinite(figures["cost"]) else "-",
-        "beside the recommended": beside,
+        "beside the recommended": "recommended" if option is plan.best else beside,
         "speed": option.rate.source if option.rate else "given",
+        "pool": option.pool.name,
     }
 
 
@@ -103,7 +104,7 @@ def _reasons(plan: Plan, run: Published | None) -> Iterator[str]:
     best, asked = plan.best, plan.asked
     fine = [o for o in plan.options if not o.why_not and math.isfinite(cost(o))]
     cheapest, fastest = min(fine, key=cost), min(fine, key=lambda o: o.cases[1]["hours"])
-    yield f"{best.name} is {plan.why}."
+    yield f"{best.name}: {plan.why}."
     limits = (("hours", asked.deadline, "{:,.2f} h"), ("cost", asked.budget, "${:,.2f}"))
     for what, most, form in limits if cheapest is not best else ():
         if most is not None and (sure := cheapest.sure(what)) > most:
@@ -113,7 +114,7 @@ def _reasons(plan: Plan, run: Published | None) -> Iterator[str]:
         yield f"The fastest is {_said(fastest)}."
     steady = min((o for o in fine if not o.spot), key=cost, default=best)
     if best.spot and steady is not best and steady is not fastest:
-        yield f"The cheapest that nobody takes back is {_said(steady)}."
+        yield f"The cheapest on demand, which EC2 does not reclaim, is {_said(steady)}."
     if plan.own is not None and plan.own is not best:
         yield f"As it stands the config takes {_said(plan.own)}."
     if run is not None:

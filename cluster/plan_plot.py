@@ -16,7 +16,9 @@ from cluster.plan_text import Plan
 from cluster.prices import load_prices
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 
-HEIGHT = 11.0  # points from one name to the next
+NAMED = 8  # options of the front that are named
+HEIGHT, LETTER = 11.0, 5.0  # points from one name to the next, and of a letter
+WIDTH = 330.0  # of the axes, about
 
 
 class Published(NamedTuple):
@@ -44,24 +46,40 @@ def published_run(option: Option) -> Published | None:
 
 
 @style.context(STYLE)
-def draw(plan: Plan, published: Published | None) -> Markup:
-    """Return expected hours against dollars as inline SVG; ranges of the front are bars."""
-    axes = Figure(figsize=(6.6, 4.3)).subplots()
+def draw(plan: Plan, named: Sequence[Option], published: Published | None) -> Markup:
+    """Return expected hours against dollars as inline SVG.
+
+    Args:
+        named: options that get their name, slots and ranges; those of the front are joined.
+    """
+    axes = Figure(figsize=(5.2, 4.2)).subplots()
     axes.set(xscale="log", yscale="log", xlabel="expected hours", ylabel="expected dollars")
     best = list(front(plan.options))
-    fine = [o for o in plan.options if not o.why_not and o.cases and math.isfinite(_at(o)[1])]
-    named = unique([*best, plan.best, *(o for o in fine if o is plan.own)])
-    for option in sorted(fine, key=lambda o: o in named):
-        _mark(axes, option, option in named)
+    for option in plan.options:
+        if not option.why_not and option.cases and math.isfinite(_at(option)[1]):
+            _mark(axes, option, any(option is each for each in [*best, *named]))
+    for option in named:
+        _ranges(axes, option)
     axes.plot(*zip(*map(_at, best), strict=True), "-", color=TEXT, lw=0.8, zorder=2)
     axes.plot(*_at(plan.best), "o", mfc="none", color=TEXT, ms=13, mew=1.4, zorder=4)
     if published is not None:
         axes.plot(published.hours, published.dollars, "*", color=TEXT, ms=10, zorder=4)
-    _limits(axes, plan.asked)
-    _scale(axes)
-    _name(axes, named, plan)
-    label = f"Expected hours against dollars of {len(fine)} options; the table has the numbers"
+    _asked(axes, plan.asked)
+    _scale(axes, named, published)
+    _name(axes, named, plan, published)
+    label = "Expected hours against dollars of all options; the table below has the numbers"
     return Markup(inline_svg(axes.figure, label))
+
+
+def spread(plan: Plan) -> list[Option]:
+    """Return at most NAMED options of the front; of near neighbours one stays."""
+    best = list(front(plan.options))
+    while len(best) > NAMED:
+        at = [math.log(o.cases[1]["hours"] / o.cases[1]["cost"]) for o in best]
+        gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
+        keep = [plan.best, plan.own]
+        del best[1 + min(range(len(gaps)), key=lambda n: (best[n + 1] in keep, gaps[n]))]
+    return best
 
 
 def unique(options: Sequence[Option]) -> list[Option]:
@@ -73,55 +91,83 @@ def _at(option: Option) -> tuple[float, float]:
     return option.cases[1]["hours"], option.cases[1]["cost"]
 
 
+def _words(option: Option) -> str:
+    return f"{option.machines} x {option.price.instance} ({option.slots})"
+
+
 def _mark(axes: Axes, option: Option, named: bool) -> None:
-    """Draw an option: circles are spot, squares on demand; with bars and in colour if `named`."""
-    shape, colour = ("o", SPOT) if option.spot else ("s", DEMAND)
+    """Draw an option: circles are spot, squares on demand; grey unless `named`."""
+    colour = SPOT if option.spot else DEMAND
+    look: Any = {"color": colour, "ms": 6, "zorder": 3} if named else {"color": OTHER, "ms": 3}
+    axes.plot(*_at(option), "o" if option.spot else "s", **look)
+
+
+def _ranges(axes: Axes, option: Option) -> None:
+    """Draw low to high hours and dollars as bars; one without an end leaves the plot."""
+    look: Any = {"color": SPOT if option.spot else DEMAND, "lw": 2.5, "alpha": 0.35}
     hours, dollars = _at(option)
-    if not named:
-        axes.plot(hours, dollars, shape, color=OTHER, ms=3.5, zorder=1)
-        return
-    bar: dict[str, Any] = {"color": colour, "lw": 2.5, "alpha": 0.35, "solid_capstyle": "butt"}
-    for what, drawn in (("hours", lambda ends: (ends, [dollars] * 2)),
-                        ("cost", lambda ends: ([hours] * 2, ends))):  # fmt: skip
-        low, middle, high = option.figures(what)
-        ends = [low, high if math.isfinite(high) else 1e3 * middle]
-        axes.plot(*drawn(ends), zorder=2, **bar)
-    axes.plot(hours, dollars, shape, color=colour, ms=6, zorder=3)
+    low, _, high = option.figures("hours")
+    axes.hlines(dollars, low, min(high, 1e3 * hours), **look)
+    low, _, high = option.figures("cost")
+    axes.vlines(hours, low, min(high, 1e3 * dollars), **look)
 
 
-def _limits(axes: Axes, asked: Asked) -> None:
+def _asked(axes: Axes, asked: Asked) -> None:
     """Draw the deadline and the budget, if they were given."""
     look: dict[str, Any] = {"color": TEXT, "ls": ":", "lw": 1.2}
+    words: dict[str, Any] = {"clip_on": True, "va": "bottom"}
     if asked.deadline is not None:
         axes.axvline(asked.deadline, **look)
-        axes.annotate(" deadline", (asked.deadline, 0.97), xycoords=("data", "axes fraction"))
+        where = axes.get_xaxis_transform()
+        axes.text(asked.deadline, 0.02, " deadline", transform=where, **words)
     if asked.budget is not None:
         axes.axhline(asked.budget, **look)
-        axes.annotate("budget", (0.99, asked.budget), (0, 3), ("axes fraction", "data"),
-                      "offset points", ha="right")  # fmt: skip
+        where = axes.get_yaxis_transform()
+        axes.text(0.99, asked.budget, "budget", transform=where, ha="right", **words)
 
 
-def _scale(axes: Axes) -> None:
-    """Set ticks at 1, 2 and 5 times a power of ten, or at the powers where those are too many."""
-    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        subs = (1, 2, 5) if high / low < 1e3 else (1,)
-        axis.set_major_locator(LogLocator(subs=subs))
+def _scale(axes: Axes, named: Sequence[Option], published: Published | None) -> None:
+    """Show the named options and their ranges, with room for names at the left, on log axes."""
+    left = LETTER * max(len(_words(option)) for option in named) + 10
+    ends = [option.figures(what) for what in ("hours", "cost") for option in named]
+    for axis, mine, other in (
+        (axes.xaxis, ends[: len(named)], published and published.hours),
+        (axes.yaxis, ends[len(named) :], published and published.dollars),
+    ):
+        middle = max(figures[1] for figures in mine)
+        low = min(min(figures[0] for figures in mine), other or math.inf)
+        high = max(min(max(figures[2] for figures in mine), 30 * middle), other or 0.0)
+        room = (high / low) ** (left / (WIDTH - left) if axis is axes.xaxis else 0.0)
+        axis.axes.set(**{f"{axis.axis_name}lim": (low / room / 1.3, high * 1.3)})
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e3 else (1,)))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _name(axes: Axes, named: Sequence[Option], plan: Plan) -> None:
-    """Write names and slots below and left of the points, where no option lies, without overlap."""
+def _name(axes: Axes, named: Sequence[Option], plan: Plan, published: Published | None) -> None:
+    """Write names and slots: those of the front below and left of it, where no option lies, one
+    below the other; the others right of their points.
+    """
     figure = axes.figure
     figure.draw_without_rendering()  # for the scale
-    scale, below = 72 / figure.dpi, math.inf
+
+    def place(at: tuple[float, float]) -> Any:
+        return axes.transData.transform(at) * 72 / figure.dpi
+
+    star = place((published.hours, published.dollars)) if published else (math.inf, math.inf)
+    best, below = list(front(plan.options)), math.inf
     for option in sorted(named, key=lambda option: -option.cases[1]["cost"]):
-        height = float(axes.transData.transform(_at(option))[1]) * scale
-        below = min(height - 4, below - HEIGHT)
+        name = _words(option)
+        right, height = place(_at(option))
+        side, move = "left", (10.0, 0.0)
+        if any(option is each for each in best):
+            below = min(height - 4, below - HEIGHT)
+            if abs(below - star[1]) < HEIGHT and 0 < right - star[0] < LETTER * len(name):
+                below = star[1] - HEIGHT
+            side, move = "right", (-7.0, below - height)
         axes.annotate(
-            f"{option.machines} x {option.price.instance} ({option.slots})",
-            _at(option), (-7, below - height), textcoords="offset points", ha="right", va="center",
+            name, _at(option), move, textcoords="offset points", ha=side, va="center",
             color=SPOT if option.spot else DEMAND, fontsize=8, zorder=5,
-            fontweight="bold" if option is plan.best else "normal",
+            fontweight="bold" if option is plan.best else "normal", gid=f"name {name}",
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip
