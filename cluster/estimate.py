@@ -26,7 +26,7 @@ TOKENIZING, LOADING = 10_000, 1_500
 START = 60.0  # seconds from the container to the first batch; assumed
 
 
-class Part(NamedTuple):
+class TimePart(NamedTuple):
     """A part of a run's time."""
 
     name: str
@@ -133,39 +133,39 @@ class Estimate:
         epoch = windows and windows // self.hparams.global_batch_size
         return self.hparams.checkpoint_period or epoch
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[TimePart]:
         """Yield the parts of the run's time; UserError if its number of steps is not known."""
         job, hparams, rate = self.job, self.hparams, self.rate
         if (steps := job.steps) is None:
             said = "its data must be read to know how long it is; give --windows or --tokens"
             raise UserError(f"hyperparameters.max_steps: {said}")
         batch, cores = hparams.global_batch_size, 8
-        yield Part("start of the container", START, "assumed")
+        yield TimePart("start of the container", START, "assumed")
         if self.compiled:
-            yield Part("compilation", COMPILING, "measured", "the first step, on an H100")
+            yield TimePart("compilation", COMPILING, "measured", "the first step, on an H100")
         if job.windows:
             how = f"{job.windows:,} windows, {TOKENIZING:,} a second and core"
-            yield Part("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
+            yield TimePart("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
         how = f"{steps:,} steps of {batch:,} windows; {rate.how}"
-        yield Part("training", steps * self.compute, rate.source, how)
+        yield TimePart("training", steps * self.compute, rate.source, how)
         how = f"{self.inside:.3f} s a step, beside the products"
         waits = max(0.0, self.inside - self.compute)
-        yield Part("all-reduce in a machine", steps * waits, "modelled", how)
+        yield TimePart("all-reduce in a machine", steps * waits, "modelled", how)
         between = self.network(self.efa)
         how = f"{between:.2f} s a step, beside the products"
         waits = max(0.0, between - max(self.compute, self.inside))
-        yield Part("network between machines", steps * waits, "modelled", how)
+        yield TimePart("network between machines", steps * waits, "modelled", how)
         need = batch / self.step / self.slots
         how = f"{need:,.1f} windows/s a slot of {LOADING * cores:,} that {cores} cores load"
         waits = max(0.0, need / (LOADING * cores) - 1) * steps * self.step
-        yield Part("loader", waits, "measured", how)
+        yield TimePart("loader", waits, "measured", how)
         if validations := self._validations(steps):
             seconds = validations[0] * validations[1] * self.window / 3 / rate.tokens / self.slots
             how = f"{validations[0]} of {validations[1]:,} windows, a third of training's FLOPs"
-            yield Part("validation", seconds, rate.source, how)
+            yield TimePart("validation", seconds, rate.source, how)
         count = math.ceil(steps / (self.period or steps))
         how = f"{count:,} of {self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
-        yield Part("checkpoints", count * self.checkpoint, "modelled", how)
+        yield TimePart("checkpoints", count * self.checkpoint, "modelled", how)
 
     def _validations(self, steps: int) -> tuple[int, int] | None:
         """Return how many validations, and of how many windows; None if that is not known."""

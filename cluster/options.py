@@ -3,19 +3,20 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cluster import spot
-from cluster.estimate import START, Estimate, Part, estimate
+from cluster.estimate import START, Estimate, TimePart, estimate
 from cluster.fleet import check_fleet
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
+from cluster.schema import Finding
 from cluster.speeds import Rate
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
@@ -26,7 +27,7 @@ SURE = 95  # per cent of the runs that meet a deadline or a budget
 
 
 class Asked(NamedTuple):
-    """What the options are for."""
+    """Limits and markets that the options are for."""
 
     markets: Mapping[str, spot.Market]
     runs: int = 4000  # that are simulated for an option and case
@@ -54,7 +55,7 @@ class Option(NamedTuple):
     machines: int
     rate: Rate | None = None
     found: Estimate | None = None  # None for plain work
-    parts: Sequence[Part] = ()
+    parts: Sequence[TimePart] = ()
     cases: Sequence[dict[str, Any]] = ()  # low, middle, high
     period: int | None = None
     keys: Mapping[str, Any] = {}  # hyperparameters to write
@@ -107,7 +108,7 @@ def plan_options(
 def _counts(pool: Pool, price: Price, own: int) -> list[int]:
     width, most = price.slots, (pool.max_agents or 64) * price.slots
     fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
-    return sorted({n for n in [*fits, own] if n <= most and (n % width == 0 or n < width)})
+    return sorted({own, *(n for n in fits if n <= most)})
 
 
 def _option(
@@ -122,6 +123,11 @@ def _option(
     jobs = list(parse_jobs(file, config, pool, root))
     job = jobs[0]
     option = Option(pool, price, job.slots, pool.spot, -(-job.slots // price.slots))
+    if price.retired:
+        why = f"{price.instance}: AWS launches none since {price.retired}; see what --any finds"
+        return option._replace(why_not=why)
+    if why := _first_fault(check_fleet(file, config, cluster)):
+        return option._replace(why_not=why)
     try:
         fitted = [_fit(each) for each in jobs]
     except UserError as error:
@@ -130,13 +136,18 @@ def _option(
     if pool.spot and not found.hparams.spot_notice:
         keys["spot_notice"] = True
     option = option._replace(found=found, rate=found.rate, parts=list(found.parts()))
-    option = simulate(option, time_run(found), asked)
+    try:
+        option = simulate_option(option, time_run(found), asked)
+    except UserError as error:  # a trace with fewer machines
+        return option._replace(why_not=str(error))
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    wrong = [*check_fleet(file, config, cluster), *check_job(file, config, pool, root)]
-    why = next((f"{each.key}: {each.problem}" for each in wrong if not each.warning), "")
-    return option._replace(keys=keys, why_not=why)
+    return option._replace(keys=keys, why_not=_first_fault(check_job(file, config, pool, root)))
+
+
+def _first_fault(findings: Iterable[Finding]) -> str:
+    return next((f"{each.key}: {each.problem}" for each in findings if not each.warning), "")
 
 
 def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
@@ -170,7 +181,7 @@ def time_run(found: Estimate) -> Timing:
     return Timing(seconds, found.step, rules, found.hparams.checkpoint_period)  # type: ignore[arg-type]  # three
 
 
-def simulate(option: Option, timing: Timing, asked: Asked) -> Option:
+def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     """Return the option with its three cases, and its period where `timing` leaves it open."""
     low, middle, high = option.price.spot_range() if option.spot else (option.price.on_demand,) * 3
     work, rules = timing.seconds[1], timing.rules
@@ -233,7 +244,7 @@ def plain_options(
             seconds = work.amount / work.rate(slots, price.teraflops)
             timing = Timing((seconds,) * 3, 1.0, spot.Rules(restart_seconds=START), None)
             option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
-            found.append(simulate(option, timing, asked))
+            found.append(simulate_option(option, timing, asked))
     return found
 
 
@@ -254,7 +265,8 @@ def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str]:
         best = min(safe, key=lambda option: option.cases[1]["cost"])
         words = {"hours": "the deadline", "cost": "the budget"}
         met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
-        return best, f"the cheapest of {len(fine)} options{met if given else ''}"
+        many = f"the cheapest of {len(fine)} options" if len(fine) > 1 else "the one that can run"
+        return best, many + (met if given else "")
     what = "hours" if "hours" in given else "cost"
     best = min(fine, key=lambda option: option.cases[1][what])
     said, kind = {

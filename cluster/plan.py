@@ -1,4 +1,4 @@
-"""What to take for a run, how long it takes and what it costs, before anything is paid for.
+"""Machines to take for a run, its time and its cost, before anything is paid for.
 
 python -m cluster.plan configs/modern8.yaml --deadline 2
 python -m cluster.plan configs/lm_13b.yaml --master my.yaml --set hyperparameters.max_steps=900
@@ -22,15 +22,15 @@ from typing import Any
 
 from cluster import live_prices, options, plan_text, spot
 from cluster.ask import Master
+from cluster.expconf import check_experiment
 from cluster.flags import Parser, number
-from cluster.fleet import pool_name
+from cluster.fleet import KEY, pool_name, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Option, Plain
 from cluster.plan_text import Plan
 from cluster.prices import Price, find_price, load_prices, price_notes
-from cluster.schema import mapping
 from detalbert.errors import Unavailable, UserError
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import HParams
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
     where.add_argument("--any", action="store_true", help="every machine that AWS launches")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
-    for flag, limits, said in (
+    for flag, (low, most), said in (
         ("--deadline", (1e-3, 1e6), "hours within which the run must end"),
         ("--budget", (0.01, 1e15), "dollars that it may cost"),
         ("--windows", (1, 1e15), "windows to train on, instead of the config's steps"),
@@ -81,12 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         ("--hourly", (0, 60), "reclaims per machine-hour (as recorded)"),
         ("--wait-seconds", (0, 2_592_000), "mean wait for capacity (as recorded)"),
     ):
-        add(flag, type=number(flag, *limits), metavar="N", help=said)
-    for flag, limits, usual, said in (
+        add(flag, type=number(flag, low, most), metavar="N", help=said)
+    for flag, (low, most), usual, said in (
         ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
         ("--seed", (0, 2**63 - 1), 0, "seed of the simulation (0)"),
     ):
-        add(flag, type=number(flag, *limits, True), default=usual, metavar="N", help=said)
+        kind = number(flag, low, most, whole=True)
+        add(flag, type=kind, default=usual, metavar="N", help=said)
     add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
     add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")
@@ -129,6 +130,11 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
     config = read_yaml(args.config)
     apply_overrides(config, args.set)
+    for finding in check_experiment(str(args.config), config):
+        if not finding.warning:
+            raise UserError(f"{args.config}: {finding.key}: {finding.problem}")
+    if slots_of(config) == 0:
+        raise UserError(f"{args.config}: {KEY}: 0 slots train on no GPU; use 1 or more")
     job = next(parse_jobs(str(args.config), config, None, ROOT))
     hparams, amount = job.hparams, args.windows or args.tokens
     if amount is None and job.steps is None and isinstance(hparams, HParams):
@@ -173,8 +179,7 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
 
 def _own(config: dict[str, Any], cluster: Cluster, found: list[Option]) -> Option | None:
     """Return the option that is the config as it stands."""
-    resources = mapping(config.get("resources"))
-    wanted = pool_name(config, cluster), int(resources.get("slots_per_trial") or 1)
+    wanted = pool_name(config, cluster), slots_of(config)
     return next((o for o in found if (o.pool.name, o.slots) == wanted), None)
 
 

@@ -20,7 +20,7 @@ ROWS = 10  # of a table of options or layouts
 
 
 class Plan(NamedTuple):
-    """What was asked, the options, and the one to take."""
+    """The options for a run, and the one to take."""
 
     title: str
     options: Sequence[Option]
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     asked: Asked
 
 
-class Row(NamedTuple):
+class Figure(NamedTuple):
     """A figure, its source and how it was computed."""
 
     what: str
@@ -59,53 +59,60 @@ def dollars(option: Option) -> str:
     return span(option.figures("cost"), "${:,.0f}" if middle >= 100 else "${:,.2f}")
 
 
-def sentence(plan: Plan) -> str:
+def place(option: Option) -> str:
+    """Return an option's machines and slots."""
+    return f"{option.name} ({option.slots} slot{'s' * (option.slots > 1)})"
+
+
+def recommendation(plan: Plan) -> str:
     """Return what to take, how long it takes, how much it costs, and why."""
     best = plan.best
-    return f"Take {best.name} ({best.slots} slots): {hours(best)}, {dollars(best)}: {plan.why}."
+    return f"Take {place(best)}: {hours(best)}, {dollars(best)}: {plan.why}."
 
 
-def line(option: Option) -> str:
+def option_line(option: Option) -> str:
     """Return an option's machines, hours and cost, as `cluster.check` prints them."""
     return f"{option.name}: about {hours(option)}, {dollars(option)}"
 
 
-def memory_rows(option: Option) -> list[Row]:
+def memory_rows(option: Option) -> list[Figure]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
     if (found := option.found) is None:
         return []
     memory, length = found.memory, found.hparams.max_seq_length
-    rows = [Row("states", _gib(memory.states), how="weights, gradients, two moments")]
+    rows = [Figure("states", _gib(memory.states), how="weights, gradients, two moments")]
     if memory.gathered:
         how = "embeddings, head, one layer and the next"
-        rows.append(Row("gathered", _gib(memory.gathered), how=how))
+        rows.append(Figure("gathered", _gib(memory.gathered), how=how))
     how = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    rows.append(Row("activations", _gib(found.tokens * memory.per_token), how=how))
+    rows.append(Figure("activations", _gib(found.tokens * memory.per_token), how=how))
     if memory.head:
-        rows.append(Row("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
-    rows.append(Row("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
+        rows.append(Figure("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
+    rows.append(Figure("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
     total, sold = memory.at(found.tokens), found.pool.known_gpu.gigabytes
-    rows.append(Row("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
+    rows.append(Figure("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
     how = f"{found.most // length} windows of {length:,}"
-    return [*rows, Row("largest forward", f"{max(0, found.most):,} tokens", how=how)]
+    return [*rows, Figure("largest forward", f"{max(0, found.most):,} tokens", how=how)]
 
 
-def time_rows(option: Option) -> list[Row]:
+def time_rows(option: Option) -> list[Figure]:
     """Return the time by part, and what a step and a machine's end take."""
     if (found := option.found) is None:
         return []
-    rows = [Row(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in option.parts]
+    rows = [Figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in option.parts]
     batch, rate = found.hparams.global_batch_size, found.rate
     speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
     how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
-    rows.append(Row("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how))
+    rows.append(
+        Figure("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how)
+    )
     if found.machine and found.machines > 1:
         kind = "EFA" if found.efa else "one plain interface"
         how = f"{found.sent / 1e9:.1f} GB a machine by {kind}"
-        rows.append(Row("network a step", f"{found.network(found.efa):.2f} s", how=how))
+        rows.append(Figure("network a step", f"{found.network(found.efa):.2f} s", how=how))
     step, disk, upload = found.leaving()
     how = f"of 120 s of notice: the step, {disk:.0f} s on disk, {upload:.0f} s of upload"
-    return [*rows, Row("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
+    return [*rows, Figure("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
 
 
 def bill_rows(option: Option) -> list[dict[str, Any]]:
@@ -154,7 +161,6 @@ def option_rows(plan: Plan) -> list[dict[str, Any]]:
         {
             "machines": ("* " if option in best else "") + option.name,
             "slots": option.slots,
-            "pool": option.pool.name,
             "hours": hours(option),
             "cost": dollars(option),
             "speed": option.rate.source if option.rate else "given",
@@ -178,7 +184,7 @@ def refused(plan: Plan) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for option in plan.options:
         if option.why_not:
-            reasons.setdefault(option.why_not, []).append(f"{option.name} ({option.slots} slots)")
+            reasons.setdefault(option.why_not, []).append(place(option))
     return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
@@ -194,7 +200,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """Return all figures; null where one is infinite."""
     best = plan.best
     return {
-        "sentence": sentence(plan),
+        "sentence": recommendation(plan),
         "recommended": _figures(best),
         "own": plan.own and _figures(plan.own),
         "options": [_figures(option) for option in plan.options],
@@ -225,10 +231,10 @@ def _finite(value: Any) -> Any:
 def print_plan(plan: Plan) -> None:
     """Print the sentence, memory, time, bill, options, layouts, the YAML and the notes."""
     best = plan.best
-    print(f"{plan.title}: {sentence(plan)}")
+    print(f"{plan.title}: {recommendation(plan)}")
     if plan.own is not None and plan.own is not best:
         said = plan.own.why_not or f"{hours(plan.own)}, {dollars(plan.own)}"
-        print(f"As it stands: {plan.own.name} ({plan.own.slots} slots): {said}.")
+        print(f"As it stands: {place(plan.own)}: {said}.")
     for title, rows in (("Memory", memory_rows(best)), ("Time", time_rows(best))):
         if rows:
             _print_table(title, ["", Column("figure", justify="right"), "by", "how"], rows)

@@ -27,7 +27,7 @@ SURE = 0.9  # share of the rows whose error, when each is left out in turn, the 
 
 
 class Shape(NamedTuple):
-    """What a speed depends on."""
+    """Properties that a speed depends on."""
 
     task: str  # fine-tuning, pretraining or language
     flops: float  # per token that the rate counts, recomputation left out
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     ours: bool = True  # this package and not other software
 
 
-class Row(NamedTuple):
+class Measurement(NamedTuple):
     """A measurement."""
 
     shape: Shape
@@ -80,13 +80,13 @@ def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
 
 
 @functools.cache
-def rows() -> tuple[Row, ...]:
+def measurements() -> tuple[Measurement, ...]:
     """Return the measurements of facts/speeds.yaml."""
     content = yaml.safe_load(_FILE.read_text(encoding="utf-8"))["rows"]
     return tuple(_row(SimpleNamespace(**row)) for row in content)
 
 
-def _row(row: SimpleNamespace) -> Row:
+def _row(row: SimpleNamespace) -> Measurement:
     given = vars(row)
     if row.task == "language":
         keys = given.get("shape") or _mpt(row.hidden, row.layers)
@@ -101,7 +101,9 @@ def _row(row: SimpleNamespace) -> Row:
     tokens = given.get("tokens") or row.windows * row.length / row.gpus
     where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
     source = MEASURED if ours else "published"
-    return Row(shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0))
+    return Measurement(
+        shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0)
+    )
 
 
 def _mpt(hidden: int, layers: int) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def distance(one: Shape, other: Shape) -> float:
     return far
 
 
-def speed(shape: Shape, gpu: Gpu, among: Iterable[Row] | None = None) -> Rate:
+def speed(shape: Shape, gpu: Gpu, among: Iterable[Measurement] | None = None) -> Rate:
     """Estimate a GPU's speed, without the network between machines, from the nearest row.
 
     The range is that of the row's repeats if the shape is the row's own; else it is wide enough
@@ -138,7 +140,7 @@ def speed(shape: Shape, gpu: Gpu, among: Iterable[Row] | None = None) -> Rate:
     Args:
         among: the rows to use; by default all.
     """
-    known = tuple(rows() if among is None else among)
+    known = tuple(measurements() if among is None else among)
     row = min(known, key=lambda each: distance(shape, each.shape))
     far = distance(shape, row.shape)
     tokens = row.efficiency * gpu.teraflops * 1e12 / shape.flops / RECOMPUTE[shape.recompute]
@@ -152,7 +154,7 @@ def speed(shape: Shape, gpu: Gpu, among: Iterable[Row] | None = None) -> Rate:
 
 
 @functools.cache
-def _unsureness(task: str, known: tuple[Row, ...]) -> float:
+def _unsureness(task: str, known: tuple[Measurement, ...]) -> float:
     """Return the logarithm of the error, per 1 + distance, that SURE of the task's rows keep."""
     errors = []
     for row in known:

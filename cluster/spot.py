@@ -133,21 +133,24 @@ def load_trace(path: Path) -> Trace:
             hours = np.arange(len(counts)) * float(content["metadata"]["gap_seconds"]) / 3600
         else:
             table = pd.read_csv(path, skipinitialspace=True)
+            if len({name.partition(".")[0] for name in table}) < len(table.columns):
+                raise ValueError("a column stands twice")
             hours, counts = (table[name].to_numpy(dtype=float) for name in ("hours", "machines"))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{path}: expected {wrong}") from None
-    fine = np.isfinite(hours) & (np.diff(hours, prepend=-1.0) > 0) & (counts >= 0) & (counts < 1e6)
+    fine = (np.diff(hours, prepend=-1.0) > 0) & (hours < 1e6) & (counts >= 0) & (counts < 1e6)
     fine &= (counts == np.floor(counts)) & ((np.arange(len(hours)) > 0) | (hours == 0))
-    wrong = f"row {int(fine.argmin()) + 1}: expected hours, rising from 0, and whole machines"
-    wrong = "expected two rows or more, and machines in one of them" if fine.all() else wrong
-    if not fine.all() or len(hours) < 2 or not counts[:-1].any():
-        raise UserError(f"{path}: {wrong}")
+    if not fine.all():
+        row = int(fine.argmin()) + 1
+        raise UserError(f"{path}: row {row}: expected hours, rising from 0, and whole machines")
+    if len(hours) < 2 or not counts[:-1].any():
+        raise UserError(f"{path}: expected two rows or more, and machines in one of them")
     return Trace(hours[:-1] * 3600, counts[:-1].astype(int), float(hours[-1]) * 3600)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a launch, a checkpoint and a reclaim take; seconds."""
+    """Seconds of a launch, a checkpoint and a reclaim."""
 
     checkpoint_seconds: float = 25.0
     restart_seconds: float = 60.0  # from the container's start to the first step

@@ -1,9 +1,8 @@
-"""Cost of training, its scaling, and its expected cost on other machines.
+"""Cost of training, and its scaling. What a run will cost: python -m cluster.plan.
 
 python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
-python -m reports plan --windows 264396 --slots 8 64 --deadline 2
 python -m reports scaling --published --run fused=bench.json
 
 Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do.
@@ -14,8 +13,9 @@ import importlib
 import sys
 from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from cluster.flags import Parser, number
 from detalbert.errors import UserError
 
 
@@ -40,13 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 COMMANDS = {
     "cost": "what runs cost",
     "scaling": "efficiency over slots",
-    "plan": "expected time and cost",
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see python -m {self.prog} --help")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,7 +48,6 @@ def _parser() -> argparse.ArgumentParser:
     import yaml
 
     from cluster.records import parse_time
-    from reports.settings import DEFAULTS, number
 
     kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
     flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
@@ -63,20 +56,18 @@ def _parser() -> argparse.ArgumentParser:
         for flag, facts in flags[group].items():
             if "number" in facts:
                 facts["type"] = number(flag, *facts.pop("number"))
-                usual = DEFAULTS.get(flag) if group == "plan" else None
-                facts["help"] += "" if usual is None else f" ({usual:g})"
             elif "kind" in facts:
                 facts["type"] = kinds[facts.pop("kind")]
             parser.add_argument(flag, **facts)
 
     layout = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="reports", description=__doc__, formatter_class=layout)
+    parser = Parser(prog="reports", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
     for command, said in COMMANDS.items():
         each = commands.add_parser(command, help=said)
         each.set_defaults(today=date.today())
         add("form", each.add_mutually_exclusive_group())
-        for group in ("common", command) if command == "plan" else ("common", "records", command):
+        for group in ("common", "records", command):
             add(group, each)
     return parser
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.memory": "config", "reports": ""}
+NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
 NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output"}
 NEEDED |= {"pretrain.score": "RUN, --config", "train": ""}
 

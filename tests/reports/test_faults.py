@@ -1,36 +1,19 @@
 """Planted faults in what reports are given: each is one line on standard error, and status 2."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.prices import PRICE_FILE
-from reports import plan
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.records import DEFAULT, answer
 from tests.reports.conftest import refused
 
 FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text())
-PLAN = ["plan", "--runs", "10"]
 SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480}
 SPEED |= {"checkpoint_seconds": [1.0]}
-
-
-@pytest.mark.parametrize("text", FAULTS["plan"])
-def test_a_wrong_flag_of_a_plan(capsys, text):
-    flag, value, *more = [*text.split(), ""]
-    assert FAULTS["plan"][text] in refused(capsys, *PLAN, f"{flag}={value}", *more[:-1])
-
-
-@pytest.mark.parametrize("flag, values", FAULTS["numbers"].items())
-def test_a_wrong_number_of_a_plan(capsys, flag, values):
-    for value in values:
-        said = refused(capsys, *PLAN, f"{flag}={value}")
-        assert f"{flag} {value}: expected a" in said
 
 
 @pytest.mark.parametrize("text", FAULTS["cost --published"])
@@ -103,32 +86,3 @@ def test_a_master_that_is_none(capsys, path, status, said):
 
     with AnswerServer(respond) as master:
         refused(capsys, "cost", "--experiment", "7", "--master", master.url)
-
-
-def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(capsys, monkeypatch):
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setattr(plan, "HUB", "127.0.0.1")  # nothing listens there
-    assert "none.json: no such file" in refused(capsys, *PLAN, "--data", "none.json")
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
-
-
-def test_a_wrong_price_file(capsys, tmp_path):
-    content = yaml.safe_load(PRICE_FILE.read_text())
-    del content["instances"]["p6-b200.48xlarge"]["teraflops"]
-    for text, said in {
-        "instances: {}": "no instance has machines",
-        yaml.safe_dump(content): "p6-b200.48xlarge: its GPU is not known",
-    }.items():
-        (tmp_path / "prices.yaml").write_text(text)
-        assert said in refused(capsys, *PLAN, "--prices", str(tmp_path / "prices.yaml"))
-
-
-@pytest.mark.parametrize("text, said", [*FAULTS["traces"].items(), ("[" * 100_000, "expected")])
-def test_a_wrong_trace(capsys, tmp_path, text, said):
-    path = tmp_path / ("t.csv" if text.startswith("hours") else "t.json")
-    path.write_text(text)
-    asked = ["--trace", str(path), "--pool", "p4d.24xlarge", "--slots", "64"]
-    assert said in refused(capsys, *PLAN, *asked)

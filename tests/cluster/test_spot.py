@@ -1,14 +1,26 @@
-"""The spot simulation: against another one written from the README, its invariants, traces."""
+"""The spot simulation: against another one written from planning.md, its periods, traces."""
 
 import dataclasses
+import json
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reports.simulate import CASES, Constant, SpotJob, Trace, simulate
+from cluster.spot import (
+    CASES,
+    Constant,
+    Rules,
+    SpotJob,
+    Trace,
+    best_period,
+    load_trace,
+    running_seconds,
+    simulate,
+)  # fmt: skip
 
 # The published 64-slot job on eight spot p3.16xlarge.
 JOB = SpotJob(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
@@ -19,7 +31,7 @@ def ruled(job: SpotJob, **rules: float) -> SpotJob:
 
 
 class Steady:
-    """Reclaims at a constant rate, from the README's words."""
+    """Reclaims at a constant rate, from the page's words."""
 
     def __init__(self, hourly: float, wait: float) -> None:
         self.hourly, self.mean = hourly, wait
@@ -128,7 +140,7 @@ PAIRS: dict[str, tuple[SpotJob, Constant | Trace, Callable[[], Steady | Replayed
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_means_are_those_of_a_simulation_written_from_the_readme(name):
+def test_means_are_those_of_a_simulation_written_from_the_page(name):
     job, market, other = PAIRS[name]
     dice = random.Random(7)
     theirs = np.array([one_run(dice, job, other()) for _ in range(3000)])
@@ -144,3 +156,42 @@ def test_means_are_those_of_a_simulation_written_from_the_readme(name):
             value = np.quantile(mine, share)
             below, up_to = (other < value - 1e-6).mean(), (other <= value + 1e-6).mean()
             assert below - 0.02 < share < up_to + 0.02, (column, share, value)
+
+
+MIDDLE, HIGH = CASES["middle"], CASES["high"]
+JOBS = {
+    "64 V100": (SpotJob(2850, 2850, 8, 7.344), 2.76),
+    "1 V100 for 37 h": (SpotJob(132_198, 132_198, 1, 0.918), 24.0),
+    "8 H100": (SpotJob(2110, 2110, 1, 21.15), 0.384),
+    "slow checkpoints": (
+        SpotJob(20_000, 20_000, 4, 8, Rules(checkpoint_seconds=180, boot_seconds=600)), 1.5
+    ),
+    "slow restarts": (SpotJob(9000, 9000, 2, 8, Rules(restart_seconds=600)), 3.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the_best(
+    name: str,
+) -> None:
+    job, step = JOBS[name]
+    steps = best_period(job, MIDDLE, HIGH, step)
+    assert steps == 1 or steps * step <= min(900, job.work_seconds / 2)
+    costs = {}
+    for count in {steps, *np.geomspace(1, min(900, job.work_seconds / 2) / step, 60).astype(int)}:
+        one = dataclasses.replace(job, period_seconds=float(count * step))
+        if running_seconds(one, HIGH, np.array([count * step]))[0][0] < 20 * job.work_seconds:
+            costs[count] = simulate(one, HIGH, 2000, seed=0)["cost"].mean()
+    assert len(costs) > 20 and costs[steps] <= 1.10 * min(costs.values())
+
+
+def test_traces_are_read_from_a_table_and_from_a_recording(tmp_path: Path) -> None:
+    trace, other = tmp_path / "trace.csv", tmp_path / "trace.json"
+    trace.write_text("hours,machines\n0,8\n2,7\n2.5,8\n10,0\n")
+    read = load_trace(trace)
+    assert (list(read.seconds), list(read.machines)) == ([0, 7200, 9000], [8, 7, 8])
+    alike = read.alike()
+    assert alike.hourly == pytest.approx(1 / 79.5) and alike.wait_seconds == pytest.approx(1800)
+    other.write_text(json.dumps({"metadata": {"gap_seconds": 1800}, "data": [4, 4, 0, 4]}))
+    assert list(load_trace(other).seconds) == [0, 1800, 3600, 5400]
+    assert (read.length, load_trace(other).length) == (36_000, 7200)

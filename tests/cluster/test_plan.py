@@ -1,0 +1,219 @@
+"""`cluster.plan`: what is planned, what it recommends, and that the checker lets it pass."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import count, plan
+from cluster.check import check_one
+from cluster.fleet import pool_name
+from cluster.masterconf import cluster_of
+from cluster.options import Option, front, recommend
+from cluster.plan import any_cluster
+from cluster.prices import load_prices
+from data import load_split, load_tokenizer
+from detalbert.settings.hparams import parse_data_config, parse_hparams
+from detalbert.settings.yaml_files import read_yaml
+from tests.cluster.planted import experiment, master
+from tests.conftest import ROOT, TINY
+
+FAULTS = yaml.safe_load(Path(__file__).with_name("plan_faults.yaml").read_text())
+ONE = str(ROOT / "configs" / "single.yaml")
+FEW = ["--runs", "100", "--today", "2026-10-01"]
+
+
+def planned(capsys: Any, *arguments: str, status: int = 0) -> dict[str, Any]:
+    assert plan.main([*arguments, *FEW, "--json"]) == status, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: Any, *arguments: str) -> str:
+    assert plan.main([*arguments]) == 2, arguments
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("cluster.plan: ") and err.count("\n") == 1, err
+    assert len(err) < 500, err
+    return err
+
+
+def test_what_is_recommended_fits_the_master_and_the_yaml_says_it(capsys: Any) -> None:
+    found = planned(capsys, ONE, "--deadline", "1")
+    best = found["recommended"]
+    assert found["sentence"].startswith(f"Take {best['machines']} x {best['instance']}, ")
+    assert best["hours"][0] <= best["hours"][1] <= best["hours"][2]
+    can = [o for o in found["options"] if o["why_not"] is None]
+    meets = [o for o in can if o["cases"][1]["hours 95 %"] <= 1]
+    assert best["cost"][1] == min(o["cost"][1] for o in meets) and best in can
+    assert found["own"]["slots"] == 1 and found["own"]["hours"][1] > best["hours"][1]
+    keys = yaml.safe_load(found["yaml"])
+    assert keys["resources"] == {"slots_per_trial": best["slots"], "resource_pool": best["pool"]}
+    assert keys.get("hyperparameters", {}) == best["keys"]
+    assert [case["case"] for case in best["cases"]] == ["low", "middle", "high"]
+    assert len(found["method"]) >= 10 and "](" not in "".join(found["method"])
+
+
+def test_a_deadline_and_a_budget_that_nothing_meets_end_with_3(capsys: Any) -> None:
+    late = planned(capsys, ONE, "--deadline", "0.01", status=3)
+    dear = planned(capsys, ONE, "--budget", "0.02", status=3)
+    assert "MISSES THE DEADLINE" in late["sentence"] and "OVER THE BUDGET" in dear["sentence"]
+    can = [o for o in late["options"] if o["why_not"] is None]
+    assert late["recommended"]["hours"][1] == min(o["hours"][1] for o in can)
+    assert dear["recommended"]["cost"][1] == min(o["cost"][1] for o in can)
+
+
+CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
+MASTERS = sorted(path.name for path in (ROOT / "cluster").glob("master-*.yaml"))
+
+
+@pytest.mark.parametrize("master_name", MASTERS)
+def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -> None:
+    """And a config has one time and one price on a pool, whichever way it is asked for."""
+    cluster, some = cluster_of(master(master_name)), 0
+    for name in CONFIGS:
+        path = ROOT / "configs" / name
+        asked = [str(path), "--master", str(ROOT / "cluster" / master_name)]
+        if plan.main([*asked, *FEW, "--json"]) != 0:
+            assert capsys.readouterr().err.count("\n") == 1
+            continue
+        found, some = json.loads(capsys.readouterr().out), some + 1
+        keys, config = yaml.safe_load(found["yaml"]), experiment(name)
+        for section, values in keys.items():
+            config[section] = {**config[section], **values}
+        wrong = [f for f in check_one(name, config, cluster, ROOT) if not f.warning]
+        assert [f for f in wrong if "my-" not in f.problem] == [], name
+        assert cluster.pools[found["recommended"]["pool"]].instance != "p3.16xlarge"
+        resources = found["yaml"].partition("resources:\n")[2].replace("\n", "").split()
+        again = [
+            f"resources.slots_per_trial={resources[1]}",
+            f"resources.resource_pool={resources[3]}",
+        ]
+        more = [
+            f"hyperparameters.{k}={json.dumps(v)}" for k, v in found["recommended"]["keys"].items()
+        ]
+        sets = [word for text in [*again, *more] for word in ("--set", text)]
+        own = planned(capsys, *asked, *sets)["own"]
+        for what in ("hours", "cost"):
+            assert own[what] == found["recommended"][what], (name, what)
+    assert some or master_name.split(".")[0][7:] in ("local", "gcp", "aws-spot")  # no EC2, or P3
+
+
+def test_any_machine_that_aws_launches(capsys: Any) -> None:
+    found = planned(capsys, ONE, "--any", "--budget", "100")
+    families = {option["instance"].split(".")[0] for option in found["options"]}
+    assert {"p4d", "p4de", "p5", "p5en", "g5", "g6", "g6e"} <= families
+    assert not {"p3", "p3dn"} & families
+    assert {option["slots"] for option in found["options"]} == {1, 4, 8, 16, 32, 64}
+    for option in found["options"]:
+        assert option["why_not"] or option["hours"]
+    # 48 windows cannot be dealt to 32 slots; their reason is said.
+    assert all("32 slots" in o["why_not"] for o in found["options"] if o["slots"] == 32)
+
+
+def test_retired_machines_are_not_recommended(capsys: Any) -> None:
+    said = refused(capsys, str(ROOT / "configs" / "distributed64.yaml"))
+    assert "p3.16xlarge: AWS launches none since 2026-05-25" in said
+
+
+def test_work_of_flags_takes_the_place_of_the_config_s(capsys: Any) -> None:
+    short = planned(capsys, ONE, "--windows", "4800")
+    set_to = planned(capsys, ONE, "--set", "hyperparameters.max_steps=100")
+    tokens = planned(capsys, ONE, "--tokens", str(4800 * 384))
+    assert short["options"] == set_to["options"] == tokens["options"]
+    training = next(row for row in short["time"] if row["what"] == "training")
+    assert training["how"].startswith("100 steps of 48 windows")
+
+
+def test_plain_work_is_planned_from_a_measured_speed(capsys: Any) -> None:
+    speed = ["--throughput", "8=100,64=700@p4d.24xlarge"]
+    found = planned(capsys, "--windows", "1e6", *speed)
+    fixed = {(o["instance"], o["slots"]): o for o in found["options"] if not o["spot"]}
+    start = 300 + 60 + 25  # boot and image, the container, one checkpoint
+    hours = {slots: (start + 1e6 / rate) / 3600 for slots, rate in ((8, 100), (64, 700))}
+    for slots, expected in hours.items():
+        assert fixed["p4d.24xlarge", slots]["hours"][1] == pytest.approx(expected)
+    between = (100 / 8 + 700 / 64) / 2 * 16  # not yet: log2(16) is a third of the way
+    assert fixed["p4d.24xlarge", 16]["hours"][1] < (start + 1e6 / between) / 3600
+    faster = fixed["p5.48xlarge", 8]["hours"][1]
+    assert faster == pytest.approx((start + 1e6 / (100 * 989 / 312)) / 3600)
+    assert found["memory"] == [] and found["recommended"]["rate"] is None
+
+
+def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config: Path) -> None:
+    config = yaml.safe_load(tiny_config.read_text())
+    hparams = parse_hparams(TINY["hyperparameters"])
+    data = parse_data_config(config["data"])
+    split = load_split(data, "train", load_tokenizer(data, hparams), hparams)
+    assert count.count_windows(config["data"], hparams) == split.counts["windows"] > 0
+
+
+def test_a_hub_that_cannot_be_reached_is_not_tried_for_a_minute(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(count, "HUB", "127.0.0.1")  # nothing listens there
+    assert "none.json: no such file" in refused(capsys, ONE, "--set", "data.train=none.json")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def made(hours: float, cost: float, why_not: str = "") -> Option:
+    prices = load_prices()
+    pool = next(iter(any_cluster(prices).pools.values()))
+    case = {f"{what}{end}": value for what, value in (("hours", hours), ("cost", cost))
+            for end in ("", " 5 %", " 95 %")}  # fmt: skip
+    return Option(pool, prices["p4d.24xlarge"], 8, True, 1, cases=[case] * 3, why_not=why_not)
+
+
+def test_the_front_and_the_recommendation_leave_out_what_cannot_run() -> None:
+    asked = plan.Asked({}, deadline=2.0)
+    options = [made(1, 9), made(2, 5), made(3, 5), made(2.5, 1), made(0.5, 0.1, "no code")]
+    assert list(front(options)) == [options[0], options[1], options[3]]
+    assert recommend(options, asked)[0] is options[1]
+    assert recommend(options, asked._replace(deadline=None))[0] is options[3]
+    assert recommend(options, asked._replace(budget=6.0))[0] is options[1]
+    assert recommend([made(math.inf, math.inf), options[0]], asked)[0] is options[0]
+    for hopeless, said in (([options[4]], "no code"), ([made(math.inf, math.inf)], "finishes")):
+        with pytest.raises(plan.UserError, match=said):
+            recommend(hopeless, asked)
+
+
+@pytest.mark.parametrize("text", FAULTS["arguments"])
+def test_a_wrong_argument(capsys: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    flag, *more = text.split()
+    assert FAULTS["arguments"][text] in refused(capsys, ONE, "--runs", "10", flag, *more)
+
+
+@pytest.mark.parametrize("text", FAULTS["plain"])
+def test_wrong_plain_work(capsys: Any, text: str) -> None:
+    assert FAULTS["plain"][text] in refused(capsys, *text.split())
+
+
+@pytest.mark.parametrize("flag, values", FAULTS["numbers"].items())
+def test_a_wrong_number(capsys: Any, flag: str, values: list[str]) -> None:
+    for value in values:
+        assert f"{flag} {value}: expected a" in refused(capsys, ONE, f"{flag}={value}")
+
+
+@pytest.mark.parametrize("text, said", [*FAULTS["traces"].items(), ("[" * 100_000, "expected")])
+def test_a_wrong_trace(capsys: Any, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / ("t.csv" if text.startswith("hours") else "t.json")
+    path.write_text(text)
+    config = str(ROOT / "configs" / "lm_1b.yaml")
+    asked = [config, "--set", "resources.slots_per_trial=64", "--trace", str(path)]
+    if "at most" not in said:
+        assert said in refused(capsys, *asked)
+        return
+    reasons = [o["why_not"] or "" for o in planned(capsys, *asked)["options"] if o["spot"]]
+    assert any(said in reason for reason in reasons)
+
+
+def test_a_config_s_pool_is_sought_in_our_masters() -> None:
+    config = read_yaml(ROOT / "configs" / "lm_13b.yaml")
+    assert pool_name(config, cluster_of(master("master-efa.yaml"))) == "efa-p4d-24xlarge"
