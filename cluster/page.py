@@ -1,31 +1,32 @@
 """The look that all pages share: templates, style sheet, and plots as inline SVG."""
 
-import html
 import io
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 HERE = Path(__file__).parent
 STYLE = HERE / "page.mplstyle"
 # Colours of a figure, and of the page (page.css), where they differ between light and dark.
-TEXT, LINE, OTHER, SPOT, DEMAND = "#010101", "#020202", "#030303", "#040404", "#050505"
+TEXT, LINE, PAGE = "#010101", "#020202", "#060606"
+OTHER, SPOT, DEMAND = "#030303", "#040404", "#050505"
 _COLOURS = {
     TEXT: "currentColor", LINE: "var(--line)", OTHER: "var(--other)", SPOT: "var(--spot)",
-    DEMAND: "var(--demand)",
+    DEMAND: "var(--demand)", PAGE: "var(--page)",
 }  # fmt: skip
 
 
 def render(template: Path, **values: Any) -> str:
-    """Return a page without external references; values are escaped, `Markup` is not."""
-    loader = jinja2.FileSystemLoader([template.parent, HERE])
+    """Return a page without external references, or Markdown; the page's values are escaped."""
     look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    page = jinja2.Environment(loader=loader, autoescape=template.name.endswith(".html.j2"), **look)
-    return page.get_template(template.name).render(**values)
+    look["loader"] = jinja2.FileSystemLoader([template.parent, HERE])
+    look["autoescape"] = template.name.endswith(".html.j2")
+    return jinja2.Environment(**look).get_template(template.name).render(**values)
 
 
-def inline_svg(figure: Any, label: str) -> str:
+def inline_svg(figure: Any, label: str) -> Markup:
     """Return a matplotlib figure drawn in STYLE as SVG in the page's colours, read as `label`."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None,
@@ -34,4 +35,4 @@ def inline_svg(figure: Any, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, name in _COLOURS.items():
         svg = svg.replace(colour, name)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))

@@ -32,7 +32,7 @@ def write_page(plan: Plan, path: Path) -> None:
     text = render(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
-        sentence=plan_text.sentence(plan),
+        sentence=plan_text.recommendation(plan),
         figures=[
             ("Take", f"{best.machines} x {best.price.instance}", _place(best)),
             ("Hours", *_split(plan_text.hours(best))),
@@ -71,8 +71,7 @@ def cost(option: Option) -> float:
 
 def _place(option: Option) -> str:
     market = "spot" if option.spot else "on demand"
-    slots = f"{option.slots} slot{'s' if option.slots > 1 else ''}"
-    return f"{slots}, {market}, in {option.pool.name}"
+    return f"{option.slots} slot{'s' * (option.slots > 1)}, {market}, in {option.pool.name}"
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -122,10 +121,9 @@ def _reasons(plan: Plan, run: Published | None) -> Iterator[str]:
 
 
 def _said(option: Option) -> str:
-    start = f"{option.name} ({option.slots} slots)"
     if option.why_not:
-        return f"{start}, which cannot run: {option.why_not}"
-    return f"{start}: {plan_text.hours(option)}, {plan_text.dollars(option)}"
+        return f"{plan_text.place(option)}, which cannot run: {option.why_not}"
+    return f"{plan_text.place(option)}: {plan_text.hours(option)}, {plan_text.dollars(option)}"
 
 
 def _tables(best: Option) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -68,7 +68,7 @@ def draw(plan: Plan, named: Sequence[Option], published: Published | None) -> Ma
     _scale(axes, named, published)
     _name(axes, named, plan, published)
     label = "Expected hours against dollars of all options; the table below has the numbers"
-    return Markup(inline_svg(axes.figure, label))
+    return inline_svg(axes.figure, label)
 
 
 def spread(plan: Plan) -> list[Option]:
