@@ -16,7 +16,7 @@ from reports.runs import Run
 
 MARKERS = "osD^vP*X<>hdp"
 # By Okabe and Ito: told apart by the colour-blind, in print without colour, on light and dark.
-COLOURS = "#0072b2 #e69f00 #009e73 #f0e442 #d55e00 #56b4e9 #cc79a7 #999999".split()
+COLOURS = "#0072b2 #e69f00 #009e73 #f0e442 #d55e00 #56b4e9 #cc79a7 #999999 #7b4ea3".split()
 HATCHES = ["", "//", "..", "xx"]  # where there are more parts than colours
 
 
@@ -45,8 +45,9 @@ def cost_plot(runs: Sequence[Run]) -> Plot:
         if ends[0] < ends[1]:
             axes.plot(ends, [row, row], "|-", color=TEXT, linewidth=1)
         left[row] = max(left[row], ends[1])
-        words = f"  ${run.cost:,.2f}, {run.worked or run.hours:.2f} h"
-        axes.annotate(words, (left[row], row), va="center", fontsize=8)
+        words = f"${run.cost:,.2f}, {run.worked or run.hours:.2f} h"
+        beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(words, (left[row], row), fontsize=8, **beside)
     axes.set_yticks(range(len(runs)), [fill(run.name, 30) for run in runs])
     axes.invert_yaxis()
     axes.set_xlim(0, max(left.max() * 1.35, 1e-9))
