@@ -1,6 +1,7 @@
 """The look that all pages share: templates, style sheet, and plots as inline SVG."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ def render(template: Path, **values: Any) -> str:
 def inline_svg(figure: Any, label: str) -> Markup:
     """Return a matplotlib figure drawn in STYLE as SVG in the page's colours, read as `label`."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None,
-                                                 "Type": None})  # fmt: skip
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=nothing)
     svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])  # HTML knows them
+    svg = svg.replace("xlink:href", "href")
     for colour, name in _COLOURS.items():
         svg = svg.replace(colour, name)
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
