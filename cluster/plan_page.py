@@ -12,8 +12,8 @@ from detalbert.atomic import whole_file, writing
 from detalbert.errors import UserError
 
 try:
-    from cluster.page import render
-    from cluster.plan_plot import Published, draw, published_run, spread, unique
+    from cluster.page import fill_template
+    from cluster.plan_plot import Published, plot_options, published_run, spread_front, unique
 except ImportError as error:
     package = (error.name or "matplotlib").split(".")[0]
     cure = "pip install -r cluster/requirements.txt"
@@ -25,11 +25,11 @@ NUMBERS |= {"machines", "$/h", "95 % within", "reclaims", "waiting h", "$"}  # o
 
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
-    best, named = plan.best, shown(plan)
-    own = [o for o in named if o is plan.own]
+    best, named = plan.best, open_options(plan)
+    own = [o for o in named if o is plan.own and math.isfinite(cost(o))]
     others = [o for o in sorted(plan.options, key=cost) if not o.why_not and o not in named]
     run = published_run(best)
-    text = render(
+    text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         sentence=plan_text.recommendation(plan),
@@ -38,7 +38,7 @@ def write_page(plan: Plan, path: Path) -> None:
             ("Hours", *_split(plan_text.hours(best))),
             ("Dollars", *_split(plan_text.dollars(best))),
         ],
-        plot=draw(plan, unique([*spread(plan), best, *own]), run),
+        plot=plot_options(plan, unique([*spread_front(plan), best, *own]), run),
         published=run and run.name,
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
@@ -54,13 +54,13 @@ def write_page(plan: Plan, path: Path) -> None:
         file.write(text)
 
 
-def shown(plan: Plan) -> list[Option]:
+def open_options(plan: Plan) -> list[Option]:
     """Return the options of the open table, the cheapest first: the recommended one, the config as
     it stands, the front without near neighbours, then the cheapest.
     """
     fine = sorted((o for o in plan.options if not o.why_not and o.cases), key=cost)
     own = [o for o in fine if o is plan.own]
-    chosen = unique([plan.best, *own, *spread(plan), *fine])
+    chosen = unique([plan.best, *own, *spread_front(plan), *fine])
     return sorted(chosen[:ROWS], key=cost)
 
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from cluster.options import Asked, Option, front
 from cluster.page import DEMAND, OTHER, SPOT, STYLE, TEXT, inline_svg
@@ -46,13 +46,14 @@ def published_run(option: Option) -> Published | None:
 
 
 @style.context(STYLE)
-def draw(plan: Plan, named: Sequence[Option], published: Published | None) -> Markup:
+def plot_options(plan: Plan, named: Sequence[Option], published: Published | None) -> Markup:
     """Return expected hours against dollars as inline SVG.
 
     Args:
         named: options that get their name, slots and ranges; those of the front are joined.
     """
-    axes = Figure(figsize=(5.2, 4.2)).subplots()
+    figure = Figure(figsize=(5.2, 4.2))
+    axes = figure.subplots()
     axes.set(xscale="log", yscale="log", xlabel="expected hours", ylabel="expected dollars")
     best = list(front(plan.options))
     for option in plan.options:
@@ -66,12 +67,13 @@ def draw(plan: Plan, named: Sequence[Option], published: Published | None) -> Ma
         axes.plot(published.hours, published.dollars, "*", color=TEXT, ms=10, zorder=4)
     _asked(axes, plan.asked)
     _scale(axes, named, published)
+    figure.draw_without_rendering()  # the scale that names need
     _name(axes, named, plan, published)
     label = "Expected hours against dollars of all options; the table below has the numbers"
-    return inline_svg(axes.figure, label)
+    return inline_svg(figure, label)
 
 
-def spread(plan: Plan) -> list[Option]:
+def spread_front(plan: Plan) -> list[Option]:
     """Return at most NAMED options of the front; of near neighbours one stays."""
     best = list(front(plan.options))
     while len(best) > NAMED:
@@ -139,7 +141,9 @@ def _scale(axes: Axes, named: Sequence[Option], published: Published | None) -> 
         high = max(min(max(figures[2] for figures in mine), 30 * middle), other or 0.0)
         room = (high / low) ** (left / (WIDTH - left) if axis is axes.xaxis else 0.0)
         axis.axes.set(**{f"{axis.axis_name}lim": (low / room / 1.3, high * 1.3)})
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e3 else (1,)))
+        few, many = high / low < 4, high / low > 1e3
+        ticks = MaxNLocator(4) if few else LogLocator(subs=(1,) if many else (1, 2, 5))
+        axis.set_major_locator(ticks)
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
@@ -148,15 +152,14 @@ def _name(axes: Axes, named: Sequence[Option], plan: Plan, published: Published 
     """Write names and slots: those of the front below and left of it, where no option lies, one
     below the other; the others right of their points.
     """
-    figure = axes.figure
-    figure.draw_without_rendering()  # for the scale
 
     def place(at: tuple[float, float]) -> Any:
-        return axes.transData.transform(at) * 72 / figure.dpi
+        return axes.transData.transform(at) * 72 / axes.figure.dpi
 
     star = place((published.hours, published.dollars)) if published else (math.inf, math.inf)
-    best, below = list(front(plan.options)), math.inf
-    for option in sorted(named, key=lambda option: -option.cases[1]["cost"]):
+    best, bottom = list(front(plan.options)), axes.bbox.y0 * 72 / axes.figure.dpi + 6
+    left, below = sum(any(o is each for each in best) for o in named), math.inf
+    for number, option in enumerate(sorted(named, key=lambda o: -o.cases[1]["cost"])):
         name = _words(option)
         right, height = place(_at(option))
         side, move = "left", (10.0, 0.0)
@@ -164,10 +167,12 @@ def _name(axes: Axes, named: Sequence[Option], plan: Plan, published: Published 
             below = min(height - 4, below - HEIGHT)
             if abs(below - star[1]) < HEIGHT and 0 < right - star[0] < LETTER * len(name):
                 below = star[1] - HEIGHT
+            left -= 1
+            below = max(below, bottom + HEIGHT * left)
             side, move = "right", (-7.0, below - height)
         axes.annotate(
             name, _at(option), move, textcoords="offset points", ha=side, va="center",
             color=SPOT if option.spot else DEMAND, fontsize=8, zorder=5,
-            fontweight="bold" if option is plan.best else "normal", gid=f"name {name}",
+            fontweight="bold" if option is plan.best else "normal", gid=f"name{number}",
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip

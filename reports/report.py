@@ -15,7 +15,7 @@ import tabulate
 import yaml
 from markupsafe import Markup
 
-from cluster.page import render
+from cluster.page import fill_template
 from cluster.prices import Price
 from detalbert import atomic
 from detalbert.errors import UserError
@@ -102,14 +102,14 @@ def write(report: Report, args: argparse.Namespace) -> int:
     if args.budget is not None and report.total is None:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
     if args.html is not None:
-        page = render(HERE / "page.html.j2", report=report)
+        page = fill_template(HERE / "page.html.j2", report=report)
         cure = "give --html another file"
         with atomic.writing(args.html, cure), atomic.whole_file(args.html) as file:
             file.write(page)
     if args.json:
         sys.stdout.write(to_json(report))
     elif args.markdown:
-        sys.stdout.write(render(HERE / "report.md.j2", report=report))
+        sys.stdout.write(fill_template(HERE / "report.md.j2", report=report))
     elif args.csv:
         sys.stdout.write(report.tables[0].frame.to_csv(index=False))
     else:

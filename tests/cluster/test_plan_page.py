@@ -147,7 +147,7 @@ def test_the_open_table_shows_the_recommended_one_among_many(made: plan_text.Pla
     front = list(options.front(made.options))
     assert len(front) > plan_plot.NAMED
     for best in (front[3], made.best):
-        some = plan_plot.spread(made._replace(best=best))
+        some = plan_plot.spread_front(made._replace(best=best))
         assert len(some) == plan_plot.NAMED and some[0] is front[0] and some[-1] is front[-1]
-        shown = plan_page.shown(made._replace(best=best))
+        shown = plan_page.open_options(made._replace(best=best))
         assert len(shown) == plan_text.ROWS and any(o is best for o in shown)

@@ -1,14 +1,19 @@
 """The pages in a browser: at two widths, dark and printed, nothing is lost or hidden by text."""
 
 import base64
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from cluster import plan
+from cluster.prices import load_prices
 from reports.__main__ import main
+from reports.plots import cost_plot
+from reports.runs import published_runs
 from tests.conftest import ROOT
 from tests.fakes.records import TOKEN, FakeRecords
 
@@ -96,6 +101,14 @@ def test_the_button_copies_the_yaml(pages, browser):
         "return [String(getSelection()), document.querySelector('#yaml').textContent]"
     )
     assert copied.strip() == yaml.strip() and "slots_per_trial: " in yaml
+
+
+def test_a_name_in_the_bill_s_plot_is_no_formula():
+    """$ begins one in matplotlib, and a wrong one is an error."""
+    odd = r"$\foo$ & <b>"
+    run = published_runs(load_prices())[0]
+    svg = cost_plot([dataclasses.replace(run, name=odd, parts={"$x$": 1.0, **run.parts})]).svg
+    assert escape(odd) in svg and "$x$" in svg and "<b>" not in svg
 
 
 @pytest.mark.parametrize("name", ["cost", "scaling"])
