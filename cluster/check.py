@@ -14,21 +14,25 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from determined.common import constants, context
 
+from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
-from cluster.fleet import Start, check_fleet, image_of, pool_name
+from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
+from cluster.plan_text import option_line
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
+from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.yaml_files import read_yaml
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
@@ -47,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         _parser().error("--ask takes the pools from the master itself; leave --master out")
     try:
         asked = Master.login() if args.ask else None
-        check = Check(args.context, asked, args.template)
+        check = Check(args.context, asked, args.template, args.set)
         findings = list(check.all(args.configs, args.master))
     except UserError as error:
         print(f"cluster.check: {error.kind}: {error}", file=sys.stderr)
@@ -71,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", type=Path, metavar="YAML", help="master config to check with")
     parser.add_argument("--template", type=Path, metavar="YAML", help="template of the experiments")
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="config key to set in every experiment, as det's --config does",
+    )
+    parser.add_argument(
         "--ask",
         action="store_true",
         help="also validate with the master of DET_MASTER and the login of det; creates nothing",
@@ -90,24 +101,21 @@ def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) 
     print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
 
 
-def check_all(configs: list[Path], master: Path | None, folder: Path) -> Iterator[Finding]:
-    """Yield the findings of all files; experiments are checked against `master` if there is one."""
-    yield from Check(folder).all(configs, master)
-
-
+@dataclass
 class Check:
     """One run of the checker; `plans` gets a line for each experiment whose pool is known."""
 
-    def __init__(
-        self, folder: Path, asked: Master | None = None, template: Path | None = None
-    ) -> None:
-        self.folder = folder
-        self.asked = asked
-        self.template = template
-        self.plans: list[str] = []
+    folder: Path  # that would be uploaded
+    asked: Master | None = None
+    template: Path | None = None
+    changes: Sequence[str] = ()  # of --set
+    plans: list[str] = field(default_factory=list)
 
     def all(self, configs: list[Path], master: Path | None) -> Iterator[Finding]:
-        """Yield findings of all files. Raises Unavailable if the master does not answer."""
+        """Yield findings of all files; experiments are checked against `master` if there is one.
+
+        Raises Unavailable if the master that is asked does not answer.
+        """
         cluster = self.asked.cluster() if self.asked else None
         if master is not None:
             config = yield from _load(master)
@@ -131,19 +139,33 @@ class Check:
         cluster: Cluster | None,
     ) -> Iterator[Finding]:
         text = path.read_text(encoding="utf-8-sig")
+        if "triggers" in config or _is_master(config):
+            yield from check_one(str(path), config, cluster, self.folder)
+            return
+        apply_overrides(config, self.changes)
         if template is not None:
             config = merge(config, template)
+        if self.changes or template is not None:
             text = json.dumps(config)  # is YAML too
         yield from check_one(str(path), config, cluster, self.folder)
-        if "triggers" in config or _is_master(config):
-            return
         if self.asked is not None:
             yield from self.asked.check(str(path), text)
         pool = cluster and cluster.pools.get(pool_name(config, cluster))
-        if pool is not None:
+        if cluster is not None and pool is not None:
             image = image_of(config, pool) or "Determined's own"
             plan = Start.of(config, pool).describe(load_prices())
-            self.plans.append(f"{path}: image {image}; {plan}")
+            self.plans.append(
+                f"{path}: image {image}; {plan}{self._run(str(path), config, cluster)}"
+            )
+
+    def _run(self, file: str, config: dict[str, Any], cluster: Cluster) -> str:
+        """Return the planner's line on a run's hours and cost, if they are known."""
+        with contextlib.suppress(UserError):  # told by the findings
+            site = options.Site(load_prices(), self.folder)
+            option = options.plan_option(file, config, cluster, site, options.Asked())
+            if option and option.cases:
+                return f"; {option_line(option)}"
+        return ""
 
 
 def check_one(
@@ -164,6 +186,9 @@ def check_one(
         broken += check_fleet(file, config, cluster)
     yield from broken
     if is_ours(config):
+        if slots_of(config) == 0:
+            problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
+            yield Finding(file, SLOTS, problem, warning=True)
         given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
         if all(isinstance(section, dict) for section in given.values()):
             pool = cluster and cluster.pools.get(pool_name(config, cluster))

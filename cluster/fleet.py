@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from cluster.machines import no_code
 from cluster.masterconf import Cluster, Pool
-from cluster.prices import Price
+from cluster.prices import Price, load_prices, retired
 from cluster.schema import Finding, mapping, mappings, whole
 from detalbert.errors import nearest
 
-KEY = "resources.slots_per_trial"
+SLOTS = "resources.slots_per_trial"
 
 
 def slots_of(config: dict[str, Any]) -> int:
@@ -92,9 +93,14 @@ def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator
         return
     width = list(_check_width(file, config, pool))
     yield from width
-    if image_of(config, pool) is None and cluster.images_known:
+    if said := retired(pool.instance, load_prices()):
+        yield Finding(file, "resources.resource_pool", f"pool {name!r}: {said}", warning=True)
+    image = image_of(config, pool)
+    if image is None and cluster.images_known:
         problem = "neither the experiment nor the master names one, and 0.38.1's own has torch 2.3"
         yield Finding(file, "environment.image", f"{problem}; name one with torch 2.6 or later")
+    if said := no_code(image, pool.gpu):
+        yield Finding(file, "environment.image", said)
     if not width:
         yield from _check_spare(file, config, cluster, pool)
 
@@ -111,14 +117,14 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
     elif width and slots > width and slots % width:
         fit = f"{slots // width * width} or {-(-slots // width) * width}"
         problem = f"{slots} slots on agents of {width}: no agents would start"
-        yield Finding(file, KEY, f"{problem}; use a multiple, {fit}")
+        yield Finding(file, SLOTS, f"{problem}; use a multiple, {fit}")
     elif width and single and slots > width:
         problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"
         yield Finding(file, "resources.is_single_node", problem)
     elif most is not None and slots > most:
         problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
         fix = "add machines" if pool.own else "raise max_instances"
-        yield Finding(file, KEY, f"{problem}; lower it or {fix}")
+        yield Finding(file, SLOTS, f"{problem}; lower it or {fix}")
 
 
 def _check_spare(
@@ -142,4 +148,4 @@ def _check_spare(
     if machines > 1 and (launched or 0) > wanted:
         problem = f"pool {pool.name!r} starts up to {launched} machines for {needed}, and too many "
         problem += f"again after every reclaim; max_instances: {wanted} is enough for it"
-        yield Finding(file, KEY, problem, warning=True)
+        yield Finding(file, SLOTS, problem, warning=True)

@@ -39,7 +39,7 @@ def priced(
     Where AWS lacks a figure, or fails with `--live=try`, the file's price stands and a note says
     so. Raises UserError if AWS fails with plain --live.
     """
-    if args.region and not args.live:
+    if args.region and not args.live and any(p.region != args.region for p in known.values()):
         raise UserError(f"--region {args.region}: only --live asks for a region; give both")
     notes: list[str] = []
     if not args.live or not wanted:

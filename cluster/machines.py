@@ -1,6 +1,6 @@
 """EC2 instance types: slots in Determined 0.38.1, and hardware (facts/machines.yaml)."""
 
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,14 +10,9 @@ from detalbert.engine.flops import PEAKS
 
 ROOT = Path(__file__).parents[1]  # of the repository
 _DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
-
-
-def _by_name(names: Mapping[int, str]) -> dict[str, int]:
-    return {name: count for count, listed in names.items() for name in listed.split()}
-
-
-DETERMINED_SLOTS = _by_name(_DATA["slots"])
-EC2_GPUS = _by_name(_DATA["gpus"])
+# Slots by Determined's own map, and GPUs of types that it lacks, as `instance_slots` needs them.
+DETERMINED_SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}
+EC2_GPUS: dict[str, int] = {}
 
 
 class Gpu(NamedTuple):
@@ -41,7 +36,6 @@ class Gpu(NamedTuple):
         return self.capability >= 7
 
 
-FAMILIES = {family: Gpu(**gpu) for family, gpu in _DATA["families"].items()}
 GCE_GPUS = {name: Gpu(**gpu) for name, gpu in _DATA["gce"].items()}
 
 
@@ -54,7 +48,16 @@ class Machine(NamedTuple):
     link: int = 32  # GB/s between its GPUs, one way: PCIe 4, or NVLink
 
 
-MACHINES = {name: Machine(**facts) for name, facts in _DATA["machines"].items()}
+FAMILIES: dict[str, Gpu] = {}
+MACHINES: dict[str, Machine] = {}
+for _family, _sizes in _DATA["families"].items():
+    FAMILIES[_family] = Gpu(**_sizes.pop("gpu"))
+    _slots = DETERMINED_SLOTS if _sizes.pop("mapped", False) else EC2_GPUS
+    for _size, _facts in _sizes.items():
+        _slots[f"{_family}.{_size}"] = _facts["gpus"]
+        if "plain" in _facts:
+            _hardware = {key: fact for key, fact in _facts.items() if key != "gpus"}
+            MACHINES[f"{_family}.{_size}"] = Machine(**_hardware)
 
 
 def instance_in(name: str) -> str:
@@ -67,3 +70,22 @@ def instance_in(name: str) -> str:
 def gpu_of(instance_type: str | None) -> Gpu | None:
     """Return the GPU of `instance_type`; None for CPU machines and unknown families."""
     return FAMILIES.get((instance_type or "").split(".")[0])
+
+
+def no_code(image: str | None, gpu: Gpu | None) -> str | None:
+    """Say that the torch of `image` has no code for `gpu`; None if it has, or is not known.
+
+    Known are tags with the versions of torch and CUDA, as in pytorch/pytorch:2.12.0-cuda12.6-...
+    """
+    found = re.search(r":(\d+)\.(\d+)\S*?-cuda(\d+\.\d+)", image or "")
+    if gpu is None or found is None or (int(found[1]), int(found[2])) < (2, 11):
+        return None
+    version, major = found[3], int(gpu.capability)
+    # Machine code runs on its own and later minor versions of the capability.
+    suited = [
+        c for c, built in _DATA["cuda"].items() if any(major <= b <= gpu.capability for b in built)
+    ]
+    if version in suited or version not in _DATA["cuda"]:
+        return None
+    cure = f"take one of CUDA {' or '.join(suited)}" if suited else "take other machines"
+    return f"torch's builds for CUDA {version} have no code for a {gpu.name}; {cure}"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from cluster import schema
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
+from cluster.prices import load_prices, retired
 from cluster.schema import Finding
 from detalbert.errors import nearest
 
@@ -127,6 +128,8 @@ def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[F
     kind, slots = provider.get("instance_type"), provider.get("instance_slots")
     if provider.get("type") != "aws" or not isinstance(kind, str):
         return
+    if problem := retired(kind, load_prices()):
+        yield Finding(file, f"{key}.instance_type", problem, warning=True)
     known = DETERMINED_SLOTS.get(kind)
     if known is None and slots is None and not schema.PLACEHOLDER.search(kind):
         near, count = f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""

@@ -4,18 +4,19 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cluster import spot
 from cluster.estimate import START, Estimate, TimePart, estimate
-from cluster.fleet import check_fleet
+from cluster.fleet import check_fleet, pool_name
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
 from cluster.masterconf import Cluster, Pool
-from cluster.prices import Price
+from cluster.prices import Price, retired
 from cluster.schema import Finding
 from cluster.speeds import Rate
 from detalbert.errors import UserError
@@ -29,11 +30,18 @@ SURE = 95  # per cent of the runs that meet a deadline or a budget
 class Asked(NamedTuple):
     """Limits and markets that the options are for."""
 
-    markets: Mapping[str, spot.Market]
+    markets: Mapping[str, spot.Market] = spot.CASES
     runs: int = 4000  # that are simulated for an option and case
     seed: int = 0
     deadline: float | None = None  # hours
     budget: float | None = None  # dollars
+
+
+class Site(NamedTuple):
+    """Prices of machines, and the parent folder of relative model folders."""
+
+    prices: Mapping[str, Price]
+    root: Path
 
 
 class Timing(NamedTuple):
@@ -43,6 +51,7 @@ class Timing(NamedTuple):
     step: float
     rules: spot.Rules
     period: int | None  # steps between checkpoints; None: the best one
+    longest: float = spot.LONGEST  # seconds of work that a period may put at stake
 
 
 class Option(NamedTuple):
@@ -77,12 +86,7 @@ class Option(NamedTuple):
 
 
 def plan_options(
-    file: str,
-    config: dict[str, Any],
-    cluster: Cluster,
-    prices: Mapping[str, Price],
-    root: Any,
-    asked: Asked,
+    file: str, config: dict[str, Any], cluster: Cluster, site: Site, asked: Asked
 ) -> list[Option]:
     """Return the options of a config in the pools of a cluster, those that can run and others.
 
@@ -90,16 +94,16 @@ def plan_options(
     of the priced machines with a known GPU.
     """
     found = []
-    own = next(parse_jobs(file, config, None, root))
+    own = next(parse_jobs(file, config, None, site.root)).slots
     for pool in cluster.pools.values():
-        price = prices.get(pool.instance)
-        if price is None or pool.gpu is None:
+        if (price := site.prices.get(pool.instance)) is None:
             continue
-        for slots in _counts(pool, price, own.slots):
+        for slots in _counts(pool, price, own):
             changed = copy.deepcopy(config)
             resources = {"slots_per_trial": slots, "resource_pool": pool.name}
             changed["resources"] = {**(changed.get("resources") or {}), **resources}
-            found.append(_option(file, changed, cluster, pool, price, root, asked))
+            if option := plan_option(file, changed, cluster, site, asked):
+                found.append(option)
     if not found:
         raise UserError(f"{file}: resources.resource_pool: no pool has priced machines with a GPU")
     return found
@@ -111,23 +115,24 @@ def _counts(pool: Pool, price: Price, own: int) -> list[int]:
     return sorted({own, *(n for n in fits if n <= most)})
 
 
-def _option(
-    file: str,
-    config: dict[str, Any],
-    cluster: Cluster,
-    pool: Pool,
-    price: Price,
-    root: Any,
-    asked: Asked,
-) -> Option:
-    jobs = list(parse_jobs(file, config, pool, root))
-    job = jobs[0]
-    option = Option(pool, price, job.slots, pool.spot, -(-job.slots // price.slots))
-    if price.retired:
-        why = f"{price.instance}: AWS launches none since {price.retired}; see what --any finds"
+def plan_option(
+    file: str, config: dict[str, Any], cluster: Cluster, site: Site, asked: Asked
+) -> Option | None:
+    """Return the option that is a config on its pool; None if its machines have no price or GPU.
+
+    Raises UserError if the config is invalid.
+    """
+    pool = cluster.pools.get(pool_name(config, cluster))
+    price = pool and site.prices.get(pool.instance)
+    if pool is None or price is None or pool.gpu is None:
+        return None
+    jobs = list(parse_jobs(file, config, pool, site.root))
+    slots = jobs[0].slots
+    option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
+    if why := retired(price.instance, {price.instance: price}):
         return option._replace(why_not=why)
-    if why := _first_fault(check_fleet(file, config, cluster)):
-        return option._replace(why_not=why)
+    if fault := _first_fault(check_fleet(file, config, cluster)):
+        return option._replace(why_not=fault)
     try:
         fitted = [_fit(each) for each in jobs]
     except UserError as error:
@@ -143,7 +148,9 @@ def _option(
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    return option._replace(keys=keys, why_not=_first_fault(check_job(file, config, pool, root)))
+    return option._replace(
+        keys=keys, why_not=_first_fault(check_job(file, config, pool, site.root))
+    )
 
 
 def _first_fault(findings: Iterable[Finding]) -> str:
@@ -175,10 +182,15 @@ def time_run(found: Estimate) -> Timing:
     first = named.pop("start of the container") + named.pop("compilation", 0.0)
     moving = sum(named.pop(name, 0.0) for name in ("training", "validation"))
     rate, rest = found.rate, sum(named.values())
-    seconds = tuple(moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low))
+    seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
     saved = sum(found.leaving()) <= spot.NOTICE_SECONDS
     rules = spot.Rules(found.checkpoint, first, notice_read=float(found.pool.spot and saved))
-    return Timing(seconds, found.step, rules, found.hparams.checkpoint_period)  # type: ignore[arg-type]  # three
+    # The checker counts windows of full length.
+    longest = spot.LONGEST * found.window / found.hparams.max_seq_length
+    period = found.hparams.checkpoint_period
+    if found.pool.spot and period and period * found.step > longest:
+        period = None
+    return Timing((seconds[0], seconds[1], seconds[2]), found.step, rules, period, longest)
 
 
 def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
@@ -192,7 +204,7 @@ def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     usual, worst = (markets[case].alike() for case in ("middle", "high"))
     steps = timing.period
     if steps is None and option.spot:
-        steps = spot.best_period(job, usual, worst, timing.step)
+        steps = spot.best_period(job, usual, worst, timing.step, timing.longest)
     period = min(steps * timing.step, work) if steps else work
     cases = []
     for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):

@@ -24,13 +24,13 @@ from cluster import live_prices, options, plan_text, spot
 from cluster.ask import Master
 from cluster.expconf import check_experiment
 from cluster.flags import Parser, number
-from cluster.fleet import KEY, pool_name, slots_of
+from cluster.fleet import SLOTS, pool_name, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Option, Plain
 from cluster.plan_text import Plan
-from cluster.prices import Price, find_price, load_prices, price_notes
+from cluster.prices import Price, find_price, load_cheapest, load_prices, price_notes
 from detalbert.errors import Unavailable, UserError
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import HParams
@@ -91,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
     add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")
-    add("--region", metavar="R", help="AWS region of the prices")
+    region = parser.add_mutually_exclusive_group()
+    region.add_argument("--region", metavar="R", help="AWS region of the prices")
+    region.add_argument("--any-region", action="store_true", help="the cheapest of all regions")
     add("--live", nargs="?", const="must", choices=["try", "must"], metavar="try",
         help="AWS's prices; without an answer exit 2, or with =try the file's")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="also write one page")
@@ -104,7 +106,9 @@ def make_plan(args: argparse.Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
     if args.windows is not None and args.tokens is not None:
         raise UserError("--windows and --tokens: give one of them")
-    prices = load_prices(args.prices)
+    prices = (
+        load_cheapest(args.prices) if args.any_region else load_prices(args.prices, args.region)
+    )
     asked = Asked(_markets(args), args.runs, args.seed, args.deadline, args.budget)
     config = None if args.config is None else _read(args)
     cluster = _cluster(args, config, prices)
@@ -113,8 +117,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
     if config is None:
         found = options.plain_options(_plain(args, prices), cluster, prices, asked)
     else:
-        where = str(args.config), config, cluster, prices
-        found = options.plan_options(*where, ROOT, asked)
+        site = options.Site(prices, ROOT)
+        found = options.plan_options(str(args.config), config, cluster, site, asked)
     best, why = options.recommend(found, asked)
     kept = all(
         most is None or best.sure(what) <= most
@@ -134,7 +138,7 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
         if not finding.warning:
             raise UserError(f"{args.config}: {finding.key}: {finding.problem}")
     if slots_of(config) == 0:
-        raise UserError(f"{args.config}: {KEY}: 0 slots train on no GPU; use 1 or more")
+        raise UserError(f"{args.config}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
     job = next(parse_jobs(str(args.config), config, None, ROOT))
     hparams, amount = job.hparams, args.windows or args.tokens
     if amount is None and job.steps is None and isinstance(hparams, HParams):

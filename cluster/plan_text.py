@@ -151,12 +151,15 @@ def layout_rows(option: Option) -> list[dict[str, Any]]:
 
 
 def option_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return the front and the cheapest others, at most ROWS, the cheapest first."""
+    """Return what is recommended, the config as it stands, the front and the cheapest others: at
+    most ROWS, the cheapest first.
+    """
     best = list(front(plan.options))
     fine = [o for o in plan.options if o.cases and not o.why_not]
     cheap = sorted(fine, key=lambda o: o.cases[1]["cost"])
-    rest = [option for option in cheap if option not in best]
-    chosen = sorted([*best, *rest][:ROWS], key=lambda option: option.cases[1]["cost"])
+    ranked = [plan.best, *(o for o in (plan.own,) if o in fine), *best, *cheap]
+    chosen = [o for number, o in enumerate(ranked) if o not in ranked[:number]][:ROWS]
+    chosen = sorted(chosen, key=lambda option: option.cases[1]["cost"])
     return [
         {
             "machines": ("* " if option in best else "") + option.name,
@@ -172,7 +175,7 @@ def option_rows(plan: Plan) -> list[dict[str, Any]]:
 def snippet(plan: Plan) -> str:
     """Return the YAML keys of the recommended option."""
     best, keys = plan.best, dict(plan.best.keys)
-    text = f"# {best.name}: {hours(best)}, {dollars(best)}\n"
+    text = f"# {best.name}: {hours(best)}, {dollars(best)} at prices of {best.price.region}\n"
     if keys:
         text += yaml.safe_dump({"hyperparameters": keys}, sort_keys=False, default_flow_style=False)
     resources = {"slots_per_trial": best.slots, "resource_pool": best.pool.name}

@@ -2,12 +2,14 @@
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
+from cluster.schema import mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.settings.yaml_files import read_yaml
@@ -27,7 +29,7 @@ class Price(Section):
 
     slots: int = limited(least=1)
     gpu: str = "not given"
-    on_demand: float = limited(above=0)
+    on_demand: float = limited(above=0, most=100_000)
     spot: float = limited(0.0, above=0)
     spot_discount: float | None = limited(None, least=0, below=1)  # instead of spot
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
@@ -63,13 +65,32 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
         hint = nearest(instance, prices)
+        hint = hint if hint.startswith("did you") else "the price file lists those that have one"
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
 
-def load_prices(path: Path | None = None) -> dict[str, Price]:
-    """Load a price file, by default PRICE_FILE. Raises UserError, naming file and key, if wrong."""
-    path = path or PRICE_FILE
+def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
+    """Say that AWS launches no more machines of this type; None if it does, or is not known."""
+    day = prices[instance].retired if instance in prices else None
+    return f"AWS launches no {instance} since {day:%-d %B %Y}; take another type" if day else None
+
+
+def load_prices(path: Path | None = None, region: str | None = None) -> dict[str, Price]:
+    """Load a price file, by default PRICE_FILE, at the prices of `region`, by default each row's.
+
+    Raises:
+        UserError: if the file is wrong, naming the key, or has no price in `region`.
+    """
+    return dict(_shipped(region)) if path is None else _load(path, region)
+
+
+@functools.cache
+def _shipped(region: str | None) -> dict[str, Price]:
+    return _load(PRICE_FILE, region)
+
+
+def _load(path: Path, region: str | None) -> dict[str, Price]:
     content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
@@ -77,14 +98,46 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
-    where = f"{path}: instances."
-    return {name: _price(where + name, name, content, entry) for name, entry in entries.items()}
+    where, regions, found = f"{path}: instances.", set[str](), dict[str, Price]()
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise UserError(f"{where}{name}: expected keys such as on_demand")
+        entry = {**content, **entry}
+        regions |= {str(entry.get("region")), *map(str, mapping(entry.get("regions")))}
+        if (row := _in_region(entry, region)) is not None:
+            found[name] = _price(where + name, name, row)
+    if region is not None and not found:
+        raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
+    return found
 
 
-def _price(where: str, instance: str, common: Mapping[str, Any], entry: Any) -> Price:
-    if not isinstance(entry, dict):
-        raise UserError(f"{where}: expected keys such as on_demand")
-    entry = {key: value for key, value in {**common, **entry}.items() if value is not None}
+def load_cheapest(path: Path | None = None) -> dict[str, Price]:
+    """Load a price file; each type is priced in the region where its spot price is lowest."""
+    content = mapping(read_yaml(path or PRICE_FILE).get("instances"))
+    regions = {
+        str(region) for row in content.values() for region in mapping(mapping(row).get("regions"))
+    }
+    found = load_prices(path)
+    for region in sorted(regions):
+        for name, price in load_prices(path, region).items():
+            if name not in found or price.spot < found[name].spot:
+                found[name] = price
+    return found
+
+
+def _in_region(entry: dict[str, Any], region: str | None) -> dict[str, Any] | None:
+    """Return the row at the prices of `region`, by default the file's, or the first that it has."""
+    listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
+    if not listed:
+        return entry if region in (None, usual) else None
+    region = region or (usual if usual in listed else min(listed))
+    return {**entry, "region": region, **mapping(listed[region])} if region in listed else None
+
+
+def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
+    known, gpu = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance), gpu_of(instance)
+    facts = {"slots": known, "gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
+    entry = facts | {key: value for key, value in entry.items() if value is not None}
     entry |= {
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
@@ -93,10 +146,11 @@ def _price(where: str, instance: str, common: Mapping[str, Any], entry: Any) -> 
         raise UserError(f"{where}.spot: missing (or spot_discount), or both; give one of them")
     if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
         raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
-    known = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance) or price.slots
-    if known != price.slots:
+    spot = price.spot or price.on_demand * (1 - (price.spot_discount or 0))
+    if not (price.spot_low or 0) <= spot <= (price.spot_high or 1.01 * price.on_demand):
+        raise UserError(f"{where}.spot: {spot:g} is outside its range or above on_demand; fix one")
+    if known not in (None, price.slots):
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
-    gpu, spot = gpu_of(instance), price.spot or price.on_demand * (1 - (price.spot_discount or 0))
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, spot=spot, teraflops=teraflops)
 

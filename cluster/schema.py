@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from detalbert.errors import UserError, nearest
 from detalbert.settings.yaml_files import read_yaml
 
-PLACEHOLDER = re.compile(r"<<[^<>]*>>")
+# Names in our files that a user replaces by their own.
+PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
 SCHEMAS = Path(__file__).with_suffix("")
 # Keys under which null is a value; under any other, Determined treats it as absent.
 NULLS = {"type", "val", "agent_reconnect_wait", "launch_error_timeout", "max_agent_starting_period"}
@@ -151,7 +152,7 @@ def dotted(path: Any) -> str:
 
 
 def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
-    """Yield a finding for every `<<...>>` that is not filled in."""
+    """Yield a finding for every placeholder that is not filled in."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from placeholders(file, f"{key}.{name}" if key else str(name), inner)

@@ -240,13 +240,15 @@ def running_seconds(job: SpotJob, market: Constant, periods: np.ndarray) -> tupl
     return reclaims / rate, reclaims
 
 
-def best_period(job: SpotJob, middle: Constant, high: Constant, step: float) -> int:
+def best_period(
+    job: SpotJob, middle: Constant, high: Constant, step: float, longest: float = LONGEST
+) -> int:
     """Return the steps between checkpoints with the least machine time at the middle rate.
 
-    A period is at most LONGEST or half the run, and its machine time at the high rate at most BEARS
-    times the least there.
+    A period is at most `longest` seconds or half the run, and its machine time at the high rate at
+    most BEARS times the least there.
     """
-    most = max(1, int(min(LONGEST, job.work_seconds / 2) / step))
+    most = max(1, int(min(longest, job.work_seconds / 2) / step))
     steps = np.unique(np.linspace(1, most, min(most, MOST)).round().astype(int))
     usual, worst = (
         seconds + reclaims * job.start_seconds

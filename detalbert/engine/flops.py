@@ -16,7 +16,8 @@ PEAKS: dict[str, tuple[float, float]] = {
     "V100": (125, 15.7), "V100 PCIE": (112, 14), "A100": (312, 19.5),
     "A10G": (70, 35), "L4": (121, 30.3), "L40S": (362, 91.6),
     "H100": (989, 67), "H100 PCIE": (756, 51), "H100 NVL": (835, 60),
-    "H200": (989, 67), "H200 NVL": (835, 60),
+    "H200": (989, 67), "H200 NVL": (835, 60), "B200": (2250, 75), "B300": (2250, 75),
+    "RTX PRO 6000": (500, 120), "RTX PRO 4500": (200, 50),  # fp16: an eighth of sparse FP4
 }  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def peak_flops(device: str, half: bool) -> float | None:
     `device` is as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
     """
     words = device.upper().replace("-", " ").split()
-    names = [word for word in words if word in PEAKS]
+    names = [name for name in PEAKS if f" {name} " in f" {' '.join(words)} "]
     if not names or "MIG" in words:
         return None
     found = PEAKS[names[0]]

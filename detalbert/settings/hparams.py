@@ -28,6 +28,12 @@ class DataConfig(Section):
     max_validation_examples: int | None = limited(None, above=0)
 
 
+# The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
+_SIZES = dict.fromkeys("num_hidden_layers n_layer num_attention_heads n_head".split(), 1_000)
+_SIZES |= dict.fromkeys("hidden_size intermediate_size embedding_size n_embd".split(), 10_000_000)
+_SIZES |= dict.fromkeys("vocab_size max_position_embeddings n_positions".split(), 10_000_000)
+
+
 @dataclass(frozen=True)
 class StepHParams(Section):
     """Hyperparameters of every workload's optimizer step. Periods and steps are optimizer steps."""
@@ -37,9 +43,11 @@ class StepHParams(Section):
     model_config: dict[str, Any] | None = None
 
     # The schedule. `max_steps` wins over `epochs`.
-    global_batch_size: int = limited(48, above=0)  # windows per optimizer step, over all slots
-    epochs: float = limited(2, above=0)
-    max_steps: int | None = limited(None, above=0)
+    global_batch_size: int = limited(
+        48, above=0, most=1_000_000
+    )  # windows per optimizer step, over all slots
+    epochs: float = limited(2, above=0, most=1_000_000)
+    max_steps: int | None = limited(None, above=0, most=1_000_000_000)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
     base_learning_rate: float = limited(5e-5, above=0)
@@ -99,6 +107,12 @@ class StepHParams(Section):
             )
 
     def check(self) -> None:
+        for key, size in (self.model_config or {}).items():
+            most = _SIZES.get(key)
+            if most and isinstance(size, (int, float)) and not 1 <= size <= most:
+                raise UserError(
+                    f"hyperparameters.model_config.{key}: {size}; use a number from 1 to {most:,}"
+                )
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
             raise UserError(

@@ -70,7 +70,8 @@ def findings(
 ) -> list[Finding]:
     """What the checker says of configs as files of their own, the package as model folder.
 
-    An experiment that names no image gets one.
+    An experiment that names no image gets one. That P3 is retired is left out: a pool with a type
+    that Determined's map has is what most mistakes are planted in.
     """
     paths = {}
     if config is not None:
@@ -80,4 +81,5 @@ def findings(
             paths[name] = tmp_path / name
             paths[name].write_text(json.dumps(content))
     jobs = [paths["job.yaml"]] if config is not None else []
-    return list(check.check_all(jobs, paths.get("master.yaml"), ROOT))
+    found = check.Check(ROOT).all(jobs, paths.get("master.yaml"))
+    return [one for one in found if "AWS launches no p3" not in one.problem]

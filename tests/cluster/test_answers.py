@@ -86,7 +86,7 @@ def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
         path = tmp_path / "config.yaml"
         path.write_text(text_of(case, answers["bases"]), encoding="utf-8")
         configs, master = ([path], None) if part == "experiment_cases" else ([], path)
-        faults = [f for f in check.check_all(configs, master, ROOT) if not f.warning]
+        faults = [f for f in check.Check(ROOT).all(configs, master) if not f.warning]
         bad = not case["accepted"] or "accepted_but" in case
         assert not any("\n" in str(fault) for fault in faults), faults
         if bool(faults) != bad:

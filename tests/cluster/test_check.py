@@ -31,10 +31,10 @@ def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pat
     widest = max(pools, key=lambda name: pools[name].get("provider", {}).get("max_instances", 0))
     problems = []
     for config in CONFIGS:
-        content = yaml.safe_load(config.read_text())
+        content = filled(config)
         resources = content.setdefault("resources", {})
         if resources.get("resource_pool", widest) not in pools:
-            if "layout" in content["hyperparameters"]:
+            if "layout" in content["hyperparameters"] or config.name == "modern8.yaml":
                 continue
             resources["resource_pool"] = widest
         found = findings(tmp_path, content, cluster)
@@ -50,22 +50,64 @@ def test_every_pool_that_a_config_names_is_there() -> None:
 
 def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
     for path in MASTERS:
-        left = list(check.check_all([], path, ROOT))
+        left = [one for one in check.Check(ROOT).all([], path) if not one.warning]
         text = re.sub(r"#.*", "", path.read_text())
         assert left and len(left) == len(PLACEHOLDER.findall(text))
         assert all("is not filled in" in finding.problem for finding in left)
         assert findings(tmp_path, cluster=filled(path)) == []
         # A master config given in an experiment's place is known for what it is.
-        assert list(check.check_all([path], None, ROOT)) == left
+        assert [one for one in check.Check(ROOT).all([path], None) if not one.warning] == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
     keys = {finding.key for finding in check.placeholders("t", "", template)}
     assert "bind_mounts[0].host_path" in keys
 
 
+def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in() -> None:
+    left = [one for one in check.Check(ROOT).all(CONFIGS, None) if not one.warning]
+    named = sorted({one.file.rsplit("/", 1)[-1] for one in left})
+    assert named == [
+        *("finetune_pretrained.yaml", "lm_125m.yaml", "lm_13b.yaml", "lm_1b.yaml"),
+        *("pretrain_base.yaml", "pretrain_large.yaml", "pretrain_mlm.yaml"),
+    ]
+    assert {one.problem.split(" is ")[0] for one in left} == {
+        "placeholder my-bucket",
+        "placeholder my-pretrained-checkpoint",
+    }
+
+
+def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path: Any) -> None:
+    path = tmp_path / "master.yaml"
+    path.write_text(json.dumps(master()))
+    found = list(check.Check(ROOT).all([ROOT / "configs" / "distributed64.yaml"], path))
+    said = "AWS launches no p3.16xlarge since 25 May 2026; take another type"
+    keys = [f"resource_pools[{n}].provider.instance_type" for n in (0, 1)]
+    assert [one.key for one in found] == [*keys, "resources.resource_pool"]
+    assert all(one.problem.endswith(said) and one.warning for one in found)
+    path.write_text(json.dumps(master("master-aws-modern.yaml")))
+    assert list(check.Check(ROOT).all([ROOT / "configs" / "modern64.yaml"], path)) == []
+
+
+def test_set_changes_every_experiment_as_it_is_submitted(capsys: Any, tmp_path: Any) -> None:
+    path = tmp_path / "master.yaml"
+    path.write_text(json.dumps(master("master-aws-modern.yaml")))
+    job = str(ROOT / "configs" / "modern8.yaml")
+    arguments = [job, "--master", str(path), "--context", str(tmp_path)]
+    assert check.main(arguments) == 0
+    assert "1 p5.48xlarge (on demand)" in capsys.readouterr().out
+    spot = ["--set", "resources.resource_pool=aws-spot-p5-48xlarge"]
+    assert check.main([*arguments, *spot]) == 0
+    assert "1 p5.48xlarge (spot)" in capsys.readouterr().out
+    assert check.main([*arguments, *spot, "--set", "hyperparameters.spot_notice=false"]) == 2
+    assert f"{job}: hyperparameters.spot_notice: pool" in capsys.readouterr().out
+    assert check.main([*arguments, "--set", "nothing"]) == 2
+    said = "cluster.check: error: --set nothing: expected key.path=value\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_webhook_is_no_experiment(capsys: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "webhook.json"
     path.write_text((ROOT / "cluster" / "webhook.json").read_text())
-    said = list(check.check_all([path], None, tmp_path))
+    said = list(check.Check(tmp_path).all([path], None))
     assert [finding.key for finding in said] == ["url", "triggers"]
     path.write_text(PLACEHOLDER.sub("http://here", path.read_text()))
     assert check.main([str(path), "--context", str(tmp_path)]) == 0

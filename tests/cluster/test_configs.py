@@ -35,6 +35,8 @@ def hparams_of(name: str) -> HParams:
         ("single.yaml", 1, 48, 5e-5, 5509, 551),
         ("distributed8.yaml", 8, 48, 5e-5, 5509, 551),
         ("distributed64.yaml", 64, 256, 2e-4, 1033, 103),
+        ("modern8.yaml", 8, 256, 2e-4, 1033, 103),
+        ("modern64.yaml", 64, 256, 2e-4, 1033, 103),
     ],
 )
 def test_published_arithmetic(name, slots, batch, rate, steps, warmup):

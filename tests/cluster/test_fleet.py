@@ -6,7 +6,7 @@ import pytest
 
 from cluster import machines
 from cluster.fleet import Start, check_fleet, image_of
-from cluster.machines import FAMILIES
+from cluster.machines import FAMILIES, no_code
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge, merge_storage
 from cluster.prices import load_prices
@@ -20,7 +20,8 @@ def pool(most: int = 9, **more: Any) -> Pool:
 
 def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
     config = {"resources": {"slots_per_trial": 64}, **config}
-    return list(check_fleet("f", config, Cluster({"p": machines}, "p", **more)))
+    found = check_fleet("f", config, Cluster({"p": machines}, "p", **more))
+    return [finding for finding in found if finding.key != "resources.resource_pool"]  # retired
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,28 @@ def test_the_image_of_a_pool_and_slots() -> None:
     both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
     assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
     assert not set(machines.DETERMINED_SLOTS) & set(machines.EC2_GPUS)
+
+
+IMAGE = "pytorch/pytorch:{}-cudnn9-devel"
+# torch's builds by CUDA version: machines that they have code for, and machines that they have not.
+BUILDS = {
+    "2.12.0-cuda12.6": ("p3 g4dn p4d g5 g6e p5 p5en", "p2 p6-b200 p6-b300 g7 g7e"),
+    "2.12.0-cuda12.8": ("g4dn p4d g6 p5e p6-b200 p6-b300 g7 g7e", "p2 p3 p3dn"),
+    "2.11.1-cuda13.0": ("g4dn p5 p6-b300 g7", "p3"),
+    "2.10.0-cuda12.8": ("p3 p6-b200", ""),  # older builds are not in the table
+    "2.12.0-cuda14.0": ("p3 p5", ""),  # nor later ones
+}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_build_of_torch_has_code_for_some_gpus(build: str) -> None:
+    runs, lacks = (names.split() for names in BUILDS[build])
+    for families, wrong in ((runs, False), (lacks, True)):
+        for family in families:
+            said = no_code(IMAGE.format(build), FAMILIES[family])
+            assert bool(said) is wrong, (family, said)
+            assert not said or f"no code for a {FAMILIES[family].name}; take " in said
+    assert no_code(None, FAMILIES["p5"]) is no_code("own:1", FAMILIES["p2"]) is None
 
 
 def test_a_pool_of_gcp_is_named_by_its_machine_and_its_gpus_if_known() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import count, plan
+from cluster import check, count, plan
 from cluster.check import check_one
 from cluster.fleet import pool_name
 from cluster.masterconf import cluster_of
@@ -109,13 +109,18 @@ def test_any_machine_that_aws_launches(capsys: Any) -> None:
     assert {option["slots"] for option in found["options"]} == {1, 4, 8, 16, 32, 64}
     for option in found["options"]:
         assert option["why_not"] or option["hours"]
-    # 48 windows cannot be dealt to 32 slots; their reason is said.
-    assert all("32 slots" in o["why_not"] for o in found["options"] if o["slots"] == 32)
+    # 48 windows cannot be dealt to 32 slots, and CUDA 12.6 has no code for Blackwell.
+    reasons = {o["why_not"] for o in found["options"] if o["slots"] == 32}
+    assert len(reasons) >= 3
+    assert all("32 slots" in why or "CUDA 12.6 have no code for a" in why for why in reasons)
+    # A V100 of old needs another period, where a reclaim would cost more than 15 minutes.
+    slow = next(o for o in found["options"] if (o["instance"], o["spot"]) == ("g4dn.xlarge", True))
+    assert slow["why_not"] is None and slow["keys"]["checkpoint_period"] < 20
 
 
 def test_retired_machines_are_not_recommended(capsys: Any) -> None:
     said = refused(capsys, str(ROOT / "configs" / "distributed64.yaml"))
-    assert "p3.16xlarge: AWS launches none since 2026-05-25" in said
+    assert "AWS launches no p3.16xlarge since 25 May 2026" in said
 
 
 def test_work_of_flags_takes_the_place_of_the_config_s(capsys: Any) -> None:
@@ -217,3 +222,17 @@ def test_a_wrong_trace(capsys: Any, tmp_path: Path, text: str, said: str) -> Non
 def test_a_config_s_pool_is_sought_in_our_masters() -> None:
     config = read_yaml(ROOT / "configs" / "lm_13b.yaml")
     assert pool_name(config, cluster_of(master("master-efa.yaml"))) == "efa-p4d-24xlarge"
+
+
+@pytest.mark.parametrize("name, master_name", [("single", "aws-modern"), ("lm_13b", "efa")])
+def test_the_checker_prints_the_planner_s_hours_and_dollars(
+    name: str, master_name: str, capsys: Any
+) -> None:
+    paths = [str(ROOT / "configs" / f"{name}.yaml"), "--master"]
+    paths.append(str(ROOT / "cluster" / f"master-{master_name}.yaml"))
+    check.main(paths)
+    line = next(s for s in capsys.readouterr().out.splitlines() if ": about " in s)
+    assert plan.main([*paths, "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)["own"]
+    assert f"about {own['hours'][1]:,.{2 if own['hours'][1] < 10 else 1}f} h (" in line
+    assert f"${own['cost'][1]:,.{2 if own['cost'][1] < 100 else 0}f} (" in line

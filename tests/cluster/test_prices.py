@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from cluster import prices
+from cluster.facts import update
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
 from tests.conftest import ROOT
@@ -30,12 +31,12 @@ def test_the_shipped_file_covers_the_families_and_agrees_with_the_slots_of_machi
     families = {instance.split(".")[0] for instance in known}
     today = "p3 p3dn g4dn g5 g6 g6e g7 g7e p4d p4de p5 p5en p6-b200 p6-b300"
     assert set(today.split()) <= families
+    assert sum(price.region == "us-east-1" for price in known.values()) == len(known) - 1
     for instance, price in known.items():
         slots = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance)
         assert slots in (None, price.slots) and price.teraflops and price.source
         low, middle, high = price.spot_range()
-        recorded = price.spot_low is not None
-        assert recorded or "assumed" in price.source or "one zone" in price.source
+        assert price.spot_low is not None or "assumed" in price.source or low == price.on_demand
         assert 0 < low <= middle <= high <= price.on_demand
         assert bool(price.retired) == instance.startswith("p3")
     assert known["p3.16xlarge"].spot == pytest.approx(7.344)
@@ -56,6 +57,52 @@ def test_the_range_of_a_price():
     assert price.spot_range() == (10.2397, 21.1543, 55.04)
     alone = dataclasses.replace(price, spot_low=None, spot_high=None)
     assert alone.spot_range() == (21.1543,) * 3
+
+
+def test_prices_of_another_region(tmp_path):
+    east, west = prices.load_prices(region="us-east-2"), prices.load_prices(region="us-west-2")
+    price = east["p5.48xlarge"]
+    assert (price.region, price.spot_range()) == ("us-east-2", (11.2543, 11.5616, 11.9912))
+    assert "p6-b300.48xlarge" in west.keys() - east.keys() and "g7e.48xlarge" not in west
+    assert prices.load_prices()["p6-b300.48xlarge"].region == "us-west-2"  # sold there alone
+    with pytest.raises(UserError, match="--region us-east-3: .* did you mean 'us-east-2'"):
+        prices.load_prices(region="us-east-3")
+    own = written(tmp_path)
+    assert prices.load_prices(own, "us-east-1") == prices.load_prices(own)
+    with pytest.raises(UserError, match="--region us-east-2: no price there"):
+        prices.load_prices(own, "us-east-2")
+
+
+CATALOG = """InstanceType,Price,SpotPrice,Region,AvailabilityZone
+m5.large,0.1,0.05,us-east-1,use1-az1
+p3.2xlarge,3.06,0.3,us-east-1,use1-az1
+p5.48xlarge,55,20.5,us-east-1,use1-az1
+p5.48xlarge,55,10,us-east-1,use1-az2
+p5.48xlarge,55,,us-east-1,use1-az3
+p5.48xlarge,55,12,us-east-1,use1-az4
+p5.48xlarge,60,,eu-west-2,euw2-az1
+p5e.48xlarge,,18,us-east-2,use2-az1
+"""
+
+
+def test_the_price_file_is_made_from_the_catalog(tmp_path):
+    """The rows above the mark stay; of the rest, every type that is known and has a price."""
+    catalog, file = tmp_path / "vms.csv", tmp_path / "prices.yaml"
+    catalog.write_text(CATALOG)
+    file.write_text(prices.PRICE_FILE.read_text())
+    update.main([str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)])
+    made, shipped = prices.load_prices(file), prices.load_prices()
+    by_hand = yaml.safe_load(file.read_text().partition(update.MARK)[0])["instances"]
+    assert made.keys() == {*by_hand, "p5.48xlarge"} and made["p3.2xlarge"].retired
+    assert made["p3.2xlarge"].spot == shipped["p3.2xlarge"].spot
+    price = made["p5.48xlarge"]
+    assert (price.spot_range(), price.date) == ((10, 12, 20.5), datetime.date(2026, 11, 1))
+    assert price.source == "SkyPilot's catalog at abc"
+    (london,) = prices.load_prices(file, "eu-west-2").values()
+    assert (london.on_demand, london.spot) == (60, 60)
+    again = file.read_text()
+    update.main([str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)])
+    assert file.read_text() == again
 
 
 def test_a_stale_price_is_said(tmp_path):

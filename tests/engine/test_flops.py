@@ -73,7 +73,8 @@ PEAKS = {  # in half precision and in fp32
     "NVIDIA A10G": (70, 35), "Tesla V100-SXM2-16GB": (125, 15.7), "Tesla V100-PCIE-32GB": (112, 14),
     "NVIDIA H100 80GB HBM3": (989, 67), "NVIDIA H100 PCIe": (756, 51), "NVIDIA H200": (989, 67),
     "NVIDIA H200 NVL": (835, 60), "NVIDIA L40S": (362, 91.6), "NVIDIA L4": (121, 30.3),
-    "Tesla T4": (65, 8.1),
+    "Tesla T4": (65, 8.1), "NVIDIA RTX PRO 6000 Blackwell Server Edition": (500, 120),
+    "NVIDIA B200": (2250, 75),
 }  # fmt: skip
 UNKNOWN = "NVIDIA L40", "NVIDIA A10", "", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GH200 480GB"
 
