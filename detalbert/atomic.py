@@ -99,7 +99,12 @@ def writing(path: Path, cure: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary(target: Path, kind: str = "") -> Iterator[Path]:
-    """Yield a new name. The block creates it: a signal between creation and here would leave it."""
+    """Yield a new name. The block creates it: a signal between creation and here would leave it.
+
+    Raises OSError if `target` is a device, a pipe, or a folder in place of a file or the reverse.
+    """
+    if target.exists() and not (target.is_dir() if kind else target.is_file()):
+        raise FileExistsError(f"it exists and is not a {'folder' if kind else 'regular file'}")
     path = target.parent / f".{target.name}.{kind}{os.urandom(4).hex()}"
     _temporaries.add(path)
     try:

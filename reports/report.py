@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import pandas as pd
 import tabulate
 import yaml
+from markupsafe import Markup
 
+from cluster.page import fill_template
 from cluster.prices import Price
 from detalbert import atomic
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError
 
-COLUMNS = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text(encoding="utf-8"))
+HERE = Path(__file__).parent
+COLUMNS = yaml.safe_load((HERE / "columns.yaml").read_text(encoding="utf-8"))
 tabulate.MIN_PADDING = 0  # a head is no wider than its words
 NAME = 18  # characters of a first column, on a terminal that has no more; it is folded there
 
@@ -28,7 +30,7 @@ class Plot(NamedTuple):
     """An SVG drawing and the sentence under it."""
 
     name: str
-    svg: str  # in base64
+    svg: Markup
     caption: str
 
 
@@ -92,7 +94,6 @@ class Report(NamedTuple):
     method: Sequence[str]
     notes: Sequence[str]
     plots: Sequence[Plot]
-    snippet: str = ""  # what to write into the YAML
     total: float | None = None  # dollars, what --budget is compared with
 
 
@@ -101,16 +102,14 @@ def write(report: Report, args: argparse.Namespace) -> int:
     if args.budget is not None and report.total is None:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
     if args.html is not None:
-        try:
-            with atomic.whole_file(args.html) as file:
-                file.write(_render(report, "page.html.j2"))
-        except OSError as error:
-            said = f"cannot write there ({first_line(error)})"
-            raise UserError(f"--html {args.html}: {said}") from None
+        page = fill_template(HERE / "page.html.j2", report=report)
+        cure = "give --html another file"
+        with atomic.writing(args.html, cure), atomic.whole_file(args.html) as file:
+            file.write(page)
     if args.json:
         sys.stdout.write(to_json(report))
     elif args.markdown:
-        sys.stdout.write(_render(report, "report.md.j2"))
+        sys.stdout.write(fill_template(HERE / "report.md.j2", report=report))
     elif args.csv:
         sys.stdout.write(report.tables[0].frame.to_csv(index=False))
     else:
@@ -128,7 +127,7 @@ def to_terminal(report: Report, wide: bool) -> str:
     room = shutil.get_terminal_size().columns if narrow else math.inf
     tables = [f"{t.title}\n\n{t.text('simple', wide, room)}" for t in report.tables if not t.long]
     notes = "\n".join(f"note: {note}" for note in report.notes)
-    parts = [report.title, *tables, report.snippet, notes]
+    parts = [report.title, *tables, notes]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -139,22 +138,14 @@ def to_json(report: Report) -> str:
         name = re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower())
         rows = [{k: _plain(v) for k, v in row.items()} for row in table.frame.to_dict("records")]
         tables.append({"name": name, "title": table.title, "rows": rows})
-    content: Any = {"title": report.title, "tables": tables, "yaml": report.snippet or None}
-    content |= {"total": report.total, "notes": report.notes, "method": report.method}
+    content: Any = {"title": report.title, "tables": tables, "total": report.total}
+    content |= {"notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _plain(value: Any) -> Any:
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _render(report: Report, template: str) -> str:
-    """Return a self-contained page or Markdown, the same bytes for the same report."""
-    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-    look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    escape = template.endswith(".html.j2")
-    return jinja2.Template(text, autoescape=escape, **look).render(report=report)
 
 
 def price_table(prices: Sequence[Price]) -> Table:

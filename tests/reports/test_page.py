@@ -1,26 +1,39 @@
-"""The page in a browser: at two widths and printed, nothing is lost and no text is over text."""
+"""The pages in a browser: at two widths, dark and printed, nothing is lost or hidden by text."""
 
 import base64
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
+from cluster import plan
+from cluster.prices import load_prices
 from reports.__main__ import main
+from reports.plots import cost_plot
+from reports.runs import published_runs
+from tests.conftest import ROOT
 from tests.fakes.records import TOKEN, FakeRecords
 
 TODAY = ["--today", "2026-11-21"]
-POOLS = """g4dn.xlarge g4dn.12xlarge g4dn.metal g5.xlarge g5.12xlarge g5.48xlarge g6e.xlarge
-g6e.12xlarge g6e.48xlarge p4d.24xlarge p4de.24xlarge p5.4xlarge p5.48xlarge p5en.48xlarge""".split()
 OVERLAPS, CUT = (Path(__file__).with_name(f"{name}.js").read_text() for name in ("overlaps", "cut"))
+OPEN = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+# Of a wide choice, and of options that differ little in cost: their names are crowded.
+PLANS = {"plan": ["configs/distributed64.yaml", "--any", "--deadline", "1", "--budget", "30"]}
+PLANS["crowded"] = ["configs/lm_1b.yaml"]
+NAMES = ["cost", "scaling", *PLANS]
+# Of a text and of the page behind it.
+COLOURS = """return [getComputedStyle(document.querySelector(arguments[0]))[arguments[1]],
+                     getComputedStyle(document.body).backgroundColor]"""
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A bill of published and cluster runs, a plan, scaling."""
     folder = tmp_path_factory.mktemp("pages")
-    found = {name: folder / f"{name}.html" for name in ("cost", "plan", "scaling")}
+    found = {name: folder / f"{name}.html" for name in NAMES}
     with pytest.MonkeyPatch.context() as patch, FakeRecords() as master:
         for key, value in {"HOME": str(folder), "DET_USER": "ada", "DET_USER_TOKEN": TOKEN}.items():
             patch.setenv(key, value)
@@ -31,15 +44,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         bench.write_text(json.dumps(content))
         asked = ["--published", "--run", str(bench), *cluster, *until, *TODAY]
         assert main(["cost", *asked, "--html", str(found["cost"])]) == 0
-    assert main(["plan", "--pool", *POOLS, *TODAY, "--html", str(found["plan"])]) == 0
+    for name, (config, *asked) in PLANS.items():
+        asked = [str(ROOT / config), *asked, *TODAY, "--runs", "200", "--html", str(found[name])]
+        assert plan.main(asked) == 0
     assert main(["scaling", "--published", *TODAY, "--html", str(found["scaling"])]) == 0
     return found
 
 
-@pytest.mark.parametrize("name", ["cost", "plan", "scaling"])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_and_no_text_is_over_text(pages, browser, name):
     """At two widths and printed: 1047 px is the width of A4 landscape with margins of 10 mm."""
     browser.get(pages[name].as_uri())
+    browser.execute_script(OPEN)
     for width, media in ((1280, "screen"), (400, "screen"), (1047, "print")):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -48,8 +64,6 @@ def test_nothing_is_lost_and_no_text_is_over_text(pages, browser, name):
         assert tables >= 2 and lost == [] and overhang <= 0, width
         texts, over = browser.execute_script(OVERLAPS)
         assert texts > 50 and over == [], width
-    images = "return Array.from(document.images, i => i.complete && i.naturalWidth > 100)"
-    assert set(browser.execute_script(images)) == {True}
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
     data = base64.b64decode(printed["data"])
     assert data.startswith(b"%PDF") and b"/Type /Page" in data
@@ -57,16 +71,50 @@ def test_nothing_is_lost_and_no_text_is_over_text(pages, browser, name):
     assert right - left > top - low
 
 
-@pytest.mark.parametrize("name", ["cost", "plan", "scaling"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible_in_light_and_dark(pages, browser, name, scheme):
+    """Also the plot's: contrast with the page of at least 4.5 to 1 (WCAG AA)."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": features})
+    browser.get(pages[name].as_uri())
+    plan_only = [("g[id^=name] text", "fill"), (".spot", "color"), (".demand", "color")]
+    for place, kind in [("p, li", "color"), ("figcaption", "color"), ("svg text", "fill")] + (
+        plan_only if name in PLANS else []
+    ):
+        text, behind = map(luminance, browser.execute_script(COLOURS, place, kind))
+        assert behind < 0.1 if scheme == "dark" else behind > 0.9
+        assert (max(text, behind) + 0.05) / (min(text, behind) + 0.05) >= 4.5, place
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of "rgb(r, g, b)" (WCAG)."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_the_button_copies_the_yaml(pages, browser):
+    browser.get(pages["plan"].as_uri())
+    browser.execute_script("document.querySelector('button').click()")
+    copied, yaml = browser.execute_script(
+        "return [String(getSelection()), document.querySelector('#yaml').textContent]"
+    )
+    assert copied.strip() == yaml.strip() and "slots_per_trial: " in yaml
+
+
+def test_a_name_in_the_bill_s_plot_is_no_formula():
+    """$ begins one in matplotlib, and a wrong one is an error."""
+    odd = r"$\foo$ & <b>"
+    run = published_runs(load_prices())[0]
+    svg = cost_plot([dataclasses.replace(run, name=odd, parts={"$x$": 1.0, **run.parts})]).svg
+    assert escape(odd) in svg and "$x$" in svg and "<b>" not in svg
+
+
+@pytest.mark.parametrize("name", ["cost", "scaling"])
 def test_every_series_of_a_plot_has_its_own_look(pages, name):
     """A legend with two equal entries would leave a machine without a name."""
-    text = pages[name].read_text()
-    drawings = [
-        base64.b64decode(found).decode() for found in re.findall(r"svg\+xml;base64,([^\"]+)", text)
-    ]
-    assert drawings
-    for svg in drawings:
-        legend = svg.partition('id="legend_1"')[2]
-        looks = re.findall(r'xlink:href="#(m\w+)"[^>]*style="([^"]*)"', legend)
-        assert len(looks) == len(set(looks)), looks
-    assert name != "cost" or "<!-- training -->" in legend
+    legend = pages[name].read_text().partition('id="legend_1"')[2].partition("</svg>")[0]
+    entries = re.findall(r'<g id="(?:patch|line2d)_\d+">(.*?)</g>\s*<g id="text', legend, re.S)
+    looks = [re.sub(r'\b(x|y|d)="[^"]*"|\s+', "", entry) for entry in entries]
+    assert len(looks) > 5 and len(looks) == len(set(looks))

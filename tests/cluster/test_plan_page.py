@@ -1,0 +1,153 @@
+"""The page of `cluster.plan --html`, without a browser (tests/reports/test_page.py has one)."""
+
+import dataclasses
+import html
+import re
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import options, plan, plan_page, plan_plot, plan_text
+from tests.conftest import ROOT
+
+CONFIG = str(ROOT / "configs" / "distributed64.yaml")
+ASKED = ["--any", "--deadline", "1", "--runs", "100", "--today", "2026-10-01"]
+
+
+class Page(HTMLParser):
+    """The tables of a page: open or folded, rows of cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[tuple[bool, list[list[str]]]] = []
+        self.depth, self.inside = 0, False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.depth += tag == "details"
+        self.inside |= tag in ("th", "td")
+        assert tag != "th" or dict(attrs)["scope"] in ("row", "col")
+        if tag == "table":
+            self.tables.append((self.depth == 0, []))
+        elif tag == "tr":
+            self.tables[-1][1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.depth -= tag == "details"
+        self.inside &= tag not in ("th", "td")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.tables[-1][1][-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def made() -> plan_text.Plan:
+    return plan.make_plan(plan._parser().parse_args([CONFIG, *ASKED]))
+
+
+def written(made: plan_text.Plan, folder: Path) -> str:
+    plan_page.write_page(made, folder / "plan.html")
+    return (folder / "plan.html").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_answer_the_yaml_and_every_option_once(
+    made: plan_text.Plan, tmp_path: Path
+) -> None:
+    text = written(made, tmp_path)
+    assert len(text.encode()) < 200_000
+    assert "http" not in text and not re.search(r"url\([^#]", text)
+    said = plan_text.recommendation(made)
+    assert html.escape(said) in text and plan_text.snippet(made) in html.unescape(text)
+    assert text.index(said[:40]) < text.index("<svg") < text.index("<table")
+    opened = [rows for is_open, rows in Page(text).tables if is_open]
+    (head, *rows), *others = opened
+    assert others == [] and len(rows) <= 10 and len(head) <= 8
+    folded = next(rows for is_open, rows in Page(text).tables if rows[0] == head and not is_open)
+    named = [(row[0], row[1]) for row in [*rows, *folded[1:]]]
+    named += re.findall(r"(\d+ x [\w.-]+, (?:spot|on demand)) \((\d+) slots?\)",
+                        "\n".join(plan_text.refused(made)))  # fmt: skip
+    assert Counter(named) == Counter((o.name, str(o.slots)) for o in made.options)
+    assert made.best.name in [row[0] for row in rows if "recommended" in row]
+    assert all(line in html.unescape(text) for line in plan_text.refused(made))
+    # Why it is not the cheapest, and the published run of the same recipe.
+    assert "misses that: 95 % of its runs take up to" in text
+    assert "Published: 8 x p3.16xlarge (64 V100), 0.80 h, $47.00 at today" in text
+
+
+def test_the_same_plan_gives_the_same_bytes(made: plan_text.Plan, tmp_path: Path) -> None:
+    again = plan.make_plan(plan._parser().parse_args([CONFIG, *ASKED]))
+    assert written(made, tmp_path) == written(again, tmp_path)
+
+
+def test_a_name_is_no_formula_and_no_markup(made: plan_text.Plan, tmp_path: Path) -> None:
+    """$ begins a formula in matplotlib, < an element in HTML."""
+    odd = r"$\foo$ & <b>"
+    best = made.best._replace(price=dataclasses.replace(made.best.price, instance=odd))
+    found = [best if option is made.best else option for option in made.options]
+    text = written(made._replace(options=found, best=best, title=odd), tmp_path)
+    assert odd not in text and text.count(html.escape(odd)) >= 5
+
+
+def test_only_the_published_recipe_has_the_published_run(made: plan_text.Plan) -> None:
+    other = plan._parser().parse_args([CONFIG, *ASKED, "--set", "hyperparameters.epochs=3"])
+    assert plan_plot.published_run(made.best) is not None
+    assert plan_plot.published_run(plan.make_plan(other).best) is None
+
+
+def test_an_option_that_never_ends_has_a_page(made: plan_text.Plan, tmp_path: Path) -> None:
+    """And one whose high has no end."""
+    never = {what: float("inf") for what in ("hours", "cost", "hours 95 %", "cost 95 %")}
+    found = list(made.options)
+    found[0] = found[0]._replace(why_not="", cases=[{**c, **never} for c in made.best.cases])
+    low, middle, high = made.best.cases
+    best = made.best._replace(cases=[low, middle, {**high, "hours 95 %": float("inf")}])
+    found[found.index(made.best)] = best
+    assert ">never<" in written(made._replace(options=found, best=best), tmp_path)
+
+
+def test_plain_work_has_a_page(tmp_path: Path) -> None:
+    """Without a config there are no memory, time and speed."""
+    work = ["--windows", "1e6", "--throughput", "8=15.8@p3.16xlarge", "--runs", "100"]
+    made = plan.make_plan(plan._parser().parse_args(work))
+    assert "Memory by part" not in written(made, tmp_path)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "device").symlink_to("/dev/null")
+    for path in (tmp_path / "device", tmp_path, tmp_path / "none" / "plan.html"):
+        assert plan.main([CONFIG, *ASKED, "--html", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and f"{path}: cannot write there (" in err
+    assert (tmp_path / "device").is_symlink() and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
+def test_only_the_page_needs_its_libraries(
+    library: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    for name in ("cluster.plan_page", "cluster.plan_plot", "cluster.page"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert plan.main([CONFIG, *ASKED]) == 0
+    capsys.readouterr()
+    assert plan.main([CONFIG, *ASKED, "--html", str(tmp_path / "plan.html")]) == 2
+    said = f"--html: {library} is not installed; pip install -r cluster/requirements.txt\n"
+    assert capsys.readouterr().err.endswith(said) and not list(tmp_path.iterdir())
+
+
+def test_the_open_table_shows_the_recommended_one_among_many(made: plan_text.Plan) -> None:
+    """Of a long front both ends and the recommended one stay; near neighbours go."""
+    front = list(options.front(made.options))
+    assert len(front) > plan_plot.NAMED
+    for best in (front[3], made.best):
+        some = plan_plot.spread_front(made._replace(best=best))
+        assert len(some) == plan_plot.NAMED and some[0] is front[0] and some[-1] is front[-1]
+        shown = plan_page.open_options(made._replace(best=best))
+        assert len(shown) == plan_text.ROWS and any(o is best for o in shown)
