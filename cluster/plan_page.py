@@ -19,8 +19,8 @@ except ImportError as error:
     cure = "pip install -r cluster/requirements.txt"
     raise UserError(f"--html: {package} is not installed; {cure}") from None
 
-NUMBERS = {"slots", "hours", "dollars", "figure"}  # columns
-NUMBERS |= {"machines", "$/h", "95 % within", "reclaims", "waiting h", "$"}  # of the bill
+# Columns of numbers, of all tables.
+NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
 
 
 def write_page(plan: Plan, path: Path) -> None:
@@ -28,17 +28,17 @@ def write_page(plan: Plan, path: Path) -> None:
     best, named = plan.best, open_options(plan)
     own = [o for o in named if o is plan.own and math.isfinite(cost(o))]
     others = [o for o in sorted(plan.options, key=cost) if not o.why_not and o not in named]
-    run = published_run(best)
+    run, (machines, market) = published_run(best), best.name.rsplit(", ", 1)
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         sentence=plan_text.recommendation(plan),
         figures=[
-            ("Take", f"{best.machines} x {best.price.instance}", _place(best)),
+            ("Take", machines, f"{market}, slots: {best.slots}, pool: {best.pool.name}"),
             ("Hours", *_split(plan_text.hours(best))),
             ("Dollars", *_split(plan_text.dollars(best))),
         ],
-        plot=plot_options(plan, unique([*spread_front(plan), best, *own]), run),
+        plot=plot_options(plan, unique([*spread_front(plan.options), best, *own]), run),
         published=run and run.name,
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
@@ -60,18 +60,13 @@ def open_options(plan: Plan) -> list[Option]:
     """
     fine = sorted((o for o in plan.options if not o.why_not and o.cases), key=cost)
     own = [o for o in fine if o is plan.own]
-    chosen = unique([plan.best, *own, *spread_front(plan), *fine])
+    chosen = unique([plan.best, *own, *spread_front(plan.options), *fine])
     return sorted(chosen[:ROWS], key=cost)
 
 
 def cost(option: Option) -> float:
     """Return expected dollars; infinite without an estimate."""
     return option.cases[1]["cost"] if option.cases else math.inf
-
-
-def _place(option: Option) -> str:
-    market = "spot" if option.spot else "on demand"
-    return f"{option.slots} slot{'s' * (option.slots > 1)}, {market}, in {option.pool.name}"
 
 
 def _split(text: str) -> tuple[str, str]:

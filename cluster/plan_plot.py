@@ -73,14 +73,13 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Published | Non
     return inline_svg(figure, label)
 
 
-def spread_front(plan: Plan) -> list[Option]:
+def spread_front(options: Sequence[Option]) -> list[Option]:
     """Return at most NAMED options of the front; of near neighbours one stays."""
-    best = list(front(plan.options))
+    best = list(front(options))
     while len(best) > NAMED:
         at = [math.log(o.cases[1]["hours"] / o.cases[1]["cost"]) for o in best]
         gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
-        keep = [plan.best, plan.own]
-        del best[1 + min(range(len(gaps)), key=lambda n: (best[n + 1] in keep, gaps[n]))]
+        del best[1 + gaps.index(min(gaps))]
     return best
 
 
