@@ -19,14 +19,13 @@ except ImportError as error:
     cure = "pip install -r cluster/requirements.txt"
     raise UserError(f"--html: {package} is not installed; {cure}") from None
 
-# Columns of numbers, of all tables.
-NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
+NUMERIC = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
 
 
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
     best, named = plan.best, open_options(plan)
-    own = [o for o in named if o is plan.own and math.isfinite(cost(o))]
+    own = [o for o in named if o is plan.own]
     others = [o for o in sorted(plan.options, key=cost) if not o.why_not and o not in named]
     run, (machines, market) = published_run(best), best.name.rsplit(", ", 1)
     text = fill_template(
@@ -44,7 +43,7 @@ def write_page(plan: Plan, path: Path) -> None:
         rows=[_row(option, plan) for option in named],
         others=[_row(option, plan) for option in others],
         taken=named.index(best),
-        numbers=NUMBERS,
+        numbers=NUMERIC,
         refused=plan_text.refused(plan),
         yaml=plan_text.snippet(plan),
         tables=_tables(best),
@@ -58,7 +57,7 @@ def open_options(plan: Plan) -> list[Option]:
     """Return the options of the open table, the cheapest first: the recommended one, the config as
     it stands, the front without near neighbours, then the cheapest.
     """
-    fine = sorted((o for o in plan.options if not o.why_not and o.cases), key=cost)
+    fine = sorted((o for o in plan.options if not o.why_not and cost(o) < math.inf), key=cost)
     own = [o for o in fine if o is plan.own]
     chosen = unique([plan.best, *own, *spread_front(plan.options), *fine])
     return sorted(chosen[:ROWS], key=cost)
