@@ -236,3 +236,33 @@ def test_the_checker_prints_the_planner_s_hours_and_dollars(
     own = json.loads(capsys.readouterr().out)["own"]
     assert f"about {own['hours'][1]:,.{2 if own['hours'][1] < 10 else 1}f} h (" in line
     assert f"${own['cost'][1]:,.{2 if own['cost'][1] < 100 else 0}f} (" in line
+
+
+NUMBERS = "0 -8 8.5 '8' [8] 12 1000000000 1e18 1e300 true null x {a: 1} ''".split(" ") + ["9" * 400]
+KEYS = {
+    "single": "slots_per_trial global_batch_size epochs max_steps max_seq_length resource_pool "
+    "max_tokens_per_forward checkpoint_period validation_period precision model",
+    "lm_1b": "hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size shard "
+    "tensor max_validation_windows activation_checkpointing",
+    "pretrain_base": "size masked_fraction max_ngram",
+}
+SECTIONS = {"slots_per_trial": "resources", "resource_pool": "resources", "shard": "layout"}
+SECTIONS |= {"tensor": "layout"}
+SECTIONS |= dict.fromkeys(KEYS["lm_1b"].split()[:5], "model_config")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name, key", [(n, key) for n in KEYS for key in KEYS[n].split()])
+def test_any_value_of_a_key_is_planned_or_refused_in_one_line(
+    name: str, key: str, capsys: Any
+) -> None:
+    section = SECTIONS.get(key, "hyperparameters")
+    section = (
+        section if section in ("resources", "hyperparameters") else f"hyperparameters.{section}"
+    )
+    for value in NUMBERS:
+        path = str(ROOT / "configs" / f"{name}.yaml")
+        status = plan.main([path, "--runs", "10", "--set", f"{section}.{key}={value}"])
+        said = capsys.readouterr()
+        assert status == 0 or (status, said.err.count("\n"), said.out) == (2, 1, ""), value
+        assert len(said.err) < 600
