@@ -55,6 +55,8 @@ class Run:
         """Return why the two runs cannot be compared; empty if they can."""
         if self is base:
             return self.elsewhere
+        if not self.windows and self.model is None:
+            return "it trained nothing"
         reasons = [f"{run.name} still runs" for run in (self, base) if run.running]
         reasons += [run.elsewhere for run in (self, base) if run.elsewhere]
         for what in ("model", "data"):
@@ -133,14 +135,24 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=str, object_pairs_hook=_once)
     except OSError as error:
         wanted = "the directory of a finished run, or a benchmark's JSON"
         said = f"cannot read it ({first_line(error)})"
         raise UserError(f"{file}: {said}; give {wanted}") from None
+    except KeyError as error:
+        raise UserError(f"{file}: {error.args[0]}: a key twice; keep one of the two") from None
     except (ValueError, RecursionError):
         said = "no keys and values; give what a run or a benchmark wrote"
         raise UserError(f"{file}: {said}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping. Raises KeyError if a key is there twice, which JSON allows."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise KeyError(next(key for key in found if sum(key == one for one, _ in pairs) > 1))
+    return found
 
 
 def _check(file: Path, kind: str, content: Any) -> None:
@@ -149,7 +161,9 @@ def _check(file: Path, kind: str, content: Any) -> None:
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the file"
         cure = "give what a run or a benchmark wrote, or run it anew"
-        raise UserError(f"{file}: {where}: {error.message:.150}; {cure}")
+        said = error.message  # of a long value, the end says what is wrong
+        said = said if len(said) <= 150 else f"{said[:30]}...{said[-100:]}"
+        raise UserError(f"{file}: {where}: {said}; {cure}")
 
 
 def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
