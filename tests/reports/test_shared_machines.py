@@ -1,18 +1,10 @@
 """Machines that several experiments use: who pays what, and that it adds up."""
 
-import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cluster import records
-from cluster.prices import load_prices
-from cluster.records import Allocation, Entry, Experiment, Records, Trial, parse_time
-from reports import bills
 from reports.__main__ import main
-from tests.conftest import max_examples
 from tests.fakes.records import FAILED, ON_DEMAND, SPOT, Cluster, FakeRecords, Held, Kept, Ran
 from tests.reports.conftest import report
 
@@ -192,60 +184,3 @@ def test_any_name_can_stand_in_a_plot(capsys):
     mine = MINE._replace(name=name)
     (row,) = rows(bill(capsys, Cluster({1: mine}, LIFE), "--experiment", "1"))
     assert row["run"] == f"experiment 1, {name}"
-
-
-START = parse_time("2026-11-01T00:00:00Z")
-minutes = st.integers(0, 3000).map(lambda n: START + datetime.timedelta(minutes=n))
-spans = st.tuples(minutes, minutes).map(sorted)
-
-
-@st.composite
-def clusters(draw: Any) -> Records:
-    """One to three machines; experiments whose allocations lie in the lives of their machines."""
-    lives = {f"i-{n}": draw(spans) for n in range(draw(st.integers(1, 3)))}
-    experiments = []
-    for number in range(1, draw(st.integers(1, 5)) + 1):
-        allocations = []
-        for index in range(draw(st.integers(0, 3))):
-            nodes = draw(st.lists(st.sampled_from(sorted(lives)), min_size=1, unique=True))
-            start, end = draw(spans)
-            start = max(start, *(lives[node][0] for node in nodes), START)
-            end = min(end, *(lives[node][1] for node in nodes), START + datetime.timedelta(9))
-            slots = draw(st.integers(1, 8)) * len(nodes)
-            if start < end:
-                allocations.append(
-                    Allocation(f"{number}.{index}", start, end, "p", tuple(nodes), slots, number)
-                )
-        trial = Trial(number, "STATE_COMPLETED", tuple(allocations), (), 1, (), {})
-        experiments.append(Experiment(number, "e", "ada", (), None, {}, 8, 1, "p", (trial,)))
-    entries = tuple(Entry("instance", 0, name, *life) for name, life in lives.items())
-    times = 1200, draw(st.sampled_from([300, 9e9]))
-    pool = records.RecordedPool("p3.16xlarge", draw(st.booleans()), *times)
-    return Records(tuple(experiments), {"p": pool}, START + datetime.timedelta(9), entries)
-
-
-@max_examples(40)
-@given(clusters())
-def test_bills_and_idle_time_of_nobody_add_up_to_the_machines(cluster):
-    """To the cent; and an experiment's bill is the same whether the others are named or not."""
-    prices = load_prices()
-    table = bills.segments(cluster, prices, {})
-    runs = bills.experiment_runs(cluster, table)
-    hour = datetime.timedelta(hours=1)
-    held = {m.name: m for m in bills.machines(cluster, prices)}
-    free = {n for n, m in held.items() if m.taken and m.end - m.start <= hour}
-    rate = prices["p3.16xlarge"].hourly(cluster.pools["p"].spot)
-    lives = {e.name: (e.end - e.start) / hour for e in cluster.entries}
-    machines = sum(lives[name] * rate for name in held if name not in free)
-    nobody = table.loc[table["owner"].isna(), "cost"].sum()
-    assert sum(run.cost for run in runs) + nobody == pytest.approx(machines, abs=0.005)
-    assert all(
-        sum(run.parts.values()) == pytest.approx(run.cost, abs=0.005) for run in runs if run.worked
-    )
-    for index, experiment in enumerate(cluster.experiments):
-        rest = [e for e in cluster.experiments if e is not experiment]
-        others = tuple(a for e in rest for t in e.trials for a in t.allocations)
-        alone = Records((experiment,), cluster.pools, cluster.until, cluster.entries, others)
-        its = bills.segments(alone, prices, {})
-        (run,) = bills.experiment_runs(alone, its)
-        assert run.cost == pytest.approx(runs[index].cost, abs=0.005)
