@@ -80,15 +80,6 @@ class Entry(NamedTuple):
     slots: int = 0
 
 
-class Instance(NamedTuple):
-    """The life of a machine whose launch the master recorded."""
-
-    start: Moment
-    end: Moment
-    slots: int
-    vanished: bool = False  # it ended, and the master did not terminate it
-
-
 class RecordedPool(NamedTuple):
     """A resource pool as the master describes it."""
 
@@ -128,25 +119,25 @@ class Records(NamedTuple):
         """Return whether a moment is in the span."""
         return (self.since is None or self.since < moment) and moment <= self.until
 
-    def lives(self) -> dict[str, Instance]:
-        """Return the machines whose launch the master recorded, by name.
+    def lives(self) -> dict[str, Entry]:
+        """Return the machines whose launch was recorded, by name; several entries of one merged.
 
-        Several entries of one are merged. Its agent's end counts, unless the master terminated the
-        machine just before. A machine that no agent ran on is given up after `PATIENCE`.
+        Its agent's end counts, unless the master terminated the machine just before: otherwise the
+        kind is "vanished". A machine that no agent ran on is given up after `PATIENCE`.
         """
         rows: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         for entry in self.entries:
             rows[entry.kind, entry.name].append(entry)
         ends = {name: max(e.end for e in r) for (kind, name), r in rows.items() if kind == "agent"}
-        now, lives = self.now or self.until, dict[str, Instance]()
+        lives = dict[str, Entry]()
         for (kind, name), found in rows.items():
             if kind != "instance" or name.startswith("sir-"):  # a spot request
                 continue
             start, end = min(e.start for e in found), max(e.end for e in found)
-            if ends and name not in ends and end >= now:
+            if ends and name not in ends and end >= (self.now or self.until):
                 end = min(end, start + pd.Timedelta(seconds=PATIENCE) + SLACK)
             agent = ends.get(name, end)
-            vanished = agent < end
+            kind = "vanished" if agent < end else kind
             end = end if end <= agent <= end + SLACK else agent
-            lives[name] = Instance(start, end, max(e.slots for e in found), vanished)
+            lives[name] = found[0]._replace(kind=kind, start=start, end=end)
         return lives

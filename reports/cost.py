@@ -11,7 +11,7 @@ from cluster import prices as price_file
 from cluster.prices import Price, find_price, load_prices
 from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
-from reports import bills
+from reports import bills, shares
 from reports.plots import cost_plot
 from reports.report import COLUMNS, Report, Table, frame, price_table
 from reports.runs import Run, machine_of, published_runs, read_run
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Report:
         raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
     if found:
         found = found._replace(pools={**found.pools, **pools})
-        wanted |= {machine.pool.instance for machine in bills.machines(found)}
+        wanted |= {machine.pool.instance for machine in shares.machines(found)}
     used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Report:
         spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
         since = found.since or min((a.start for a in found.allocations), default=found.until)
         past, more = live_prices.history(args, known, spot, since - records.LOOK_BACK, found.until)
-        table = bills.segments(found, known, past)
+        table = shares.segments(found, known, past)
         runs += bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
         sums = bills.totals(found, table, args.by) if args.by else None

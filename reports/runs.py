@@ -134,25 +134,21 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 
 def _read_json(file: Path) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise UserError(f"{file}: a key is in it twice; keep one of the two")
+        return dict(pairs)
+
     try:
         text = file.read_text(encoding="utf-8")
-        return json.loads(text, parse_constant=str, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=str, object_pairs_hook=once)
     except OSError as error:
         wanted = "the directory of a finished run, or a benchmark's JSON"
         said = f"cannot read it ({first_line(error)})"
         raise UserError(f"{file}: {said}; give {wanted}") from None
-    except KeyError as error:
-        raise UserError(f"{file}: {error.args[0]}: a key twice; keep one of the two") from None
     except (ValueError, RecursionError):
         said = "no keys and values; give what a run or a benchmark wrote"
         raise UserError(f"{file}: {said}") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a mapping. Raises KeyError if a key is there twice, which JSON allows."""
-    if len(found := dict(pairs)) < len(pairs):
-        raise KeyError(next(key for key in found if sum(key == one for one, _ in pairs) > 1))
-    return found
 
 
 def _check(file: Path, kind: str, content: Any) -> None:

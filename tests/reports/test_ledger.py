@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.prices import load_prices
 from cluster.records import parse_time
 from cluster.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
-from reports import bills
+from reports import bills, shares
 from tests.conftest import max_examples
 
 START = parse_time("2026-10-31T12:00:00Z")  # summer time ends in the night, and the month
@@ -150,7 +150,7 @@ def ledger(drawn: Drawn) -> dict[Any, float]:
 
 
 def bill(records: Records) -> dict[Any, float]:
-    table = bills.segments(records, PRICES, {})
+    table = shares.segments(records, PRICES, {})
     runs = bills.experiment_runs(records, table)
     for by in ("user", "label", "month"):
         totals = bills.totals(records, table, by).set_index(by)["cost"]
