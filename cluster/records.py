@@ -199,8 +199,8 @@ class _Queries:
                 name = next((name for name in where.values() if name), pool)
                 span = parse_time(a.startTime), self.end(a.endTime)
                 facts: tuple[Any, ...] = name, tuple(sorted(where)), slots, trial.experimentId
-                why = self.exit(task, a.allocationId) if a.endTime else ""
-                held.append(Allocation(a.allocationId, *span, *facts, why))
+                facts += (self.exit(task, a.allocationId) if a.endTime else "",)
+                held.append(Allocation(a.allocationId, *span, *facts))
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
         batch = int((trial.hparams or {}).get("global_batch_size") or 0)
@@ -220,7 +220,8 @@ def _timed_reports(reports: list[Any], batch: int) -> Iterator[TrainingReport]:
         speed, tokens = (float(metrics.get(f"{x}_per_second") or 0) for x in ("examples", "tokens"))
         windows, before = (report.totalBatches - before) * batch, report.totalBatches
         if speed > 0 and windows > 0:
-            yield TrainingReport(parse_time(report.endTime), windows, speed, tokens)
+            seconds = min(windows / speed, 1e9)
+            yield TrainingReport(parse_time(report.endTime), windows, seconds, tokens)
 
 
 def _pool(pool: Any) -> RecordedPool:

@@ -34,11 +34,11 @@ class Allocation(NamedTuple):
 
 
 class TrainingReport(NamedTuple):
-    """`windows` since the report before, at `speed` windows (and `tokens`) per second."""
+    """`windows` since the report before, in `seconds`, and tokens per second."""
 
     time: Moment
     windows: float
-    speed: float
+    seconds: float
     tokens: float
 
 

@@ -1,6 +1,6 @@
 """Bill of each experiment, and of all else that a cluster's machines cost."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from reports.runs import Run, data_name, model_name
 from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, machines
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
+EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused
 OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED": ""}
 
 
@@ -21,7 +22,7 @@ class Stop(NamedTuple):
     kind: str
     saved: Moment
     end: Moment
-    count: int = 1  # machines, if they were reclaimed
+    machines: int = 1  # that were reclaimed
 
 
 def stops(trial: Trial, records: Records, reclaimed: Mapping[str, int]) -> list[Stop]:
@@ -42,11 +43,10 @@ def stops(trial: Trial, records: Records, reclaimed: Mapping[str, int]) -> list[
             found.append(Stop("reclaimed", saved, a.end, reclaimed[a.id]))
         elif after is None and trial.state in OVER:
             found.append(Stop(OVER[trial.state], saved, a.end))
-        elif "failed" in a.exit or "crashed" in a.exit:
-            found.append(Stop("failed", saved, a.end))
         elif a.exit:
-            kind = "preempted" if "preempted by" in a.exit else "paused"
-            found.append(Stop(kind, saved if "killed" in a.exit else a.end, a.end))
+            kind = next((kind for words, kind in EXITS.items() if words in a.exit), "paused")
+            kept = kind != "failed" and "killed" not in a.exit
+            found.append(Stop(kind, a.end if kept else saved, a.end))
         elif after is not None:
             unknown.append(Stop("failed", saved, a.end))
     unseen = trial.restarts - sum(stop.kind == "failed" for stop in found)
@@ -61,7 +61,7 @@ def phase_seconds(
     experiment: Experiment, records: Records, stopped: Sequence[Stop]
 ) -> dict[str, float]:
     """Return allocated seconds of the span by phase, over all trials; "other" is the rest."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for entry in records.entries:
         if entry.experiment == experiment.id:
             spent[entry.kind] += records.seconds(entry.start, entry.end)
@@ -69,17 +69,11 @@ def phase_seconds(
     found |= {"validation": spent["validation"], "checkpoints": spent["checkpointing"]}
     found["lost"] = sum(records.seconds(stop.saved, stop.end) for stop in stopped)
     for trial in experiment.trials:
-        begun: dict[str, pd.Timedelta] = {}
-        for report in trial.reports:
-            spell = pd.Timedelta(seconds=report.windows / report.speed)
-            if records.has(report.time):
-                found["training"] += spell.total_seconds()
-            for a in trial.allocations:
-                if a.start < report.time <= a.end:
-                    begun.setdefault(a.id, max(report.time - spell, a.start))
+        found["training"] += sum(r.seconds for r in trial.reports if records.has(r.time))
         for index, a in enumerate(trial.allocations):
-            phase = "restart" if index else "start-up"
-            found[phase] += records.seconds(a.start, begun.get(a.id, a.start))
+            for first in [r for r in trial.reports if a.start < r.time <= a.end][:1]:
+                begun = first.time - pd.Timedelta(seconds=first.seconds)
+                found["restart" if index else "start-up"] += records.seconds(a.start, begun)
     found["training"] = found["training"] or max(spent["training"] - found["lost"], 0.0)
     held = sum(records.seconds(a.start, a.end) for a in experiment.allocations)
     return {**found, "other": max(held - sum(found.values()), 0.0)}
@@ -123,22 +117,21 @@ def _run(
     seconds = phase_seconds(experiment, records, stopped)
     windows = sum(_windows(trial, records) for trial in trials)
     reports = [r for trial in trials for r in trial.reports if records.has(r.time)]
-    reported = sum(r.windows / r.speed for r in reports)
-    done = sum(r.windows for r in reports)
-    speed = done / reported if reports else windows / (seconds["training"] or float("inf"))
+    done, rate = sum(r.windows for r in reports), seconds["training"] or float("inf")
+    speed = (done if reports else windows) / rate
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
     costs = {} if unpriced else _costs(mine, seconds, worked, start, end)
     kinds: Counter[str] = Counter()
     for stop in stopped:
-        kinds[stop.kind] += stop.count if records.has(stop.end) else 0
+        kinds[stop.kind] += stop.machines if records.has(stop.end) else 0
     return Run(
         name=f"experiment {experiment.id}, {' '.join(experiment.name.split())}",
         hardware=f"{most} x {known.get(names[0]) or 'machine'}", pool=", ".join(names),
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
         data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600, windows=windows,
-        tokens=sum(r.windows / r.speed * r.tokens for r in reports) / (done or 1) or None,
+        tokens=sum(r.seconds * r.tokens for r in reports) / (done or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), stops=+kinds,
         running=any(trial.state not in OVER for trial in trials),
         notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
