@@ -6,7 +6,8 @@ continued trial has another task; raw entries name the experiment and not the tr
 previous one ended, and are not cut to the requested span; metrics of steps that were rolled back
 are missing. Who else used a machine is in the CSV of `det resources allocations`. A reclaimed
 machine's `instance` entry stays open until the master restarts, its `agent` entry ends; a spot
-request that waits has an `instance` entry as well. No entry names its pool.
+request that waits has an `instance` entry as well; none names its pool. Notebooks and commands
+report no accelerators, and the master's own log lines name no allocation.
 """
 
 import argparse
@@ -135,10 +136,13 @@ class _Queries:
             task = row["allocation_id"].rpartition(".")[0]
             try:
                 machines = tasks[task] = tasks.get(task) or self.machines(task)
+                where = machines.get(row["allocation_id"]) or {}
+                if not where and not number:  # it reports no accelerators, but its agent logs
+                    logs = self.ask("TaskLogs", taskId=task, sources=["agent"], limit=1)
+                    where = {x.agentId: row["resource_pool"] for x in logs}
             except REFUSED:
-                hidden += 1
-                continue
-            where = machines.get(row["allocation_id"], {})
+                where = {}
+            hidden += not where
             if where and (nodes is None or nodes & set(where)):
                 span = parse_time(row["start_time"]), self.end(row["end_time"])
                 owner = number or f"{(row.get('task_type') or 'task').lower()} of {row['username']}"
@@ -159,16 +163,16 @@ class _Queries:
     def end(self, text: str | None) -> Moment:
         return parse_time(text) if text else self.now
 
-    def exit(self, task: str, allocation: str) -> str:
+    def exit(self, task: str, allocation: str, start: Moment, end: Moment) -> str:
         """Return why an allocation ended: its exit reason, and from the log who requested it."""
         said = ""
         with contextlib.suppress(*REFUSED):
             found = self.ask("GetAllocation", allocationId=allocation).allocation
             said = found.exitReason or ""
-            if "preempted" in said or "killed" in said:
-                asked = {"allocationIds": [allocation], "searchText": STOP_REQUEST}
-                lines = self.ask("TaskLogs", taskId=task, **asked)
-                said += "".join(f"; {line.log.strip()}" for line in lines)
+            if "preempted" in said or "killed" in said:  # the log's line does not name it
+                lines = self.ask("TaskLogs", taskId=task, searchText=STOP_REQUEST)
+                here = [x.log for x in lines if start <= parse_time(x.timestamp) <= end]
+                said = "; ".join([said, *here])
         return said
 
     def experiment(self, number: int, must: bool = True) -> Experiment | None:
@@ -199,7 +203,7 @@ class _Queries:
                 name = next((name for name in where.values() if name), pool)
                 span = parse_time(a.startTime), self.end(a.endTime)
                 facts: tuple[Any, ...] = name, tuple(sorted(where)), slots, trial.experimentId
-                facts += (self.exit(task, a.allocationId) if a.endTime else "",)
+                facts += (self.exit(task, a.allocationId, *span) if a.endTime else "",)
                 held.append(Allocation(a.allocationId, *span, *facts))
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])

@@ -89,7 +89,7 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     runs = [_run(e, records, each[e.id], reclaimed) for e in records.experiments]
     rest = table[~table["owner"].isin(list(each))]
     for owner, mine in rest.groupby("owner") if records.since is not None else ():
-        hardware, parts = f"{mine['machine'].nunique()} machines", mine.groupby("phase")["cost"]
+        hardware, parts = f"{mine['machine'].nunique()} x machine", mine.groupby("phase")["cost"]
         about: Any = {"name": owner, "hardware": hardware, "pool": "", "slots": 0, **_sums(mine)}
         hours = float(mine["hours"].sum())
         runs.append(Run(**about, hours=hours, windows=0.0, parts=parts.sum().to_dict()))

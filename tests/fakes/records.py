@@ -83,10 +83,16 @@ class Cluster(NamedTuple):
     pool: dict[str, Any] = {}  # of all pools, in place of the usual
 
 
-# Exit reasons as internal/task/allocation.go writes them.
-FAILED = "allocation failed: resources failed with non-zero exit code: container failed with 137"
+# Exit reasons and log lines of a real 0.38.1; LOST and KILLED as its source has them.
+FAILED = (
+    "allocation failed: resources failed with non-zero exit code: container failed with non-zero "
+    "exit code: 137 (exit code 137)"
+)
+LEFT = (
+    "allocation preempted after all resources exited: resources exited successfully with a zero "
+    "exit code"
+)
 LOST = "allocation failed due to agent failure: agent failed while the container was running"
-LEFT = "allocation preempted after all resources exited: resources exited successfully"
 KILLED = "allocation killed after resources were killed"
 STOPPING = "gracefully terminating allocation's remaining resources (reason: {})"
 PAUSE, SCHEDULER = map(STOPPING.format, ("user requested pause", "preempted by the scheduler"))
@@ -162,12 +168,18 @@ def _allocation(held: Held) -> dict[str, Any]:
     return {"allocation": blank(bindings.v1Allocation, **facts)}
 
 
-def _logs(held: Held, allocation: str | None, text: str) -> bytes:
-    if held.id != allocation or not held.log or text not in held.log:
-        return b""
-    facts = {"id": "1", "timestamp": at(held.end), "level": "LOG_LEVEL_INFO", "taskId": held.task}
-    facts |= {"message": held.log, "log": held.log + "\n", "allocationId": held.id}
-    return json.dumps({"result": facts}).encode() + b"\n"
+def _logs(held: Held, query: dict[str, str]) -> bytes:
+    """The lines of one allocation that are asked for; the master's name neither it nor an agent."""
+    agent = {"source": "agent", "agentId": held.machines[0], "log": "image already found"}
+    lines = [agent, {"source": "master", "log": held.log}]
+    found = b""
+    for line in lines:
+        named = query.get("sources", line["source"]) == line["source"]
+        if line["log"] and named and query.get("searchText", "") in line["log"]:
+            facts = {"id": "1", "timestamp": at(held.end or held.start), "level": "LOG_LEVEL_INFO"}
+            facts |= {"taskId": held.task, "message": line["log"], **line}
+            found += json.dumps({"result": facts}).encode() + b"\n"
+    return found
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
@@ -202,11 +214,14 @@ def _raw(cluster: Cluster) -> dict[str, Any]:
 
 
 def _csv(cluster: Cluster, after: str) -> str:
-    lines = ["allocation_id,task_type,username,experiment_id,slots,start_time,end_time"]
+    lines = [
+        "allocation_id,task_type,username,experiment_id,slots,start_time,end_time,resource_pool"
+    ]
     for number, ran in cluster.ran.items():
         shown = number if ran.kind in ("TRIAL", "DELETED") else 0
         lines += [
-            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},{at(a.start)},{at(a.end) or ''}"
+            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},"
+            f"{at(a.start)},{at(a.end) or ''},{a.pool}"
             for a in ran.held
             if not a.end or str(at(a.end))[:19] > after[:19]
         ]
@@ -228,6 +243,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
     trials = {n * 10 + i: (n, t) for n, i, t in each}
     shown = {n: ran for n, ran in cluster.ran.items() if ran.kind == "TRIAL"}
+    others = [h for r in cluster.ran.values() if r.kind not in ("TRIAL", "DELETED") for h in r.held]
     tasks: dict[str, list[Held]] = {}
     for held in (held for ran in cluster.ran.values() for held in ran.held):
         tasks.setdefault(held.task, []).append(held)
@@ -242,13 +258,14 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
             listed = [_trial(key, int(name), ran, t) for key, t in mine]
             return {"trials": listed, "pagination": {}} if what else _experiment(int(name), ran)
         case ["tasks", name, "logs"]:
-            asked = query.get("allocationIds"), query.get("searchText", "")
-            return b"".join(_logs(held, *asked) for held in tasks[name])
+            return b"".join(_logs(held, query) for held in tasks[name])
         case ["allocations", name] if any(held.id == name for held in tasks[name[:-2]]):
             (held,) = (held for held in tasks[name[:-2]] if held.id == name)
             return _allocation(held)
         case ["tasks", name, *what] if name in tasks:
-            return _accelerators(tasks[name]) if what else _task(name, tasks[name])
+            silent = name in {held.task for held in others}
+            held = [] if silent else tasks[name]
+            return _accelerators(held) if what else _task(name, tasks[name])
         case ["trials", "metrics", "training_metrics"]:
             return _metrics(int(query["trialIds"]), trials[int(query["trialIds"])][1])
         case ["trials", name, "checkpoints"]:

@@ -10,24 +10,7 @@ import pytest
 
 from cluster import live_prices, records
 from tests.fakes.http import AnswerServer, Request, assert_recorded
-from tests.fakes.records import (
-    DEFAULT,
-    FAILED,
-    KILLED,
-    LEFT,
-    LOST,
-    ON_DEMAND,
-    PAUSE,
-    SCHEDULER,
-    SPOT,
-    TOKEN,
-    Cluster,
-    FakeRecords,
-    Held,
-    Kept,
-    Ran,
-    answer,
-)
+from tests.fakes.records import DEFAULT, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran, answer
 from tests.reports.conftest import refused, report
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
@@ -139,64 +122,6 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
     each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
     assert row["windows/s"] == pytest.approx(1.5 * each)
     assert row["cost"] == pytest.approx((40 + 60) / 60 * SPOT_HOUR)
-
-
-def test_windows_of_a_search_are_those_of_each_trial(capsys):
-    """Steps were counted as windows where the batch is searched: 20 times too dear."""
-    batches = 48, 128, 256, 384, 512, 48
-    trials = [
-        Kept([Held(f"9.t{n}.0", "12:00", "12:30", [f"i-{n}"])], steps=10, hparams=hparams)
-        for n, hparams in enumerate({"global_batch_size": batch} for batch in batches)
-    ]
-    lives = [(f"i-{n}", "12:00", "12:40") for n in range(6)]
-    cluster = Cluster({9: Ran(trials, hyperparameters={"model": "albert-xxlarge-v2"})}, lives)
-    (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
-    assert row["cost"] == pytest.approx(6 * 40 / 60 * SPOT_HOUR)
-    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / (10 * sum(batches)) * 1000)
-
-
-def test_a_prediction_has_answered_questions(capsys):
-    trial = Kept([Held("9.t.0", "12:00", "12:30", ["i-0"])], scores={"total": 11873, "f1": 90.0})
-    ran = Ran([trial._replace(steps=25)], hyperparameters={})
-    cluster = Cluster({9: ran}, [("i-0", "12:00", "12:40")])
-    (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
-    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 11.873)
-
-
-STOP_CASES = [  # restarts; of each allocation but the last: exit reason, log; whether it just saved
-    (0, [(LEFT, PAUSE, True)], "1 paused"),
-    (0, [(LEFT, SCHEDULER, True)], "1 preempted"),
-    (0, [(LEFT, "", True)], "1 paused"),  # its log was deleted
-    (0, [(KILLED, PAUSE, False)], "1 paused"),  # before it ran
-    (1, [(FAILED, "", True)], "1 failed"),
-    (0, [(LOST, "", True)], "1 failed"),
-    (2, [(LEFT, PAUSE, True), (FAILED, "", True), (FAILED, "", False)], "2 failed, 1 paused"),
-    (1, [("", "", True)], "1 failed"),  # as a master's restart leaves it
-    (2, [("", "", True), ("", "", False), ("", "", False)], "2 failed, 1 paused"),
-    (0, [("", "", False)], "1 failed"),
-    (0, [("", "", True)], "1 paused"),
-]
-
-
-@pytest.mark.parametrize("restarts, ends, kinds", STOP_CASES)
-def test_the_master_says_why_an_allocation_ended(capsys, restarts, ends, kinds):
-    """A crash just after a checkpoint was "1 paused", for nothing."""
-    held, saved = [], []
-    for n, (reason, log, just) in enumerate([*ends, ("", "", True)]):
-        held.append(Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, reason, log))
-        saved.append(f"1{n}:29:45" if just else f"1{n}:10")
-    trial = Kept(held, [f"2026-11-20T{at}" if at.count(":") > 1 else at for at in saved], steps=1)
-    cluster = Cluster({9: Ran([trial._replace(restarts=restarts)])}, [("i-0", "09:50", "14:40")])
-    until = ["--until", "2026-11-20T16:00:00Z"]
-    with FakeRecords(cluster) as server:
-        asked = ["cost", "--experiment", "9", "--master", server.url, *until]
-        (row,) = report(capsys, *asked)["tables"][0]["rows"]
-    assert (row["kinds"], row["stops"]) == (kinds, len(ends))
-    lost = {True: 15 / 3600, False: 20 / 60}
-    free = [n for n, end in enumerate(ends) if "paused" in kinds and end[0] == LEFT]
-    if all(reason for reason, _, _ in ends) and "preempted" not in kinds:
-        hours = sum(lost[just] for n, (_, _, just) in enumerate(ends) if n not in free)
-        assert row["lost h"] == pytest.approx(hours)
 
 
 @pytest.mark.parametrize(
