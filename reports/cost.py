@@ -11,7 +11,7 @@ from cluster import prices as price_file
 from cluster.prices import Price, find_price, load_prices
 from cluster.published import FINE_TUNING
 from detalbert.errors import UserError
-from reports import bills
+from reports import bills, shares
 from reports.plots import cost_plot
 from reports.report import COLUMNS, Report, Table, frame, price_table
 from reports.runs import Run, machine_of, published_runs, read_run
@@ -31,21 +31,24 @@ def run(args: argparse.Namespace) -> Report:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
     wanted = {row.instance for row in FINE_TUNING} if args.published else set()
     wanted |= {text.rpartition("@")[2].partition(":")[0] for text in args.run if "@" in text}
+    if pools and not (found and pools.keys() <= found.pools.keys()):
+        name = next(name for name in pools if not found or name not in found.pools)
+        seen = f"has {', '.join(found.pools)}" if found else "is not asked; give --experiment"
+        raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
     if found:
         found = found._replace(pools={**found.pools, **pools})
-        held = {a.pool for a in found.allocations}
-        wanted |= {pool.instance for name, pool in found.pools.items() if name in held}
+        wanted |= {machine.pool.instance for machine in shares.machines(found)}
     used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
     runs += [read_run(text, known, args.windows) for text in args.run]
     if found:
         spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
-        since = min((a.start for a in found.allocations), default=found.until) - records.LOOK_BACK
-        past, more = live_prices.history(args, known, spot, since, found.until)
-        table = bills.segments(found, known, past)
+        since = found.since or min((a.start for a in found.allocations), default=found.until)
+        past, more = live_prices.history(args, known, spot, since - records.LOOK_BACK, found.until)
+        table = shares.segments(found, known, past)
         runs += bills.experiment_runs(found, table)
-        notes += [*more, *found.notes, *bills.notes(table)]
+        notes += [*more, *found.notes, *bills.notes(found, table)]
         sums = bills.totals(found, table, args.by) if args.by else None
     return _report(args, runs, [known[instance] for instance in used], notes, sums)
 

@@ -55,6 +55,8 @@ class Run:
         """Return why the two runs cannot be compared; empty if they can."""
         if self is base:
             return self.elsewhere
+        if not self.windows and self.model is None:
+            return "it trained nothing"
         reasons = [f"{run.name} still runs" for run in (self, base) if run.running]
         reasons += [run.elsewhere for run in (self, base) if run.elsewhere]
         for what in ("model", "data"):
@@ -132,8 +134,14 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 
 def _read_json(file: Path) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise UserError(f"{file}: a key is in it twice; keep one of the two")
+        return dict(pairs)
+
     try:
-        return json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=str, object_pairs_hook=once)
     except OSError as error:
         wanted = "the directory of a finished run, or a benchmark's JSON"
         said = f"cannot read it ({first_line(error)})"
@@ -149,7 +157,9 @@ def _check(file: Path, kind: str, content: Any) -> None:
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the file"
         cure = "give what a run or a benchmark wrote, or run it anew"
-        raise UserError(f"{file}: {where}: {error.message:.150}; {cure}")
+        said = error.message  # of a long value, the end says what is wrong
+        said = said if len(said) <= 150 else f"{said[:30]}...{said[-100:]}"
+        raise UserError(f"{file}: {where}: {said}; {cure}")
 
 
 def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:

@@ -10,7 +10,7 @@ from cluster import records
 from cluster.prices import load_prices
 from cluster.published import LANGUAGE, METHOD, TABLES, points
 from detalbert.errors import UserError
-from reports import bills
+from reports import bills, shares
 from reports.plots import scaling_plot
 from reports.report import COLUMNS, Report, Table, frame
 from reports.runs import Run, read_run
@@ -56,7 +56,7 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         label, path = text.split("=", 1) if "=" in text else ("", text)
         series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
     if cluster := records.fetch_experiments(args):
-        for run in bills.experiment_runs(cluster, bills.segments(cluster, known, {})):
+        for run in bills.experiment_runs(cluster, shares.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running
             series.append((f"{kind}, windows/s over slots", run))

@@ -29,7 +29,7 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
             assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
         assert environment["environment_variables"][0] == "PIP_BREAK_SYSTEM_PACKAGES=1", path.name
     for path in (ROOT / "cluster").iterdir():  # `image.cuda=` changes nothing on CPU slots
-        assert path.is_dir() or "image.cuda=" not in path.read_text(), path.name
+        assert path.is_dir() or b"image.cuda=" not in path.read_bytes(), path.name
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:

@@ -3,12 +3,14 @@
 It answers with what Determined's client must find, and as a real 0.38.1 does: a task's
 allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
 agents and instances stand among them as "username", and one CSV has every task's allocations.
+The row of an instance that EC2 takes stays open (ScaleDecider drops it), its agent's row ends.
 
 Of the two experiments that are there by default, 7 had 16 slots on two spot machines, i-a and i-b,
 and ended well. Its first allocation failed 30 min after a checkpoint; of the second nothing was
 lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d, since 12:00.
 """
 
+import json
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
@@ -34,6 +36,8 @@ class Held(NamedTuple):
     end: str
     machines: list[str]
     pool: str = SPOT
+    exit: str = ""  # its exit reason; empty where the master recorded none
+    log: str = ""  # who requested its end
 
     @property
     def task(self) -> str:
@@ -49,6 +53,8 @@ class Kept(NamedTuple):
     state: str = "COMPLETED"
     scores: dict[str, float] | None = None
     steps: int | None = None
+    restarts: int = 0
+    hparams: dict[str, Any] = {}  # of its own
 
 
 class Ran(NamedTuple):
@@ -61,6 +67,7 @@ class Ran(NamedTuple):
     hyperparameters: dict[str, Any] = {"global_batch_size": 256, "model": "albert-xxlarge-v2"}
     data: dict[str, Any] = {"train": "rajpurkar/squad_v2"}
     kind: str = "TRIAL"
+    name: str = "albert-squad"
 
     @property
     def held(self) -> list[Held]:
@@ -69,27 +76,45 @@ class Ran(NamedTuple):
 
 class Cluster(NamedTuple):
     ran: dict[int, Ran]
-    instances: list[tuple[str, str, str]] = []  # machine, launch, end
+    instances: list[tuple[str, str, str]] = []  # machine, launch, end; ends as the master sees them
+    agents: list[tuple[str, str, str]] = []  # machine, first and last contact
     work: list[tuple[int, str, str, str]] = []  # experiment, kind, from, to
     hidden: tuple[str, ...] = ()  # tasks that the user may not see
+    pool: dict[str, Any] = {}  # of all pools, in place of the usual
 
 
+# Exit reasons and log lines of a real 0.38.1; LOST and KILLED as its source has them.
+FAILED = (
+    "allocation failed: resources failed with non-zero exit code: container failed with non-zero "
+    "exit code: 137 (exit code 137)"
+)
+LEFT = (
+    "allocation preempted after all resources exited: resources exited successfully with a zero "
+    "exit code"
+)
+LOST = "allocation failed due to agent failure: agent failed while the container was running"
+KILLED = "allocation killed after resources were killed"
+STOPPING = "gracefully terminating allocation's remaining resources (reason: {})"
+PAUSE, SCHEDULER = map(STOPPING.format, ("user requested pause", "preempted by the scheduler"))
 SEVEN = Kept(
     [
-        Held("7.task.0", "10:10", "11:10", ["i-a", "i-b"]),
-        Held("7.task.1", "11:20", "11:50", ["i-a", "i-b"]),
+        Held("7.task.0", "10:10", "11:10", ["i-a", "i-b"], exit=FAILED),
+        Held("7.task.1", "11:20", "11:50", ["i-a", "i-b"], exit=LOST),
         Held("7.task.2", "12:00", "12:31", ["i-a", "i-c"]),
     ],
     ["10:40", "11:50", "12:30"],
     [("10:35", 200, 200 * 256 / 1200), ("11:45", 300, 100 * 256 / 1200),
      ("12:20", 400, 100 * 256 / 900)],
     scores={"exact": 86.0, "f1": 89.0, "loss": 0.5},
+    restarts=1,
 )  # fmt: skip
 EIGHT = Kept([Held("8.task.0", "12:00", "", ["i-d"], ON_DEMAND)], state="RUNNING", steps=100)
 DEFAULT = Cluster(
     {7: Ran([SEVEN], 16, labels=["squad"]), 8: Ran([EIGHT], user="bob")},
-    [("i-a", "10:00", "12:40"), ("i-b", "10:00", "11:51"), ("i-c", "11:55", "12:40"),
+    [("i-a", "10:00", "12:40"), ("i-b", "10:00", ""), ("i-c", "11:55", "12:40"),
      ("i-d", "11:50", "")],
+    [("i-a", "10:09", "12:41"), ("i-b", "10:09", "11:51"), ("i-c", "11:59", "12:41"),
+     ("i-d", "11:59", "")],
     [
         (7, "imagepulling", "10:10", "10:15"),
         (7, "training", "10:15", "10:35"),
@@ -106,22 +131,22 @@ DEFAULT = Cluster(
 
 
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
-    hparams = {k: {"type": "const", "val": v} for k, v in ran.hyperparameters.items()}
-    config = {"hyperparameters": hparams, "data": ran.data}
+    config: dict[str, Any] = {"data": ran.data}
     config |= {"resources": {"slots_per_trial": ran.slots}}
     running = any(trial.state == "RUNNING" for trial in ran.trials)
-    facts = {"id": number, "name": "albert-squad", "labels": ran.labels, "username": ran.user}
+    facts = {"id": number, "name": ran.name, "labels": ran.labels, "username": ran.user}
     facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}
     facts |= {"resourcePool": ran.held[0].pool if ran.held else SPOT, "config": config}
     return {"experiment": blank(bindings.v1Experiment, **facts)}
 
 
-def _trial(number: int, experiment: int, trial: Kept) -> dict[str, Any]:
+def _trial(number: int, experiment: int, ran: Ran, trial: Kept) -> dict[str, Any]:
     tasks = list(dict.fromkeys(held.task for held in trial.held)) or [f"{experiment}.task"]
     steps = max((n for _, n, _ in trial.reports), default=0) if trial.steps is None else trial.steps
     best = validation_json(trial.scores, steps, at("12:25")) if trial.scores else None
     more = {"startTime": at("10:10"), "state": f"STATE_{trial.state}", "taskIds": tasks}
     more |= {"totalBatchesProcessed": steps, "bestValidation": best, "taskId": tasks[0]}
+    more |= {"restarts": trial.restarts, "hparams": {**ran.hyperparameters, **trial.hparams}}
     return trial_json(number, experiment, **more)
 
 
@@ -133,6 +158,28 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
         allocations.append(blank(bindings.v1Allocation, **facts))
     facts = {"taskId": task, "taskType": "TASK_TYPE_TRIAL", "allocations": allocations}
     return {"task": blank(bindings.v1Task, startTime=at("10:10"), **facts)}
+
+
+def _allocation(held: Held) -> dict[str, Any]:
+    """One allocation, which has an exit reason and Go's times, but not those without a fraction."""
+    state = "STATE_TERMINATED" if held.end else "STATE_RUNNING"
+    facts = {"taskId": held.task, "state": state, "allocationId": held.id, "slots": 8}
+    facts |= {"exitReason": held.exit or None}
+    return {"allocation": blank(bindings.v1Allocation, **facts)}
+
+
+def _logs(held: Held, query: dict[str, str]) -> bytes:
+    """The lines of one allocation that are asked for; the master's name neither it nor an agent."""
+    agent = {"source": "agent", "agentId": held.machines[0], "log": "image already found"}
+    lines = [agent, {"source": "master", "log": held.log}]
+    found = b""
+    for line in lines:
+        named = query.get("sources", line["source"]) == line["source"]
+        if line["log"] and named and query.get("searchText", "") in line["log"]:
+            facts = {"id": "1", "timestamp": at(held.end or held.start), "level": "LOG_LEVEL_INFO"}
+            facts |= {"taskId": held.task, "message": line["log"], **line}
+            found += json.dumps({"result": facts}).encode() + b"\n"
+    return found
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
@@ -160,31 +207,35 @@ def _metrics(number: int, trial: Kept) -> dict[str, Any]:
 def _raw(cluster: Cluster) -> dict[str, Any]:
     ran = [(kind, n, cluster.ran[n].user, *span) for n, kind, *span in cluster.work]
     ran += [("instance", 0, *life) for life in cluster.instances]
+    ran += [("agent", 0, *life) for life in cluster.agents]
     keys = "kind", "experimentId", "username", "startTime", "endTime"
     entries = [(*facts, at(start), at(end)) for *facts, start, end in ran]
     return {"resourceEntries": [dict(zip(keys, entry, strict=True)) for entry in entries]}
 
 
 def _csv(cluster: Cluster, after: str) -> str:
-    lines = ["allocation_id,task_type,username,experiment_id,slots,start_time,end_time"]
+    lines = [
+        "allocation_id,task_type,username,experiment_id,slots,start_time,end_time,resource_pool"
+    ]
     for number, ran in cluster.ran.items():
         shown = number if ran.kind in ("TRIAL", "DELETED") else 0
         lines += [
-            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},{at(a.start)},{at(a.end) or ''}"
+            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},"
+            f"{at(a.start)},{at(a.end) or ''},{a.pool}"
             for a in ran.held
             if not a.end or str(at(a.end))[:19] > after[:19]
         ]
     return "\n".join(lines) + "\n"
 
 
-def _pool(name: str, spot: bool) -> dict[str, Any]:
+def _pool(name: str, spot: bool, **more: Any) -> dict[str, Any]:
     aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
     details = {"aws": blank(bindings.v1ResourcePoolAwsDetail, **aws)}
     facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
     facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
     facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
     facts |= {"slotType": "TYPE_CUDA", "maxIdleAgentPeriod": 600}
-    return blank(bindings.v1ResourcePool, **facts)
+    return blank(bindings.v1ResourcePool, **{**facts, **more})
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
@@ -192,6 +243,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
     trials = {n * 10 + i: (n, t) for n, i, t in each}
     shown = {n: ran for n, ran in cluster.ran.items() if ran.kind == "TRIAL"}
+    others = [h for r in cluster.ran.values() if r.kind not in ("TRIAL", "DELETED") for h in r.held]
     tasks: dict[str, list[Held]] = {}
     for held in (held for ran in cluster.ran.values() for held in ran.held):
         tasks.setdefault(held.task, []).append(held)
@@ -202,16 +254,24 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
             return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
         case ["experiments", name, *what] if int(name) in shown:
             ran = shown[int(name)]
-            listed = [_trial(key, n, t) for key, (n, t) in trials.items() if n == int(name)]
+            mine = [(key, t) for key, (n, t) in trials.items() if n == int(name)]
+            listed = [_trial(key, int(name), ran, t) for key, t in mine]
             return {"trials": listed, "pagination": {}} if what else _experiment(int(name), ran)
+        case ["tasks", name, "logs"]:
+            return b"".join(_logs(held, query) for held in tasks[name])
+        case ["allocations", name] if any(held.id == name for held in tasks[name[:-2]]):
+            (held,) = (held for held in tasks[name[:-2]] if held.id == name)
+            return _allocation(held)
         case ["tasks", name, *what] if name in tasks:
-            return _accelerators(tasks[name]) if what else _task(name, tasks[name])
+            silent = name in {held.task for held in others}
+            held = [] if silent else tasks[name]
+            return _accelerators(held) if what else _task(name, tasks[name])
         case ["trials", "metrics", "training_metrics"]:
             return _metrics(int(query["trialIds"]), trials[int(query["trialIds"])][1])
         case ["trials", name, "checkpoints"]:
             return _checkpoints(trials[int(name)][1])
         case ["resource-pools"]:
-            pools = [_pool(SPOT, True), _pool(ON_DEMAND, False)]
+            pools = [_pool(name, name == SPOT, **cluster.pool) for name in (SPOT, ON_DEMAND)]
             return {"resourcePools": pools, "pagination": {}}
         case ["resources", "allocation", "raw"]:
             return _raw(cluster)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -56,6 +57,19 @@ def test_a_budget_ends_with_3(capsys):
     assert main(["cost", "--published", "--budget", "100", *TODAY]) == 3
     out, err = capsys.readouterr()
     assert err == "reports: $274.27 is $174.27 over the budget of $100.00\n" and "112.21" in out
+
+
+def test_a_page_replaces_files_only(capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # a device was replaced as well
+    said = refused(capsys, "cost", "--published", "--html", str(tmp_path / "pipe"))
+    assert "is not a file" in said and (tmp_path / "pipe").is_fifo()
+
+
+def test_a_key_that_stands_twice_in_a_result(capsys, tmp_path):
+    path = benchmark(tmp_path / "bench.json", 50.0)
+    text = pathlib.Path(path).read_text()
+    pathlib.Path(path).write_text(text.replace('"count": 1', '"count": 1, "count": 8'))
+    assert "a key is in it twice" in refused(capsys, "cost", "--run", path)
 
 
 class Terminal(io.StringIO):

@@ -113,7 +113,7 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
             (1, "13:00", 100.0, "COMPLETED"),
         )
     ]
-    lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:00")]
+    lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:10")]
     cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
     (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
     assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")

@@ -1,0 +1,143 @@
+"""Recorded use of a cluster: allocations, trials, and the lives of machines."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pandas as pd
+
+Moment: TypeAlias = pd.Timestamp
+SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
+PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
+
+
+class Allocation(NamedTuple):
+    """One start of a task: `slots` on `nodes` in all, held from `start` to `end`."""
+
+    id: str
+    start: Moment
+    end: Moment
+    pool: str
+    nodes: tuple[str, ...]  # agent ids, which are EC2 instance ids where Determined started them
+    slots: float = 1
+    owner: int | str = 0  # an experiment, or kind and user of a task that is none
+    exit: str = ""  # why it ended and what requested that, as the master says it; empty: unknown
+
+    @property
+    def task(self) -> str:
+        return self.id.rpartition(".")[0]
+
+    @property
+    def slots_each(self) -> float:
+        """Slots on one machine."""
+        return self.slots / max(len(self.nodes), 1)
+
+
+class TrainingReport(NamedTuple):
+    """`windows` since the report before, in `seconds`, and tokens per second."""
+
+    time: Moment
+    windows: float
+    seconds: float
+    tokens: float
+
+
+class Trial(NamedTuple):
+    id: int
+    state: str
+    allocations: tuple[Allocation, ...]  # in order of start
+    checkpoints: tuple[Moment, ...]
+    windows: float  # in all; of a prediction, questions
+    reports: tuple[TrainingReport, ...]  # those that have a speed, in order
+    scores: Mapping[str, float]
+    restarts: int = 0  # failures that the master counted
+
+
+class Experiment(NamedTuple):
+    id: int
+    name: str
+    user: str
+    labels: tuple[str, ...]
+    model: str | None
+    data: Mapping[str, Any]
+    slots: int  # per trial
+    pool: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [allocation for trial in self.trials for allocation in trial.allocations]
+
+
+class Entry(NamedTuple):
+    """A raw entry: one workload of an experiment, or the life of an agent or an instance."""
+
+    kind: str
+    experiment: int
+    name: str  # user, agent id or instance id (the same on EC2)
+    start: Moment
+    end: Moment
+    slots: int = 0
+
+
+class RecordedPool(NamedTuple):
+    """A resource pool as the master describes it."""
+
+    instance: str  # empty if it is not on EC2
+    spot: bool
+    boot: float = PATIENCE
+    idle: float = PATIENCE
+
+
+class Records(NamedTuple):
+    """Records of a span of time. Those of machines go beyond it: bills are shared, then cut."""
+
+    experiments: tuple[Experiment, ...]
+    pools: Mapping[str, RecordedPool]
+    until: Moment  # the end of the span
+    entries: tuple[Entry, ...] = ()
+    others: tuple[Allocation, ...] = ()  # on the same machines, of tasks that are not named
+    notes: Sequence[str] = ()
+    since: Moment | None = None  # the span's begin, of the whole cluster; None: named experiments
+    now: Moment | None = None  # the end of what still runs, if it is not `until`
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [a for experiment in self.experiments for a in experiment.allocations]
+
+    def cut(self, start: Moment, end: Moment) -> tuple[Moment, Moment]:
+        """Return the part of a stretch of time that is in the span; of no length if none is."""
+        start = start if self.since is None else max(start, self.since)
+        return start, max(start, min(end, self.until))
+
+    def seconds(self, start: Moment, end: Moment) -> float:
+        """Return the length of the part of a stretch of time that is in the span."""
+        left, right = self.cut(start, end)
+        return float((right - left).total_seconds())
+
+    def has(self, moment: Moment) -> bool:
+        """Return whether a moment is in the span."""
+        return (self.since is None or self.since < moment) and moment <= self.until
+
+    def lives(self) -> dict[str, Entry]:
+        """Return the machines whose launch was recorded, by name; several entries of one merged.
+
+        Its agent's end counts, unless the master terminated the machine just before: otherwise the
+        kind is "vanished". A machine that no agent ran on is given up after `PATIENCE`.
+        """
+        rows: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            rows[entry.kind, entry.name].append(entry)
+        ends = {name: max(e.end for e in r) for (kind, name), r in rows.items() if kind == "agent"}
+        lives = dict[str, Entry]()
+        for (kind, name), found in rows.items():
+            if kind != "instance" or name.startswith("sir-"):  # a spot request
+                continue
+            start, end = min(e.start for e in found), max(e.end for e in found)
+            if ends and name not in ends and end >= (self.now or self.until):
+                end = min(end, start + pd.Timedelta(seconds=PATIENCE) + SLACK)
+            agent = ends.get(name, end)
+            kind = "vanished" if agent < end else kind
+            end = end if end <= agent <= end + SLACK else agent
+            lives[name] = found[0]._replace(kind=kind, start=start, end=end)
+        return lives

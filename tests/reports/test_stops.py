@@ -1,0 +1,84 @@
+"""What ended a trial's allocations, and the work of searches and predictions."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.records import (
+    FAILED,
+    KILLED,
+    LEFT,
+    LOST,
+    ON_DEMAND,
+    PAUSE,
+    SCHEDULER,
+    Cluster,
+    FakeRecords,
+    Held,
+    Kept,
+    Ran,
+)
+from tests.reports.conftest import report
+
+SPOT_HOUR = 24.48 * 0.3
+
+
+def bill(capsys, cluster: Cluster) -> dict[str, Any]:
+    with FakeRecords(cluster) as server:
+        asked = ["--master", server.url, "--until", "2026-11-20T16:00:00Z"]
+        (row,) = report(capsys, "cost", "--experiment", "9", *asked)["tables"][0]["rows"]
+    return row
+
+
+def test_windows_of_a_search_are_those_of_each_trial(capsys):
+    """Steps were counted as windows where the batch is searched: 20 times too dear."""
+    batches = 48, 128, 256, 384, 512, 48
+    trials = [
+        Kept([Held(f"9.t{n}.0", "12:00", "12:30", [f"i-{n}"])], steps=10, hparams=hparams)
+        for n, hparams in enumerate({"global_batch_size": batch} for batch in batches)
+    ]
+    lives = [(f"i-{n}", "12:00", "12:40") for n in range(6)]
+    cluster = Cluster({9: Ran(trials, hyperparameters={"model": "albert-xxlarge-v2"})}, lives)
+    row = bill(capsys, cluster)
+    assert row["cost"] == pytest.approx(6 * 40 / 60 * SPOT_HOUR)
+    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / (10 * sum(batches)) * 1000)
+
+
+def test_a_prediction_has_answered_questions(capsys):
+    trial = Kept([Held("9.t.0", "12:00", "12:30", ["i-0"])], scores={"total": 11873, "f1": 90.0})
+    ran = Ran([trial._replace(steps=25)], hyperparameters={})
+    cluster = Cluster({9: ran}, [("i-0", "12:00", "12:40")])
+    row = bill(capsys, cluster)
+    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 11.873)
+
+
+# Restarts; of each allocation but the last: exit reason, log, if it had just saved; hours lost.
+SOON, LATE = 15 / 3600, 20 / 60
+STOPS = [
+    (0, [(LEFT, PAUSE, True)], "1 paused", 0),
+    (0, [(LEFT, SCHEDULER, True)], "1 preempted", 0),
+    (0, [(LEFT, PAUSE, True), (LEFT, SCHEDULER, False)], "1 paused, 1 preempted", 0),
+    (0, [(LEFT, "", True)], "1 paused", 0),  # its log was deleted
+    (0, [(KILLED, PAUSE, False)], "1 paused", LATE),  # before it was ready
+    (1, [(FAILED, "", True)], "1 failed", SOON),
+    (0, [(LOST, "", True)], "1 failed", SOON),
+    (2, [(LEFT, PAUSE, True), (FAILED, "", True), (FAILED, "", False)], "2 failed, 1 paused",
+     SOON + LATE),
+    (1, [("", "", True)], "1 failed", SOON),  # as a master's restart leaves it
+    (2, [("", "", True), ("", "", False), ("", "", False)], "2 failed, 1 paused", 2 * LATE),
+    (0, [("", "", False)], "1 failed", LATE),
+    (0, [("", "", True)], "1 paused", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("restarts, ends, kinds, lost", STOPS)
+def test_the_master_says_why_an_allocation_ended(capsys, restarts, ends, kinds, lost):
+    """A crash just after a checkpoint was "1 paused", for nothing."""
+    held, saved = [], []
+    for n, (reason, log, just) in enumerate([*ends, ("", "", True)]):
+        held.append(Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, reason, log))
+        saved.append(f"2026-11-20T1{n}:29:45" if just else f"1{n}:10")
+    trial = Kept(held, saved, steps=1, restarts=restarts)
+    row = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "09:50", "14:40")]))
+    assert (row["kinds"], row["stops"]) == (kinds, len(ends))
+    assert row["lost h"] == pytest.approx(lost)
