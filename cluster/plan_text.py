@@ -157,7 +157,7 @@ def option_rows(plan: Plan) -> list[dict[str, Any]]:
     best = list(front(plan.options))
     fine = [o for o in plan.options if o.cases and not o.why_not]
     cheap = sorted(fine, key=lambda o: o.cases[1]["cost"])
-    ranked = [plan.best, *(o for o in (plan.own,) if o in fine), *best, *cheap]
+    ranked = [plan.best, *(o for o in (plan.own,) if o in fine), *best[::-1], *cheap]
     chosen = [o for number, o in enumerate(ranked) if o not in ranked[:number]][:ROWS]
     chosen = sorted(chosen, key=lambda option: option.cases[1]["cost"])
     return [
