@@ -23,11 +23,8 @@ _temporaries: set[Path] = set()  # what this process is writing
 @contextlib.contextmanager
 def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
     """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
-    block raises, `path` is unchanged. Raises OSError if writing fails, or `path` is something other
-    than a file: a device, a pipe.
+    block raises, `path` is unchanged. Raises OSError if writing fails.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path} is not a file")
     mode, encoding = ("xb", None) if binary else ("x", "utf-8")
     with _temporary(path) as aside:
         with aside.open(mode, encoding=encoding) as file:

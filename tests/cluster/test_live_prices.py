@@ -9,11 +9,12 @@ import pytest
 from botocore import loaders
 from botocore.retries import standard
 
+from cluster import plan
 from cluster.live_prices import history as past_prices
 from cluster.live_prices import priced
 from cluster.prices import load_prices
 from detalbert.errors import UserError
-from reports.__main__ import main
+from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer
 
 TODAY = datetime.date(2026, 10, 1)
@@ -136,8 +137,8 @@ def test_no_network_and_no_credentials(monkeypatch, capsys):
     known, notes = ask(monkeypatch, CLOSED, CLOSED)
     assert known == load_prices() and len(notes) == 2
     assert all("AWS cannot be reached" in note for note in notes)
-    plan = ["plan", "--pool", "p4d.24xlarge", "--slots", "8", "--runs", "10", "--json", "--live"]
-    assert main(plan) == 2
+    config = str(ROOT / "configs" / "modern8.yaml")
+    assert plan.main([config, "--runs", "10", "--json", "--live"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "AWS cannot be reached" in err
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

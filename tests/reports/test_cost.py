@@ -62,7 +62,7 @@ def test_a_budget_ends_with_3(capsys):
 def test_a_page_replaces_files_only(capsys, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # a device was replaced as well
     said = refused(capsys, "cost", "--published", "--html", str(tmp_path / "pipe"))
-    assert "is not a file" in said and (tmp_path / "pipe").is_fifo()
+    assert "is not a regular file" in said and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_key_that_stands_twice_in_a_result(capsys, tmp_path):
