@@ -175,7 +175,7 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
     pools = {}
     for price in prices.values():
         for on_spot in (True, False) if not price.retired else ():
-            name = f"a pool of {price.instance}, {'spot' if on_spot else 'on demand'}"
+            name = f"<<a pool of {price.instance}, {'spot' if on_spot else 'on demand'}>>"
             gpu = gpu_of(price.instance)
             pools[name] = Pool(name, price.slots, None, gpu, on_spot, price.instance)
     return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
