@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster import spot
-from cluster.estimate import START, Estimate, TimePart, estimate
+from cluster.estimate import START, Estimate, estimate
 from cluster.fleet import check_fleet, pool_name
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
@@ -62,13 +62,15 @@ class Option(NamedTuple):
     slots: int
     spot: bool
     machines: int
-    rate: Rate | None = None
     found: Estimate | None = None  # None for plain work
-    parts: Sequence[TimePart] = ()
     cases: Sequence[dict[str, Any]] = ()  # low, middle, high
     period: int | None = None
     keys: Mapping[str, Any] = {}  # hyperparameters to write
     why_not: str = ""
+
+    @property
+    def rate(self) -> Rate | None:
+        return None if self.found is None else self.found.rate
 
     @property
     def name(self) -> str:
@@ -140,7 +142,7 @@ def plan_option(
     found, keys = max(fitted, key=lambda each: each[0].memory.at(each[0].tokens))
     if pool.spot and not found.hparams.spot_notice:
         keys["spot_notice"] = True
-    option = option._replace(found=found, rate=found.rate, parts=list(found.parts()))
+    option = option._replace(found=found)
     try:
         option = simulate_option(option, time_run(found), asked)
     except UserError as error:  # a trace with fewer machines

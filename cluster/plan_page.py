@@ -7,13 +7,13 @@ from typing import Any
 
 from cluster import plan_text
 from cluster.options import SURE, Option
-from cluster.plan_text import ROWS, Plan
+from cluster.plan_text import Plan, cost, open_options, spread_front, unique
 from detalbert.atomic import whole_file, writing
 from detalbert.errors import UserError
 
 try:
     from cluster.page import fill_template
-    from cluster.plan_plot import Published, plot_options, published_run, spread_front, unique
+    from cluster.plan_plot import Published, plot_options, published_run
 except ImportError as error:
     package = (error.name or "matplotlib").split(".")[0]
     cure = "pip install -r cluster/requirements.txt"
@@ -51,21 +51,6 @@ def write_page(plan: Plan, path: Path) -> None:
     )
     with writing(path, "give --html another file"), whole_file(path) as file:
         file.write(text)
-
-
-def open_options(plan: Plan) -> list[Option]:
-    """Return the options of the open table, the cheapest first: the recommended one, the config as
-    it stands, the front without near neighbours, then the cheapest.
-    """
-    fine = sorted((o for o in plan.options if not o.why_not and cost(o) < math.inf), key=cost)
-    own = [o for o in fine if o is plan.own]
-    chosen = unique([plan.best, *own, *spread_front(plan.options), *fine])
-    return sorted(chosen[:ROWS], key=cost)
-
-
-def cost(option: Option) -> float:
-    """Return expected dollars; infinite without an estimate."""
-    return option.cases[1]["cost"] if option.cases else math.inf
 
 
 def _split(text: str) -> tuple[str, str]:

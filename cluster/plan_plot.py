@@ -16,7 +16,6 @@ from cluster.plan_text import Plan
 from cluster.prices import load_prices
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 
-NAMED = 8  # options of the front that are named
 HEIGHT, LETTER = 11.0, 5.0  # points from one name to the next, and of a letter
 WIDTH = 330.0  # of the axes, about
 
@@ -71,21 +70,6 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Published | Non
     _name(axes, named, plan, published)
     label = "Expected hours against dollars of all options; the table below has the numbers"
     return inline_svg(figure, label)
-
-
-def spread_front(options: Sequence[Option]) -> list[Option]:
-    """Return at most NAMED options of the front; of near neighbours one stays."""
-    best = list(front(options))
-    while len(best) > NAMED:
-        at = [math.log(o.cases[1]["hours"] / o.cases[1]["cost"]) for o in best]
-        gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
-        del best[1 + gaps.index(min(gaps))]
-    return best
-
-
-def unique(options: Sequence[Option]) -> list[Option]:
-    """Return the options without those that came before."""
-    return list({id(option): option for option in options}.values())
 
 
 def _at(option: Option) -> tuple[float, float]:

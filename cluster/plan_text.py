@@ -17,6 +17,7 @@ from lm.hparams import LmHParams
 
 GIB = 2**30
 ROWS = 10  # of a table of options or layouts
+NAMED = 8  # options of the front that are named
 
 
 class Plan(NamedTuple):
@@ -99,7 +100,7 @@ def time_rows(option: Option) -> list[Figure]:
     """Return the time by part, and what a step and a machine's end take."""
     if (found := option.found) is None:
         return []
-    rows = [Figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in option.parts]
+    rows = [Figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
     batch, rate = found.hparams.global_batch_size, found.rate
     speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
     how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
@@ -150,16 +151,39 @@ def layout_rows(option: Option) -> list[dict[str, Any]]:
     ]
 
 
-def option_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return what is recommended, the config as it stands, the front and the cheapest others: at
-    most ROWS, the cheapest first.
+def open_options(plan: Plan) -> list[Option]:
+    """Return the options of the open table, the cheapest first: the recommended one, the config as
+    it stands, the front without near neighbours, then the cheapest.
     """
+    fine = sorted((o for o in plan.options if not o.why_not and cost(o) < math.inf), key=cost)
+    own = [o for o in fine if o is plan.own]
+    chosen = unique([plan.best, *own, *spread_front(plan.options), *fine])
+    return sorted(chosen[:ROWS], key=cost)
+
+
+def cost(option: Option) -> float:
+    """Return expected dollars; infinite without an estimate."""
+    return option.cases[1]["cost"] if option.cases else math.inf
+
+
+def spread_front(options: Sequence[Option]) -> list[Option]:
+    """Return at most NAMED options of the front; of near neighbours one stays."""
+    best = list(front(options))
+    while len(best) > NAMED:
+        at = [math.log(o.cases[1]["hours"] / o.cases[1]["cost"]) for o in best]
+        gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
+        del best[1 + gaps.index(min(gaps))]
+    return best
+
+
+def unique(options: Sequence[Option]) -> list[Option]:
+    """Return the options without those that came before."""
+    return list({id(option): option for option in options}.values())
+
+
+def option_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return the rows of `open_options`; * marks those that none beats in both time and cost."""
     best = list(front(plan.options))
-    fine = [o for o in plan.options if o.cases and not o.why_not]
-    cheap = sorted(fine, key=lambda o: o.cases[1]["cost"])
-    ranked = [plan.best, *(o for o in (plan.own,) if o in fine), *best[::-1], *cheap]
-    chosen = [o for number, o in enumerate(ranked) if o not in ranked[:number]][:ROWS]
-    chosen = sorted(chosen, key=lambda option: option.cases[1]["cost"])
     return [
         {
             "machines": ("* " if option in best else "") + option.name,
@@ -168,7 +192,7 @@ def option_rows(plan: Plan) -> list[dict[str, Any]]:
             "cost": dollars(option),
             "speed": option.rate.source if option.rate else "given",
         }
-        for option in chosen
+        for option in open_options(plan)
     ]
 
 

@@ -149,9 +149,9 @@ def test_only_the_page_needs_its_libraries(
 def test_the_open_table_shows_the_recommended_one_among_many(made: plan_text.Plan) -> None:
     """Of a long front both ends and the recommended one stay; near neighbours go."""
     front = list(options.front(made.options))
-    assert len(front) > plan_plot.NAMED
-    some = plan_plot.spread_front(made.options)
-    assert len(some) == plan_plot.NAMED and some[0] is front[0] and some[-1] is front[-1]
+    assert len(front) > plan_text.NAMED
+    some = plan_text.spread_front(made.options)
+    assert len(some) == plan_text.NAMED and some[0] is front[0] and some[-1] is front[-1]
     for best in (*front, made.best):
-        shown = plan_page.open_options(made._replace(best=best))
+        shown = plan_text.open_options(made._replace(best=best))
         assert len(shown) == plan_text.ROWS and any(o is best for o in shown)
