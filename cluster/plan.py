@@ -93,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")
     region = parser.add_mutually_exclusive_group()
     region.add_argument("--region", metavar="R", help="AWS region of the prices")
-    region.add_argument("--any-region", action="store_true", help="each type where its spot price is lowest")
+    region.add_argument(
+        "--any-region", action="store_true", help="each type where its spot price is lowest"
+    )
     add("--live", nargs="?", const="must", choices=["try", "must"], metavar="try",
         help="AWS's prices; without an answer exit 2, or with =try the file's")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="also write one page")
