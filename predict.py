@@ -36,7 +36,7 @@ from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
-from detalbert.inference.reply import ask, format_reply
+from detalbert.inference.reply import Reply, ask, format_reply
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
@@ -164,9 +164,9 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
             f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
         ) from None
     token = guard.read_token(args.token, args.token_file)
-    access = guard.Access.of(args.host, args.host_name, token)
     model = load_model(str(folder))
-    server.serve(model, choose_threshold(model, args.threshold), args.host, args.port, access)
+    threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
+    server.serve(model, threshold, address, args.host_name, token)
 
 
 def answer_questions(args: argparse.Namespace, folder: Path) -> None:
@@ -257,9 +257,9 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
             print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
 
 
-def show(args: argparse.Namespace, reply: Any, context: str) -> None:
+def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
     if args.json:
-        print(json.dumps(reply, ensure_ascii=False), flush=True)
+        print(json.dumps(dataclasses.asdict(reply), ensure_ascii=False), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks), flush=True)

@@ -98,21 +98,20 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
 def test_replies_are_text(model: Any, question: str, context: str, threshold: float) -> None:
     reply = ask(model, question, context, threshold)
-    for entry in reply["n_best"]:
-        assert entry["text"] == context[entry["start"] : entry["end"]]
-        assert entry["text"] == entry["text"].strip()
-    assert reply["abstained"] == (not reply["answer"])
-    if not reply["abstained"]:
-        assert reply["answer"] == context[reply["start"] : reply["end"]]
-        assert -reply["margin"] <= threshold
+    for choice in reply.n_best:
+        assert choice.text == context[choice.start : choice.end] == choice.text.strip()
+    assert reply.abstained == (not reply.answer)
+    if not reply.abstained:
+        assert reply.answer == context[reply.start : reply.end]
+        assert -reply.margin <= threshold
         # In order, white space may differ from the text's; the answer's own words do not.
-        shown = sentence(context, reply["start"], reply["end"], ("\0[", "]\0"))
+        shown = sentence(context, reply.start, reply.end, ("\0[", "]\0"))
         inside = shown.split("\0[")[-1].split("]\0")[0] if "\0" not in context else None
-        assert inside is None or inside.split() == reply["answer"].split()
-    elif reply["margin"] is not None:
-        assert -reply["margin"] > threshold
+        assert inside is None or inside.split() == reply.answer.split()
+    elif reply.margin is not None:
+        assert -reply.margin > threshold
     assert format_reply(reply, context).startswith("answer ")
-    json.dumps(reply)
+    json.dumps(dataclasses.asdict(reply))
 
 
 def test_the_sentence_around_an_answer() -> None:
