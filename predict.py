@@ -55,14 +55,13 @@ def main(argv: list[str] | None = None) -> int:
     quiet_libraries()
     try:
         run(args)
+        return 0
     except UserError as error:
-        print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
-        return 2
+        said = f"{error.kind}: {error}"
     except torch.OutOfMemoryError:
-        said = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-        print(f"predict.py: error: {said}", file=sys.stderr)
-        return 2
-    return 0
+        said = "error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+    print(f"predict.py: {said}", file=sys.stderr)
+    return 2
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -224,17 +223,18 @@ def read_context(args: argparse.Namespace) -> str:
     """Return `--context`, or `--context-file`'s text. Raises UserError for neither and both."""
     if (args.context is None) == (args.context_file is None):
         raise UserError("--context: give the text to search, by --context or --context-file")
-    file, context = args.context_file, args.context
-    if file is not None:
-        try:
-            if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
-                raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
-            context = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
-        except OSError as error:
-            raise UserError(f"{file}: cannot read it ({error.strerror})") from None
-    check_text(str(file or "--context"), "?", context)
+    if (file := args.context_file) is None:
+        check_text("--context", "?", args.context)
+        return args.context
+    try:
+        if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
+            raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
+        context = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot read it ({error.strerror})") from None
+    check_text(str(file), "?", context)
     return context
 
 

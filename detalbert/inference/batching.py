@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from fastapi import HTTPException
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from detalbert.engine.token_budget import ON_A_CPU
@@ -21,22 +21,13 @@ _MOMENT = 0.002  # seconds
 _TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 
 
-class Full(Exception):
-    """The queue of questions is full."""
-
-
-def _new_future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(eq=False)
-class Waiting:
+class Waiting(NamedTuple):
     """A question and the future of its reply; `deadline` by time.monotonic."""
 
     question: str
     context: str
     deadline: float
-    reply: asyncio.Future[Any] = field(default_factory=_new_future)
+    reply: asyncio.Future[Any]
 
     def wanted(self) -> bool:
         return not self.reply.done() and time.monotonic() < self.deadline
@@ -73,9 +64,10 @@ class Batcher:
         self.row_tokens = Histogram("row_tokens", said, buckets=_TOKENS, registry=registry)
 
     def submit(self, jobs: list[Waiting]) -> None:
-        """Queue all of `jobs`; raise Full, with none queued, if they exceed the limit."""
+        """Queue all of `jobs`; raise HTTPException, with none queued, if they exceed the limit."""
         if len(self.queue) + len(jobs) > web.WAITING:
-            raise Full
+            again = {"Retry-After": "1"}
+            raise HTTPException(503, "too many questions at once; ask again soon", again)
         self.queue += jobs
         self._start_soon()
 

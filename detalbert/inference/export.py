@@ -82,7 +82,7 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         front["base_model"] = split_revision(base)[0]
     if squad:
         front["datasets"] = ["rajpurkar/squad_v2"]
-    facts = {key: _shown(value) for key, value in hparams.items()}
+    facts = {key: shown_value(value) for key, value in hparams.items()}
     del hparams["model_config"]
     versions = {name: metadata.version(name) for name in PACKAGES}
     facts |= {
@@ -93,22 +93,22 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         "tokens": f"{len(trained.tokenizer):,}",
         "base_model": _base_model(trained),
         "steps": str(trained.steps or "an unknown number of"),
-        "data": _rows(data) if data else "Not recorded.",
+        "data": markdown_table(data) if data else "Not recorded.",
         "data_licence": "SQuAD: cc-by-sa-4.0." if squad else "Data: see its source.",
-        "scores": _rows(trained.scores) if trained.scores else "Not validated.",
-        "hyperparameters": _rows(hparams),
-        "versions": _rows({"python": platform.python_version(), **versions}),
+        "scores": markdown_table(trained.scores) if trained.scores else "Not validated.",
+        "hyperparameters": markdown_table(hparams),
+        "versions": markdown_table({"python": platform.python_version(), **versions}),
     }
     return Template(template.read_text(encoding="utf-8")).substitute(facts)
 
 
-def _rows(values: dict[str, Any]) -> str:
+def markdown_table(values: dict[str, Any]) -> str:
     """Return a Markdown table of two columns."""
-    rows = [f"| {key} | {_shown(value)} |" for key, value in values.items()]
+    rows = [f"| {key} | {shown_value(value)} |" for key, value in values.items()]
     return "\n".join(["| | |", "| --- | --- |", *rows])
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 

@@ -63,11 +63,11 @@ class Guard:
         self, app: Any, names: frozenset[str], token: str | None, registry: CollectorRegistry
     ) -> None:
         self.app, self.names, self.token = app, names, token
-        said, labels = "Requests by path and status", ["path", "status"]
-        self.requests = Counter("requests", said, labels, registry=registry)
+        kept: dict[str, Any] = {"registry": registry}
+        labels = ["path", "status"]
+        self.requests = Counter("requests", "Requests by path and status", labels, **kept)
         said = "From a request's headers to its answer's last byte"
-        kept: dict[str, Any] = {"buckets": _SECONDS, "registry": registry}
-        self.seconds = Histogram("request_seconds", said, ["path"], **kept)
+        self.seconds = Histogram("request_seconds", said, ["path"], buckets=_SECONDS, **kept)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from detalbert.errors import UserError
 from detalbert.inference import web
 from detalbert.inference.answering import Stopped
-from detalbert.inference.batching import Batcher, Full, Waiting
+from detalbert.inference.batching import Batcher, Waiting
 from detalbert.inference.guard import LOOPBACK, Guard, served_names
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import Reply
@@ -44,14 +44,9 @@ class Ask(BaseModel):
 
 
 def make_app(
-    trained: Trained,
-    threshold: float,
-    names: frozenset[str] = LOOPBACK,
-    token: str | None = None,
+    trained: Trained, threshold: float, names: frozenset[str] = LOOPBACK, token: str | None = None
 ) -> FastAPI:
-    """Create the application: the page, and what `/openapi.json` lists. `names` and `token`: see
-    `Guard`.
-    """
+    """Create the application: the page, and what `/openapi.json` lists. Access is as in `Guard`."""
     facts: Any = {"title": "Questions and answers", "version": "1", "description": __doc__}
     app = FastAPI(**facts, exception_handlers=web.HANDLERS)
     registry = CollectorRegistry()
@@ -92,8 +87,9 @@ def make_app(
 async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[dict[str, Any]]:
     """Return a reply for each question. Raises HTTPException for the first that fails."""
     deadline = time.monotonic() + web.SECONDS
-    jobs = [Waiting(each.question.strip(), each.context, deadline) for each in asked]
-    replies = [job.reply for job in jobs]
+    replies: list[Any] = [asyncio.get_running_loop().create_future() for _ in asked]
+    pairs = zip(asked, replies, strict=True)
+    jobs = [Waiting(each.question.strip(), each.context, deadline, reply) for each, reply in pairs]
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: [reply.cancel() for reply in replies])
     try:
@@ -104,15 +100,13 @@ async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[
         done, late = await asyncio.wait(replies, **ends)
         if left.done():
             raise HTTPException(499, "the client closed the connection")
-        answered = {reply: asdict(reply.result()) for reply in done}  # or raises its error
+        for reply in done:
+            reply.result()  # raises its error
         if late:
             raise Stopped
-        return [answered[reply] for reply in replies]
+        return [asdict(reply.result()) for reply in replies]
     except UserError as error:
         raise HTTPException(422, str(error)) from None
-    except Full:
-        again = {"Retry-After": "1"}
-        raise HTTPException(503, "too many questions at once; ask again soon", again) from None
     except Stopped:
         text = f"no answer within {web.SECONDS:g} s; give a shorter context"
         raise HTTPException(504, text) from None
