@@ -1,7 +1,6 @@
 """Answers to waiting questions: one queue, batches of up to about a packed row, compute threads."""
 
 import asyncio
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,15 +21,11 @@ _TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 
 
 class Waiting(NamedTuple):
-    """A question and the future of its reply; `deadline` by time.monotonic."""
+    """A question and the future of its reply, which is cancelled if nobody waits any more."""
 
     question: str
     context: str
-    deadline: float
     reply: asyncio.Future[Any]
-
-    def wanted(self) -> bool:
-        return not self.reply.done() and time.monotonic() < self.deadline
 
 
 class Batcher:
@@ -92,7 +87,7 @@ class Batcher:
                 done.add_done_callback(partial(self._finish, jobs, slots))
 
     def _take(self, count: int) -> list[Waiting]:
-        """Return the first job still wanted, and the next ones that fit, at most `count`."""
+        """Return the first job not cancelled, and the next ones that fit, at most `count`."""
         jobs: list[Waiting] = []
         size = 0
         while self.queue and len(jobs) < count:
@@ -100,19 +95,19 @@ class Batcher:
             if jobs and size + length > self.most:
                 break
             job = self.queue.popleft()
-            if job.wanted():
+            if not job.reply.done():
                 jobs.append(job)
                 size += length
         return jobs
 
     def _answer(self, jobs: list[Waiting]) -> list[Any]:
-        """Return replies or errors, in a thread: Stopped if no job is wanted before a row. If a
+        """Return replies or errors, in a thread: Stopped if all are cancelled before a row. If a
         batch fails, each of its questions is answered by itself.
         """
 
         def go_on(tokens: int) -> bool:
             self.row_tokens.observe(tokens)
-            return any(job.wanted() for job in jobs)
+            return not all(job.reply.done() for job in jobs)
 
         try:
             asked = [(job.question, job.context) for job in jobs]

@@ -7,7 +7,6 @@ rejected immediately: a body over the limit (413), a full queue (503), a wait ov
 
 import asyncio
 import signal
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,6 @@ from pydantic import BaseModel, Field
 
 from detalbert.errors import UserError
 from detalbert.inference import web
-from detalbert.inference.answering import Stopped
 from detalbert.inference.batching import Batcher, Waiting
 from detalbert.inference.guard import LOOPBACK, Guard, served_names
 from detalbert.inference.model import Trained
@@ -86,10 +84,9 @@ def make_app(
 
 async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[dict[str, Any]]:
     """Return a reply for each question. Raises HTTPException for the first that fails."""
-    deadline = time.monotonic() + web.SECONDS
     replies: list[Any] = [asyncio.get_running_loop().create_future() for _ in asked]
     pairs = zip(asked, replies, strict=True)
-    jobs = [Waiting(each.question.strip(), each.context, deadline, reply) for each, reply in pairs]
+    jobs = [Waiting(each.question.strip(), each.context, reply) for each, reply in pairs]
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: [reply.cancel() for reply in replies])
     try:
@@ -103,13 +100,11 @@ async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[
         for reply in done:
             reply.result()  # raises its error
         if late:
-            raise Stopped
+            text = f"no answer within {web.SECONDS:g} s; give a shorter context"
+            raise HTTPException(504, text)
         return [asdict(reply.result()) for reply in replies]
     except UserError as error:
         raise HTTPException(422, str(error)) from None
-    except Stopped:
-        text = f"no answer within {web.SECONDS:g} s; give a shorter context"
-        raise HTTPException(504, text) from None
     finally:
         left.cancel()  # and so are the replies that nobody waits for any more
 
