@@ -25,7 +25,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,19 +139,13 @@ def run(args: argparse.Namespace) -> None:
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
     folder = find(args.model)
-    if is_language_model(folder):
-        refuse(args, OF_QUESTIONS, f"{args.model} is a language model")
-        use_language_model(args, folder)
-    else:
-        refuse(args, OF_LANGUAGE, f"{args.model} is no language model")
-        answer_questions(args, folder)
-
-
-def refuse(args: argparse.Namespace, flags: Sequence[str], why: str) -> None:
-    """Raise UserError for flags that do not apply to the model."""
-    for flag in flags:
+    language = is_language_model(folder)
+    kind = "a language model" if language else "no language model"
+    for flag in OF_QUESTIONS if language else OF_LANGUAGE:
         if getattr(args, flag) not in (None, False):
-            raise UserError(f"--{flag.replace('_', '-')}: {why}; leave it out")
+            name = flag.replace("_", "-")
+            raise UserError(f"--{name}: {args.model} is {kind}; leave it out")
+    (use_language_model if language else answer_questions)(args, folder)
 
 
 def serve(args: argparse.Namespace, folder: Path) -> None:

@@ -26,7 +26,7 @@ import workloads
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
-from detalbert.inference.find import fetch, find_all, is_reference, read_json
+from detalbert.inference.find import find, find_all, is_reference, read_json
 from detalbert.log import start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
@@ -98,9 +98,8 @@ def score_run(args: argparse.Namespace) -> int:
 
 def fine_tune(args: argparse.Namespace, name: str, output: Path) -> tuple[int, dict[str, Any]]:
     """Run train.py from a checkpoint: its exit status, and the best scores if it has finished."""
-    model = fetch(name) if is_reference(name) else Path(name)
     words = ["--config", str(args.config), "--output-dir", str(output)]
-    for change in (*args.set, *OWN, f"hyperparameters.model={json.dumps(str(model))}"):
+    for change in (*args.set, *OWN, f"hyperparameters.model={json.dumps(str(find(name)))}"):
         words += ["--set", change]
     log.info("python train.py %s", shlex.join(words))
     if status := train.main(words):

@@ -49,7 +49,8 @@ def write_answers(
             bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
             stack.enter_context(bar)
             for chunk in chunks:
-                for add, values in zip(writers, chunk[1:4], strict=True):
+                results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
+                for add, values in zip(writers, results, strict=True):
                     add(values)
                 if known := [each for each in chunk.examples if each.answers is not None]:
                     tally.add(known, chunk.predictions, chunk.null_odds)

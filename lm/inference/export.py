@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.find import is_sharded
 from detalbert.training.parts import read_sharded_weights
-from lm.inference.load import DAMAGE, SETTINGS, SavedLm
+from lm.inference.load import SETTINGS, SavedLm
 from lm.model import empty_model
 
 CARD = Path(__file__).with_name("card.md")
@@ -34,7 +34,7 @@ def export(
     """
     if not is_sharded(source.folder):
         raise UserError(f"--export: {source.folder} is a model folder already; copy it")
-    with new_folder(folder, DAMAGE) as aside:
+    with new_folder(folder) as aside:
         model = empty_model(source.config)
         _write_weights(source.folder, model, aside, file_bytes)
         model.config.architectures = [type(model).__name__]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -33,8 +32,6 @@ from lm.hparams import LmHParams, parse_lm_hparams
 from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
-# What libraries raise for files that are damaged or of another make.
-DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 
 
 class SavedLm(NamedTuple):
@@ -119,7 +116,7 @@ def load_model(
             model = _read_sharded(source, device)
             model.set_attn_implementation(attention)
         else:
-            options = {"attention": attention, "use_safetensors": True}
+            options: Any = {"attention": attention, "use_safetensors": True}
             model, missing = load_weights(AutoModelForCausalLM, str(folder), **options)
             if missing:
                 raise UserError(f"{folder}: its weights lack {min(missing)!r}; give a whole model")
