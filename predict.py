@@ -94,11 +94,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def add_question_flags(add: Callable[..., Any]) -> None:
     add("--data", help="file of questions: SQuAD JSON, or .jsonl or .csv with question and context")
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
-    add(
-        "--threshold",
-        metavar="best|FLOAT",
-        help="null odds above which the model abstains; best: that of the best F1 at validation",
-    )
+    odds = "null odds above which the model abstains; best: that of the best F1 at validation"
+    add("--threshold", metavar="best|FLOAT", help=odds)
     add("--question", help="question to answer")
     add("--context", help="text to search for the answer")
     add("--context-file", type=Path, help="file with the text to search")

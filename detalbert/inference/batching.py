@@ -79,7 +79,7 @@ class Batcher:
         self.timer = None
         while self.queue and self.taken < self.slots:
             waiting, free = len(self.queue), self.slots - self.taken
-            whole = free == self.slots and waiting < 2 * self.slots
+            whole = self.slots == 1 or (not self.taken and waiting < 2 * self.slots)
             slots, threads = (free, self.all_threads) if whole else (1, self.one_thread)
             if jobs := self._take(-(-waiting * slots // free)):
                 self.taken += slots

@@ -124,13 +124,13 @@ def test_bad_input_is_one_line(pretrained: Path, recipe: Path, tmp_path: Path, c
     out, foreign = tmp_path / "out", tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "scores.json").write_text('{"f1": 1}')
-    for said, (run, *words) in {
+    for said, (name, *words) in {
         "none: no checkpoint there": ["none"],
         "not a fine-tuning on SQuAD": [pretrained, "--config", pretrained / "config.yaml"],
         "did you mean 'max_steps'?": [pretrained, "--set", "hyperparameters.max_step=1"],
         "not scores of a pretraining": [pretrained, "--output-dir", foreign],
     }.items():
-        assert scored(run, recipe, out, *words) == 2
+        assert scored(name, recipe, out, *words) == 2
         assert_one_line(capsys, said)
     assert not out.exists() and (foreign / "scores.json").read_text() == '{"f1": 1}'
 
