@@ -61,7 +61,7 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
             spans, losses = evaluate_windows(trained, chunk)
             if merging is not None:
                 yield merging.result()
-            merging = behind.submit(merge, trained, chunk, spans, losses, threshold)
+            merging = behind.submit(merge_chunk, trained, chunk, spans, losses, threshold)
         if merging is not None:
             yield merging.result()
 
@@ -97,7 +97,7 @@ def evaluate_windows(
     return spans, np.concatenate(losses)
 
 
-def merge(
+def merge_chunk(
     trained: Trained, chunk: _Chunk, spans: list[Candidates], losses: np.ndarray, threshold: float
 ) -> Answered:
     """Merge the best spans of a chunk's windows to answers."""

@@ -62,7 +62,7 @@ def ask_together(
     examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
     chunk = answering.featurise(trained, examples)
     found = answering.evaluate_windows(trained, chunk, go_on)
-    answered = answering.merge(trained, chunk, *found, threshold)
+    answered = answering.merge_chunk(trained, chunk, *found, threshold)
     return [_reply(example, answered, threshold) for example in examples]
 
 
