@@ -100,16 +100,12 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     return {**config, "steps": steps, "scores": scores}
 
 
-def load_model(
-    source: SavedLm, device: torch.device | None = None, attention: str = "sdpa"
-) -> PreTrainedModel:
-    """Load the model in fp32 and evaluation mode.
-
-    `device`: default: a GPU if there is one; `attention`: a name that transformers knows. Raises
-    UserError if weights are missing, damaged or do not fit.
+def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
+    """Load the model in fp32 and evaluation mode, on a GPU if there is one; `attention` is a name
+    that transformers knows. Raises UserError if weights are missing, damaged or do not fit.
     """
     determinism.choose_exact_kernels()
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = source.folder
     with as_user_error(partial(_no_model, folder)):
         if is_sharded(folder):
