@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
-from detalbert.corpus.storage import split_lines
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
 from tests.conftest import max_examples
@@ -80,25 +79,6 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
     assert read(path, 50) == TEXTS
     assert len(opened) == 2  # for its size, and to read it
-
-
-class Counted(bytes):
-    """Bytes that count how many of them are joined or searched."""
-
-    work = 0
-
-    def __radd__(self, other: bytes) -> "Counted":
-        Counted.work += len(other) + len(self)
-        return Counted(other + bytes(self))
-
-    def split(self, *ends: Any) -> list[Any]:
-        Counted.work += len(self)
-        return [Counted(line) for line in bytes(self).split(*ends)]
-
-
-def test_a_long_line_takes_linear_work() -> None:
-    lines = list(split_lines([*[Counted(b"x" * 50)] * 1000, Counted(b"\nend")]))
-    assert lines == [b"x" * 50_000, b"end"] and Counted.work < 3 * 50_000
 
 
 @pytest.mark.parametrize("how", ["truncated", "not compressed"])
