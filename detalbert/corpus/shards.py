@@ -108,8 +108,6 @@ class _Shard:
 
 
 def sweep(folder: Path) -> None:
-    """Remove leftovers of killed processes: temporary files, and chunks of earlier versions."""
-    for chunk in folder.glob(".*.npz*"):
-        chunk.unlink(missing_ok=True)
+    """Remove the temporary files that killed processes left."""
     atomic.sweep(folder, "*.bin", "*.npy", "*.json")
     atomic.sweep(folder / "jobs", "*.json")

@@ -80,7 +80,7 @@ class WordEncoder:
         ids, lengths = self._encode(others)
         ids = np.concatenate([self.ids[ranges(self.ptr[words], sizes)], ids])  # [N]
         lengths = np.concatenate([plain, lengths])  # [n]
-        place = np.argsort(np.argsort(whole, kind="stable"))  # [n]: among the plain, then the others
+        place = np.argsort(np.argsort(whole, kind="stable"))  # [n]: plain ones are first
         first = np.cumsum(lengths) - lengths
         return ids[ranges(first[place], lengths[place])], lengths[place]
 
@@ -121,7 +121,7 @@ class WordEncoder:
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts as they are: return ids end to end int32 [N], and tokens per text int64 [n]."""
+        """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
         ids, lengths = [np.zeros(0, np.int32)], list[int]()
         for at in range(0, len(texts), _AT_A_TIME):
             batch = texts[at : at + _AT_A_TIME]

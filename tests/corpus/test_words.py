@@ -143,7 +143,8 @@ def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any, foun
 
 def learn(text: Path, cache: Path, **more: Any) -> Path:
     values = {"text": str(text), "vocab_size": 400, "cache_dir": str(cache), **more}
-    return own_tokenizer(parse_text_config(values), positions=128)
+    data = parse_text_config(values)
+    return own_tokenizer(data, data.validation_fraction, positions=128)
 
 
 SHIPS = [f"The {s} {i} sails. It carries salt." for i in range(50) for s in ("Zanto", "Belmira")]
