@@ -196,6 +196,7 @@ def train_in_turn(trial: Any, peer: Any, batches: list[Any], turn: int) -> Any:
 
 if __name__ == "__main__":  # one of several processes
     place = Path(sys.argv[1])
-    measured = train_both(*json.loads((place / "inputs.json").read_text()), place)
+    experiment, chosen = json.loads((place / "inputs.json").read_text())
+    measured = train_both(experiment, chosen, place)
     if os.environ["RANK"] == "0":
         (place / "found.json").write_text(json.dumps(measured))

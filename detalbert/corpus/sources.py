@@ -99,9 +99,8 @@ def open_text(address: str, key: str, split: str, exact: bool = False) -> Text:
 def _file_part(file: storage.File, exact: bool) -> Part:
     if file.address.endswith(_PACKED):
         return Part("jsonl", file.address, 0, 0, packed=file.size, exact=exact)
-    form = "document" if exact else "lines"
-    if file.address.endswith((".json", ".jsonl")):
-        form = "squad" if file.address.endswith(".json") else "jsonl"
+    forms = {".json": "squad", ".jsonl": "jsonl"}
+    form = forms.get(Path(file.address).suffix, "document" if exact else "lines")
     return Part(form, file.address, file.size, file.size, exact=exact)
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from detalbert.squad.encoding import ranges
+from detalbert.squad.encoding import encode, ranges
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _AT_ONCE = 1000  # new words in a call
-_AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
 
 # These normalizers change each character by itself, or a mark together with its base.
 _NORMALIZERS = "Precompiled NFC NFD NFKC NFKD StripAccents Lowercase BertNormalizer".split()
@@ -122,13 +121,8 @@ class WordEncoder:
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-        ids, lengths = [np.zeros(0, np.int32)], list[int]()
-        for at in range(0, len(texts), _AT_A_TIME):
-            batch = texts[at : at + _AT_A_TIME]
-            rows = [e.ids for e in self.backend.encode_batch_fast(batch, add_special_tokens=False)]
-            lengths += map(len, rows)
-            ids.append(np.fromiter(chain.from_iterable(rows), np.int32))
-        return np.concatenate(ids), np.array(lengths, np.int64)
+        tokens = encode(self.backend, texts, with_offsets=False)
+        return tokens.ids, np.diff(tokens.ptr)
 
 
 def _is_printable_ascii(text: str) -> bool:
