@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -55,16 +56,19 @@ def experiment(stage: str, **hyperparameters: Any) -> dict[str, Any]:
     return config
 
 
-def documents(options: Namespace) -> list[str]:
-    """Return the documents of `--text`, or botocore's, each on one line."""
+def write_text(options: Namespace, folder: Path, joined: int = 1) -> str:
+    """Write the documents of `--text`, or botocore's, `joined` in each line; return the path."""
     if options.text is not None:
         found = options.text.read_text(encoding="utf-8").splitlines()
     else:
         found = (text for service in find_services() for text in read_service(service))
-    lines = (" ".join(text.split()) for text in found)
-    if not (texts := list(islice(filter(None, lines), options.examples))):
+    texts = list(islice(filter(None, (" ".join(text.split()) for text in found)), options.examples))
+    if not texts:
         raise UserError(f"--text {options.text}: no text in it; give a file of documents")
-    return texts
+    lines = (" ".join(texts[i : i + joined]) for i in range(0, len(texts), joined))
+    path = folder / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    return str(path)
 
 
 def run_python(*words: str, **env: str) -> str:

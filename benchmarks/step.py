@@ -22,7 +22,7 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from benchmarks import measure
-from benchmarks.baselines import Causal, Padded
+from benchmarks.baselines import Baseline
 from benchmarks.measure import Different, compare, run_python
 from detalbert.training.local import process_group
 from lm.data import LmText
@@ -85,22 +85,19 @@ def report(stage: str, settings: dict[str, Any], found: dict[str, Any]) -> dict[
     return {**result, "losses": found["losses"], "settings": settings, "memory": memory}
 
 
-def write_inputs(
-    options: Namespace, folder: Path, gpu: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def write_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[str, Any]]:
     """Write text, shards and first weights of a workload; return its experiment and settings."""
     if options.workload == "lm":
         return write_lm_inputs(options, folder, gpu)
-    shape = measure.shape_of(options, "base" if options.workload == "pretraining" else "xxlarge")
+    pretraining = options.workload == "pretraining"
+    shape = measure.shape_of(options, "base" if pretraining else "xxlarge")
     sizes = {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
     config = measure.experiment("step", model_config=dict(measure.SHAPES[shape]), **sizes)
     values, data = config["hyperparameters"], config["data"]
     data |= {"tokenizer": options.tokenizer, "cache_dir": str(folder)}
-    if options.workload == "pretraining":
-        lines, text = measure.documents(options), folder / "text.txt"
-        joined = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
-        text.write_text("\n".join(joined), encoding="utf-8")
-        data |= {"text": str(text), "validation": str(text)}  # the latter is not read
+    if pretraining:
+        text = measure.write_text(options, folder, JOINED)
+        data |= {"text": text, "validation": text}  # the latter is not read
         values["model_config"]["classifier_dropout_prob"] = 0.0
         values["max_seq_length"] = 128 if shape in ("tiny", "small") else 512
     else:
@@ -108,28 +105,25 @@ def write_inputs(
             data[split] = str(options.data / name)
             data[f"max_{split}_examples"] = options.examples
     settings = {"workload": options.workload, "shape": shape, "windows": options.windows}
-    return config, {**settings, "steps_per_turn": 1}
+    return [config, {**settings, "steps_per_turn": 1}]
 
 
-def write_lm_inputs(
-    options: Namespace, folder: Path, gpu: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[str, Any]]:
     shape = "base" if gpu and options.shape == "auto" else options.shape
-    shape = shape if shape in LLAMA else "small"
-    text, length = folder / "text.jsonl", LLAMA[shape]["max_position_embeddings"]
-    text.write_text("".join(json.dumps({"text": x}) + "\n" for x in measure.documents(options)))
+    keys = LLAMA[shape := shape if shape in LLAMA else "small"]
+    length, model = keys["max_position_embeddings"], str(folder / "model")
     values = {"max_seq_length": length, "max_tokens_per_forward": MICRO * length}
     values |= {"max_steps": TURN * (options.repeats + 1), "precision": "bf16" if gpu else "fp32"}
-    config = measure.experiment("lm", model=str(folder / "model"), **values)
-    config["data"] |= {"documents": str(text), "vocab_size": LLAMA[shape]["vocab_size"]}
-    config["data"]["cache_dir"] = str(folder / "cache")
+    config = measure.experiment("lm", model=model, **values)
+    text, cache = measure.write_text(options, folder), str(folder / "cache")
+    config["data"] |= {"documents": text, "vocab_size": keys["vocab_size"], "cache_dir": cache}
     hparams = parse_lm_hparams(config["hyperparameters"])
     tokenizer = LmText.load(config["data"], hparams).tokenizer
     torch.manual_seed(42)
-    model = AutoModelForCausalLM.from_config(causal_config(None, LLAMA[shape], tokenizer, length))
-    model.save_pretrained(folder / "model")
-    settings = {"workload": "lm", "shape": shape, "model": LLAMA[shape], "windows": WINDOWS}
-    return config, {**settings, "steps_per_turn": TURN, "windows_per_forward": MICRO}
+    made = AutoModelForCausalLM.from_config(causal_config(None, keys, tokenizer, length))
+    made.save_pretrained(model)
+    settings = {"workload": "lm", "shape": shape, "model": keys, "windows": WINDOWS}
+    return [config, {**settings, "steps_per_turn": TURN, "windows_per_forward": MICRO}]
 
 
 def train_both(config: dict[str, Any], settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -142,8 +136,7 @@ def train_both(config: dict[str, Any], settings: dict[str, Any], folder: Path) -
         trial = TRIALS[workload](context)
         trial.model.train()
         batches = list(islice(trial.build_training_data_loader(), trial.steps))
-        peer = Causal(trial) if workload == "lm" else Padded(trial)
-        seconds, done, memory = train_in_turn(trial, peer, batches, turn)
+        seconds, done, memory = train_in_turn(trial, Baseline(trial, workload), batches, turn)
         everywhere = group.allgather(done)
     ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in done)
     losses = {"ours": [trial.meter.cross_slot_reduce(list(step))["loss"] for step in ours]}
@@ -196,7 +189,7 @@ def train_in_turn(trial: Any, peer: Any, batches: list[Any], turn: int) -> Any:
 
 if __name__ == "__main__":  # one of several processes
     place = Path(sys.argv[1])
-    experiment, chosen = json.loads((place / "inputs.json").read_text())
-    measured = train_both(experiment, chosen, place)
+    given, chosen = json.loads((place / "inputs.json").read_text())
+    measured = train_both(given, chosen, place)
     if os.environ["RANK"] == "0":
         (place / "found.json").write_text(json.dumps(measured))

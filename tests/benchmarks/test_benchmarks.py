@@ -101,8 +101,8 @@ def test_serving_beside_another_checkout(result_of: Any, monkeypatch: pytest.Mon
 def test_another_loss_fails_the_step(
     workload: str, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    right = baselines.Padded.step
-    monkeypatch.setattr(baselines.Padded, "step", lambda *arguments: right(*arguments) * 1.01)
+    right = baselines.Baseline.step
+    monkeypatch.setattr(baselines.Baseline, "step", lambda *arguments: right(*arguments) * 1.01)
     assert main(["step", *tiny, "--workload", workload]) == 1
     assert "not equal: step" in capsys.readouterr().err
 
