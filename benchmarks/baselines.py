@@ -62,17 +62,20 @@ class Baseline:
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [terms]."""
         taken = ("input_ids", "token_type_ids", "attention_mask")
+        taken = taken[:1] if self.workload == "lm" else taken  # its windows are full
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
-            output = self.model(**{name: micro[name] for name in taken if name in micro})
+            output = self.model(**{name: micro[name] for name in taken})
         if self.workload == "lm":
-            logits = [output.logits.transpose(1, 2)]
+            logits = [output.logits]
         elif self.workload == "pretraining":
-            logits = [output.prediction_logits.transpose(1, 2), output.sop_logits]
+            logits = [output.prediction_logits, output.sop_logits]
         else:
             ends, padding = (output.start_logits, output.end_logits), micro["attention_mask"] == 0
             logits = [x.float().masked_fill(padding, -torch.inf) for x in ends]
-        pairs = zip(logits, self.terms, strict=True)
-        sums = [F.cross_entropy(x.float(), micro[name], reduction="sum") for x, name in pairs]
+        sums = [
+            F.cross_entropy(x.float().flatten(0, -2), micro[name].flatten(), reduction="sum")
+            for x, name in zip(logits, self.terms, strict=True)
+        ]
         return torch.stack(sums)
 
     def step(self, micros: list[dict[str, Tensor]]) -> float:
