@@ -72,15 +72,16 @@ def report(stage: str, settings: dict[str, Any], found: dict[str, Any]) -> dict[
     losses: of a language model in every step, else in the first one.
     """
     (ours, theirs), is_lm = found["losses"].values(), settings["workload"] == "lm"
-    exact, count = found["precision"] == "torch.float32", len(ours) if is_lm else 1
+    exact = found["settings"]["precision"] == "torch.float32"
+    count = len(ours) if is_lm else 1
     for number, (one, other) in enumerate(zip(ours[:count], theirs[:count], strict=True)):
         if not abs(one - other) <= (1e-4 if exact else 2e-2 * abs(other)):
             raise Different(f"{stage}: loss {one} in step {number}, the baseline's {other}")
     amount = settings["windows"] * settings["steps_per_turn"]
-    amount *= found["tokens_per_window"] if is_lm else 1
+    amount *= found["settings"]["tokens_per_window"] if is_lm else 1
     seconds = {side: taken[1:] for side, taken in found["seconds"].items()}
     result = compare(seconds, "tokens" if is_lm else "windows", amount)
-    settings |= {key: found[key] for key in ("tokens_per_window", "precision", "processes")}
+    settings |= found["settings"]
     memory = found["memory"] or "not measured"
     return {**result, "losses": found["losses"], "settings": settings, "memory": memory}
 
@@ -148,9 +149,12 @@ def train_both(config: dict[str, Any], settings: dict[str, Any], folder: Path) -
         "losses": losses,
         "memory": memory,
         "flops": [sum(flops[i : i + turn]) for i in range(0, len(flops), turn)],
-        "tokens_per_window": tokens / len(batches) / settings["windows"],
-        "precision": str(trial.dtype),
-        "processes": group.size,
+        "settings": {
+            "tokens_per_window": tokens / len(batches) / settings["windows"],
+            "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
+            "precision": str(trial.dtype),
+            "processes": group.size,
+        },
     }
 
 
