@@ -61,8 +61,9 @@ class Baseline:
 
     def losses(self, micro: dict[str, Tensor]) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [terms]."""
-        taken = ("input_ids", "token_type_ids", "attention_mask")
-        taken = taken[:1] if self.workload == "lm" else taken  # its windows are full
+        taken = ["input_ids"]
+        if self.workload != "lm":  # whose windows are full
+            taken += ["token_type_ids", "attention_mask"]
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
             output = self.model(**{name: micro[name] for name in taken})
         if self.workload == "lm":
