@@ -121,12 +121,10 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     facts: list[Any] = [_FORMAT, text.fingerprint, size, held_out]
     facts = ["bytes", *facts] if of_bytes else [*facts, positions]
     folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
-    sums = folder / SUMS  # commit 596c121 wrote none
     with writing(folder, "the tokenizer"), alone(folder):
-        fault = find_change(sums) if sums.is_file() else None
-        if fault:
-            log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
-        if fault or not folder.is_dir():
+        if fault := find_change(folder / SUMS):
+            if folder.is_dir():
+                log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
             parts = unpack_sizes(text, cache)
             total = size_of(parts) if of_bytes else sum(part.end for part in parts)  # hub: rows
             some = _sample(parts, total, held_out)
