@@ -28,8 +28,8 @@ def main(argv: list[str] | None = None) -> int:
         return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
     except UserError as error:
         fault = str(error)
-    except ImportError as error:  # pandas raises a bare one for tabulate
-        missing = (error.name or "tabulate").split(".")[0]
+    except ImportError as error:
+        missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
             raise
         fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
