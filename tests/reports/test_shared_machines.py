@@ -129,6 +129,15 @@ def test_what_nobody_held_has_a_row(capsys):
     assert "of machines that nobody held" in said and "in UTC" in said
 
 
+def test_an_own_machine_that_nobody_held_has_a_row(capsys):
+    """It has no `instance` row; one that was held is paid while it is. Half an hour was cut off."""
+    agents = [("own-a", "10:00", "11:00"), ("own-a", "11:30", "13:00"), ("i-x", "10:00", "14:00")]
+    cluster = Cluster({1: MINE}, agents=agents, pool={"details": {"aws": None}})
+    asked = ["--since", "2026-11-20T00:00:00Z", "--price-pool", f"{ON_DEMAND}=p3.16xlarge"]
+    costs = {row["run"]: row["cost"] for row in rows(bill(capsys, cluster, *asked))}
+    assert costs == pytest.approx({"experiment 1, albert-squad": HOUR, "(unheld) *": 2.5 * HOUR})
+
+
 def test_both_ends_cut_a_bill(capsys):
     """15 h over the first of November were $244.80 in October and $367.20 in November."""
     long = ran("a", "2026-10-31T14:00:00", "2026-11-01T05:00:00")
