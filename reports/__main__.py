@@ -18,6 +18,8 @@ from typing import Any
 from cluster.flags import Parser, number
 from detalbert.errors import UserError
 
+COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots"}
+
 
 def main(argv: list[str] | None = None) -> int:
     """Print the report; return the exit status."""
@@ -37,12 +39,6 @@ def main(argv: list[str] | None = None) -> int:
     return 2
 
 
-COMMANDS = {
-    "cost": "what runs cost",
-    "scaling": "efficiency over slots",
-}
-
-
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the commands and of the flags in flags.yaml."""
     import yaml
@@ -51,24 +47,21 @@ def _parser() -> argparse.ArgumentParser:
 
     kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
     flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
-
-    def add(group: str, parser: argparse._ActionsContainer) -> None:
-        for flag, facts in flags[group].items():
-            if "number" in facts:
-                facts["type"] = number(flag, *facts.pop("number"))
-            elif "kind" in facts:
-                facts["type"] = kinds[facts.pop("kind")]
-            parser.add_argument(flag, **facts)
-
     layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="reports", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
     for command, said in COMMANDS.items():
         each = commands.add_parser(command, help=said)
         each.set_defaults(today=date.today())
-        add("form", each.add_mutually_exclusive_group())
-        for group in ("common", "records", command):
-            add(group, each)
+        form = each.add_mutually_exclusive_group()
+        for group in ("form", "common", command):
+            for flag, facts in flags[group].items():
+                facts = dict(facts)
+                if "number" in facts:
+                    facts["type"] = number(flag, *facts.pop("number"))
+                elif "kind" in facts:
+                    facts["type"] = kinds[facts.pop("kind")]
+                (form if group == "form" else each).add_argument(flag, **facts)
     return parser
 
 

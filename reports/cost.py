@@ -13,7 +13,7 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, shares
-from reports.plots import cost_plot
+from reports.plots import CAPTION, cost_plot
 from reports.report import Report, Table, frame
 from reports.runs import Run, machine_of, published_runs, read_run
 
@@ -42,13 +42,12 @@ FORMATS = {head: form for head, (_, form) in COLUMNS.items() if form}
 FORMATS |= {"experiments": COUNT, "hours": NUMBER}
 FORMATS |= {"tokens/s": NUMBER, "cheaper": "{:.0%}", "faster": "{:.4g}x"}
 FORMATS |= dict.fromkeys(("$/1,000 windows", "$/1M tokens"), "${:,.4f}")
-NARROW = {  # on a terminal of 80 columns
+NARROW = {  # within 80 columns; UNIT as --tokens says
     "run": "{run}\n{kinds}",
     "cost $\nlow-high": "{cost}\n{low}-{high}",
     "on de-\nmand $": "{on demand}",
     "inter-\nrupted $": "{interruptions}",
-    "$/1,000\nwindows\ncheaper": "{$/1,000 windows}\n{cheaper}",
-    "$/1M\ntokens\ncheaper": "{$/1M tokens}\n{cheaper}",
+    "UNIT\ncheaper": "{UNIT}\n{cheaper}",
     "EM\nF1": "{EM}\n{F1}",
     "worked\nhours\nfaster": "{worked h}\n{faster}",
 }
@@ -104,8 +103,11 @@ def _report(
         known = ", ".join(named)
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
     rows = frame([_row(run, base, args.tokens) for run in runs])
+    unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
+    head = unit.replace(" ", "\n")
+    narrow = {h.replace("UNIT", head): cell.replace("UNIT", unit) for h, cell in NARROW.items()}
     tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
-    tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, NARROW))
+    tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow))
     if parts := [run for run in runs if len(run.parts) > 1]:
         paid = frame([{"run": run.name, "sum": run.cost, **run.parts} for run in parts])
         tables.append(Table("What it was paid for", paid, dict.fromkeys(paid.columns[1:], DOLLARS)))
@@ -113,11 +115,11 @@ def _report(
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
     own += [*notes, *price_file.price_notes(used, args.today)]
-    plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []
+    plot = cost_plot(runs) if any(run.cost is not None for run in runs) else None
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]
     total = None if None in costs else sum(filter(None, costs))
-    return Report("What the runs cost", tables, METHOD["cost"], own, plots, total)
+    return Report("What the runs cost", tables, METHOD["cost"], own, plot, CAPTION, total)
 
 
 def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:

@@ -22,19 +22,10 @@ HERE = Path(__file__).parent
 ENDLESS = 100_000  # columns of what is no terminal: no line is folded
 
 
-class Plot(NamedTuple):
-    """An SVG drawing and the sentence under it."""
-
-    name: str
-    svg: Markup
-    caption: str
-
-
 class Table(NamedTuple):
     """Numbers in a frame, and the format of each column; a column without a format is text.
 
-    `narrow` is for a terminal without --wide, from head to what stands in a cell:
-    "{EM}\n{F1}". A head whose columns the frame lacks is left out.
+    `narrow` is what --wide changes, from head to what stands in a cell: "{EM}\n{F1}".
     """
 
     title: str
@@ -62,16 +53,9 @@ class Table(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
     def narrowed(self) -> list[dict[str, str]]:
-        """Return the rows as a terminal shows them, without the $ that a head has."""
-        heads = {h: cell for h, cell in self.narrow.items() if _names(cell) <= {*self.frame}}
-        return [
-            {h: _short(cell.format_map(row), h) for h, cell in heads.items()}
-            for row in self.shown()
-        ]
-
-
-def _names(cell: str) -> set[str]:
-    return set(re.findall("{(.+?)}", cell))
+        """Return the rows without --wide, and without the $ that a head has."""
+        cells = self.narrow.items()
+        return [{h: _short(cell.format_map(row), h) for h, cell in cells} for row in self.shown()]
 
 
 def _short(text: str, head: str) -> str:
@@ -87,7 +71,8 @@ class Report(NamedTuple):
     tables: list[Table]
     method: Sequence[str]
     notes: Sequence[str]
-    plots: Sequence[Plot]
+    plot: Markup | None = None
+    caption: str = ""  # of the plot
     total: float | None = None  # dollars, what --budget is compared with
 
 

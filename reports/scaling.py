@@ -11,7 +11,6 @@ from cluster.prices import load_prices
 from cluster.published import METHOD, points
 from detalbert.errors import UserError
 from reports import bills, shares
-from reports.plots import scaling_plot
 from reports.report import Report, Table
 from reports.runs import Run, read_run
 
@@ -32,11 +31,9 @@ def run(args: argparse.Namespace) -> Report:
         said = f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH"
         raise UserError(said)
     found = efficiency(found)
-    many = found[found.groupby("series")["N"].transform("size") > 1]
-    single = found.loc[~found["series"].isin(many["series"]), "series"]
+    single = found.loc[~found["series"].duplicated(keep=False), "series"]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
-    plots = [scaling_plot(many)] if len(many) else []
-    return Report("How throughput scales", [Table("Scaling", found, FORMATS)], METHOD, notes, plots)
+    return Report("How throughput scales", [Table("Scaling", found, FORMATS)], METHOD, notes)
 
 
 def efficiency(found: pd.DataFrame) -> pd.DataFrame:
