@@ -196,7 +196,7 @@ class _Queries:
         predicts = "predict.py" in str(config.get("entrypoint"))
         return Experiment(
             id=found.id, name=found.name, user=found.username, slots=slots, pool=pool,
-            labels=tuple(sorted(found.labels or ())), data=config.get("data") or {},
+            labels=tuple(sorted(found.labels or ())), config=config,
             model=models.pop() if len(models) == 1 else None,
             trials=tuple(self.trial(trial, pool, slots, predicts) for trial in trials),
         )  # fmt: skip

@@ -64,7 +64,7 @@ class Experiment(NamedTuple):
     user: str
     labels: tuple[str, ...]
     model: str | None
-    data: Mapping[str, Any]
+    config: Mapping[str, Any]
     slots: int  # per trial
     pool: str
     trials: tuple[Trial, ...]

@@ -72,8 +72,14 @@ def run(args: argparse.Namespace) -> Report:
         since = found.since or min((a.start for a in found.allocations), default=found.until)
         past, more = live_prices.history(args, known, spot, since - records.LOOK_BACK, found.until)
         table = shares.segments(found, known, past)
-        runs += bills.experiment_runs(found, table)
+        billed = bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
+        if args.planned:
+            from reports import planned  # it imports torch
+
+            billed, unplanned = planned.with_plans(found, known, billed)
+            notes += unplanned
+        runs += billed
         sums = bills.totals(found, table, args.by) if args.by else None
     return _report(args, runs, [known[instance] for instance in used], notes, sums)
 
@@ -106,6 +112,8 @@ def _report(
     unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
     head = unit.replace(" ", "\n")
     narrow = {h.replace("UNIT", head): cell.replace("UNIT", unit) for h, cell in NARROW.items()}
+    if any(run.plan for run in runs):
+        narrow["planned"] = "{planned hours}\n{planned $}"
     tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
     tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow))
     if parts := [run for run in runs if len(run.parts) > 1]:
@@ -134,15 +142,20 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
     if run.low == run.high:
         row["low"] = row["high"] = None
     saved = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
-    return row | {
-        "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
-        "worked h": worked,
-        "stops": None if run.stops is None else sum(run.stops.values()),
-        "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
-        unit: None if run.cost is None or not work else run.cost / work,
-        "faster": its / worked if worked and alike else None,
-        "cheaper": saved,
-    }
+    return (
+        row
+        | run.plan
+        | {
+            "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
+            "worked h": worked,
+            "stops": None if run.stops is None else sum(run.stops.values()),
+            "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items()))
+            or None,
+            unit: None if run.cost is None or not work else run.cost / work,
+            "faster": its / worked if worked and alike else None,
+            "cheaper": saved,
+        }
+    )
 
 
 def _price_table(prices: list[Price]) -> Table:

@@ -47,6 +47,7 @@ class Run:
     data: str | None = None
     tokens: float | None = None  # of a window, padding left out
     parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
+    plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
     notes: tuple[str, ...] = ()
     running: bool = False
     elsewhere: str = ""  # where it was measured, if not on its hardware

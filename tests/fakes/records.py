@@ -69,7 +69,7 @@ class Ran(NamedTuple):
     data: dict[str, Any] = {"train": "rajpurkar/squad_v2"}
     kind: str = "TRIAL"
     name: str = "albert-squad"
-    entrypoint: str = "python3 -m determined.launch.torch_distributed python3 train.py"
+    config: dict[str, Any] = {"entrypoint": "python3 train.py"}
 
     @property
     def held(self) -> list[Held]:
@@ -133,8 +133,8 @@ DEFAULT = Cluster(
 
 
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
-    config: dict[str, Any] = {"data": ran.data, "entrypoint": ran.entrypoint}
-    config |= {"resources": {"slots_per_trial": ran.slots}}
+    config: dict[str, Any] = {"data": ran.data, "resources": {"slots_per_trial": ran.slots}}
+    config |= ran.config
     running = any(trial.state == "RUNNING" for trial in ran.trials)
     facts = {"id": number, "name": ran.name, "labels": ran.labels, "username": ran.user}
     facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}

@@ -81,7 +81,9 @@ def test_the_start_up_of_a_search_is_no_validation(capsys):
 def test_a_prediction_starts_and_answers(capsys):
     """Both were checkpoints, as its first entry is one."""
     held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched="12:10")
-    ran = Ran([Kept([held])], hyperparameters={}, entrypoint="python3 predict.py --model a")
+    ran = Ran(
+        [Kept([held])], hyperparameters={}, config={"entrypoint": "python3 predict.py --model a"}
+    )
     work = [(9, "checkpointing", "12:00", "12:25"), (9, "checkpointing", "12:25", "12:26"),
             (9, "validation", "12:26", "12:27")]  # fmt: skip
     parts = bill(capsys, Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work), 1)
