@@ -142,20 +142,16 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
     if run.low == run.high:
         row["low"] = row["high"] = None
     saved = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
-    return (
-        row
-        | run.plan
-        | {
-            "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
-            "worked h": worked,
-            "stops": None if run.stops is None else sum(run.stops.values()),
-            "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items()))
-            or None,
-            unit: None if run.cost is None or not work else run.cost / work,
-            "faster": its / worked if worked and alike else None,
-            "cheaper": saved,
-        }
-    )
+    return row | {
+        "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
+        "worked h": worked,
+        "stops": None if run.stops is None else sum(run.stops.values()),
+        "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
+        unit: None if run.cost is None or not work else run.cost / work,
+        "faster": its / worked if worked and alike else None,
+        "cheaper": saved,
+        **run.plan,
+    }
 
 
 def _price_table(prices: list[Price]) -> Table:
