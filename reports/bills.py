@@ -102,13 +102,12 @@ def _work(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
     """
     found: dict[str, list[Entry]] = defaultdict(list)
     ends = {a: a.start for a in experiment.allocations}
-    for entry in sorted(records.entries, key=lambda entry: entry.start):
-        if entry.experiment == experiment.id and entry.kind in PHASES:
-            open_ = [a for a in ends if ends[a] <= entry.start < a.end]
-            if open_:
-                a = max(open_, key=lambda a: ends[a])
-                found[a.id].append(entry)
-                ends[a] = entry.end
+    mine = [e for e in records.entries if e.experiment == experiment.id and e.kind in PHASES]
+    for entry in sorted(mine, key=lambda entry: entry.start):
+        if fits := [a for a in ends if ends[a] <= entry.start < a.end]:
+            last = max(fits, key=ends.__getitem__)
+            found[last.id].append(entry)
+            ends[last] = entry.end
     for entries in found.values():
         first, rest = entries[0], [e for row in found.values() for e in row[1:]]
         others = [e.end - e.start for e in rest if e.kind == first.kind]

@@ -12,7 +12,7 @@ from cluster.prices import Price, find_price, load_prices
 from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
-from reports import bills, shares
+from reports import bills, planned, shares
 from reports.plots import CAPTION, cost_plot
 from reports.report import Report, Table, frame
 from reports.runs import Run, machine_of, published_runs, read_run
@@ -75,8 +75,6 @@ def run(args: argparse.Namespace) -> Report:
         billed = bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
         if args.planned:
-            from reports import planned  # it imports torch
-
             billed, unplanned = planned.with_plans(found, known, billed)
             notes += unplanned
         runs += billed
@@ -156,11 +154,8 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
 
 def _price_table(prices: list[Price]) -> Table:
     """Return all prices that the report used, with origin, day and source."""
-    hidden = {"instance", "spot_discount", "source"}
-    names = ["instance", *(name for name in vars(prices[0]) if name not in hidden), "source"]
-    rows = [{name.replace("_", " "): getattr(price, name) for name in names} for price in prices]
-    for row in rows:
-        row |= {name: row[name] and str(row[name]) for name in ("date", "retired")}
+    facts = [{"instance": each.instance, **vars(each)} for each in prices]
+    rows = frame(facts).drop(columns="spot_discount").rename(columns=lambda n: n.replace("_", " "))
     dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
-    formats = {"slots": "{}", "teraflops": "{:,.0f}", **dollars}
-    return Table("Prices", frame(rows), formats, long=True)
+    formats = {"slots": COUNT, "teraflops": "{:,.0f}", **dollars}
+    return Table("Prices", rows, formats, long=True)

@@ -1,14 +1,12 @@
-"""What `cluster.plan` says of a cluster's experiments, in the pools where they ran."""
+"""Plans of a cluster's experiments, as `cluster.plan` makes them, in the pools where they ran."""
 
 import copy
 import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from cluster import plan_text
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool
-from cluster.options import Asked, Option, Site, plan_option
 from cluster.prices import Price
 from cluster.usage import Experiment, Records
 from detalbert.errors import UserError
@@ -22,22 +20,19 @@ def with_plans(
     found, reasons = list(runs), defaultdict[str, list[str]](list)
     for index, experiment in enumerate(records.experiments):
         try:
-            option = _plan(experiment, records, prices)
-            plan = {
-                "planned hours": plan_text.hours(option),
-                "planned $": plan_text.dollars(option),
-            }
+            plan = _plan(experiment, records, prices)
             found[index] = dataclasses.replace(runs[index], plan=plan)
         except UserError as error:
             reasons[str(error)].append(str(experiment.id))
         except Exception as error:  # a master has any config, and no plan may fail the bill
             reasons[f"{type(error).__name__}: {error}"].append(str(experiment.id))
-    lines = [f"experiment {', '.join(ids)}: no plan: {why}" for why, ids in reasons.items()]
-    return found, lines
+    return found, [f"experiment {', '.join(ids)}: no plan: {why}" for why, ids in reasons.items()]
 
 
-def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price]) -> Option:
-    """Return the option that an experiment was. Raises UserError if it cannot be planned."""
+def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price]) -> dict[str, str]:
+    """Return hours and dollars of an experiment's plan. Raises UserError if it has none."""
+    from cluster import options, plan_text  # they import torch
+
     name, config = experiment.pool, copy.deepcopy(dict(experiment.config))
     pool = records.pools.get(name)
     if pool is None or not pool.instance:
@@ -51,8 +46,8 @@ def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price])
     where = Pool(name, price.slots, None, gpu, pool.spot, pool.instance)
     cluster = Cluster({name: where}, name, launch_error=False, images_known=False)
     config["resources"] = {**(config.get("resources") or {}), "resource_pool": name}
-    site = Site({pool.instance: price}, ROOT)
-    option = plan_option("config", config, cluster, site, Asked())
+    site = options.Site({pool.instance: price}, ROOT)
+    option = options.plan_option("config", config, cluster, site, options.Asked())
     if option is None or not option.cases:
         raise UserError(option.why_not if option else f"{pool.instance}: its GPU is not known")
-    return option
+    return {"planned hours": plan_text.hours(option), "planned $": plan_text.dollars(option)}

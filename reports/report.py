@@ -129,7 +129,7 @@ def to_json(report: Report) -> str:
         tables.append({"name": name, "title": table.title, "rows": rows})
     content: Any = {"title": report.title, "tables": tables, "total": report.total}
     content |= {"notes": report.notes, "method": report.method}
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -98,9 +98,8 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
             exact=row.exact, f1=row.f1,
             notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
-        runs.append(
-            _priced(run, {"training": row.hours}, find_price(prices, row.instance), row.spot)
-        )
+        price = find_price(prices, row.instance)
+        runs.append(_priced(run, {"training": row.hours}, price, row.spot))
     return runs
 
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -57,12 +56,6 @@ def test_a_budget_ends_with_3(capsys):
     assert main(["cost", "--published", "--budget", "100", *TODAY]) == 3
     out, err = capsys.readouterr()
     assert err == "reports: $274.27 is $174.27 over the budget of $100.00\n" and "112.21" in out
-
-
-def test_a_page_replaces_files_only(capsys, tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # a device was replaced as well
-    said = refused(capsys, "cost", "--published", "--html", str(tmp_path / "pipe"))
-    assert "is not a regular file" in said and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_key_that_stands_twice_in_a_result(capsys, tmp_path):
