@@ -13,7 +13,6 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
-from reports.plots import CAPTION, cost_plot
 from reports.report import Report, Table, frame
 from reports.runs import Run, machine_of, published_runs, read_run
 
@@ -121,11 +120,18 @@ def _report(
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
     own += [*notes, *price_file.price_notes(used, args.today)]
-    plot = cost_plot(runs) if any(run.cost is not None for run in runs) else None
+    bars = [(_label(run), run.parts) for run in runs if run.cost]
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]
     total = None if None in costs else sum(filter(None, costs))
-    return Report("What the runs cost", tables, METHOD["cost"], own, plot, CAPTION, total)
+    return Report("What the runs cost", tables, METHOD["cost"], own, bars, total)
+
+
+def _label(run: Run) -> str:
+    """Return what stands over a run's bar."""
+    low, high = run.low or run.cost, run.high or run.cost
+    seen = f" (${low:,.2f} to ${high:,.2f})" if low != high else ""
+    return f"{run.name}: ${run.cost:,.2f}{seen}, {run.worked or run.hours:.2f} h"
 
 
 def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from markupsafe import Markup
 from rich import box
 from rich import table as rich_table
 from rich.console import Console
@@ -71,8 +70,7 @@ class Report(NamedTuple):
     tables: list[Table]
     method: Sequence[str]
     notes: Sequence[str]
-    plot: Markup | None = None
-    caption: str = ""  # of the plot
+    bars: Sequence[tuple[str, Mapping[str, float]]] = ()  # label, and dollars by purpose
     total: float | None = None  # dollars, what --budget is compared with
 
 
