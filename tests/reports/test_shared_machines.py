@@ -111,6 +111,8 @@ def test_an_own_machine_that_nobody_held_has_a_row(capsys):
     asked = ["--since", "2026-11-20T00:00:00Z", "--price-pool", f"{ON_DEMAND}=p3.16xlarge"]
     costs = {row["run"]: row["cost"] for row in rows(bill(capsys, cluster, *asked))}
     assert costs == pytest.approx({"experiment 1, albert-squad": HOUR, "(unheld) *": 2.5 * HOUR})
+    (row,) = rows(bill(capsys, cluster._replace(pool={}), *asked))  # it is in no pool of EC2
+    assert row["cost"] == pytest.approx(HOUR)
 
 
 def test_both_ends_cut_a_bill(capsys):

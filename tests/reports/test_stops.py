@@ -62,19 +62,16 @@ def test_a_prediction_has_answered_questions(capsys):
 def test_the_start_up_of_a_search_is_no_validation(capsys):
     """An allocation's first entry begins with it: 11 min of which 10 are start-up. Of $0.044 on a
     real master $0.021 were validation, for 6 s of 157."""
-    held, work = [], []
-    for n in range(2):  # at the same time, 2 min apart
-        m = 2 * n
-        held.append(Held(f"9.t{n}.0", f"12:0{m}", f"12:3{m}", [f"i-{n}"], ON_DEMAND))
-        times = [f"12:{minute + m:02}" for minute in (0, 11, 21, 22, 23)]
+    trials, lives, work = [], [], []
+    for m in (0, 2, 25):  # minutes past 12:00; the last one begins when the others leave
+        times = [f"12:{minute + m:02}" for minute in (0, 11, 21, 22, 23, 30)]
+        held = Held(f"9.t{m}.0", times[0], times[-1], [f"i-{m}"], ON_DEMAND)
+        trials.append(Kept([held], reports=[(times[2], 100, 25600 / 600)]))
+        lives.append((f"i-{m}", times[0], times[-1]))
         kinds = "validation", "training", "validation", "checkpointing"
         work += [(9, *row) for row in zip(kinds, times, times[1:], strict=False)]
-    trials = [
-        Kept([a], reports=[(f"12:{21 + 2 * n}", 100, 25600 / 600)]) for n, a in enumerate(held)
-    ]
-    lives = [(a.machines[0], a.start, a.end) for a in held]
     parts = bill(capsys, Cluster({9: Ran(trials)}, lives, work=work), 1)
-    expected = {"start-up": 20, "training": 20, "validation": 4, "checkpoints": 2, "other": 14}
+    expected = {"start-up": 30, "training": 30, "validation": 6, "checkpoints": 3, "other": 21}
     assert minutes(parts) == expected
 
 
