@@ -105,7 +105,7 @@ def _work(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
     mine = [e for e in records.entries if e.experiment == experiment.id and e.kind in PHASES]
     for entry in sorted(mine, key=lambda entry: entry.start):
         if fits := [a for a in ends if ends[a] <= entry.start < a.end]:
-            last = max(fits, key=ends.__getitem__)
+            last = max(fits, key=lambda a: (ends[a], a.start))
             found[last.id].append(entry)
             ends[last] = entry.end
     for entries in found.values():
