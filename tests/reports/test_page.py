@@ -108,6 +108,7 @@ def test_a_bill_s_bars(pages, browser):
     page = pages["cost"].as_uri()
     browser.get(page)
     bars, legend = browser.execute_script(BARS)
+    assert "64 GPUs: $47.00 ($17.09 to $47.00), 0.80 h" in browser.page_source
     widths = [sum(width for _, _, width in bar) for bar in bars]
     assert widths[0] / widths[2] == pytest.approx(112.21 / 47.0, rel=0.01)
     wide = {name: width for name, _, width in bars[3]}  # of experiment 7

@@ -75,26 +75,29 @@ def test_the_start_up_of_a_search_is_no_validation(capsys):
     assert minutes(parts) == expected
 
 
-def test_a_prediction_starts_and_answers(capsys):
-    """Both were checkpoints, as its first entry is one."""
-    held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched="12:10")
-    ran = Ran(
-        [Kept([held])], hyperparameters={}, config={"entrypoint": "python3 predict.py --model a"}
-    )
+@pytest.mark.parametrize("launched, parts", [("12:10", {"start-up": 10, "answering": 17}),
+                                             ("", {"answering": 27})])  # fmt: skip
+def test_a_prediction_starts_and_answers(capsys, launched, parts):
+    """Both were checkpoints, as its first entry is one; without its log they are one."""
+    held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched=launched)
+    config = {"entrypoint": "python3 predict.py --model a"}
     work = [(9, "checkpointing", "12:00", "12:25"), (9, "checkpointing", "12:25", "12:26"),
             (9, "validation", "12:26", "12:27")]  # fmt: skip
-    parts = bill(capsys, Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work), 1)
-    assert minutes(parts) == {"start-up": 10, "answering": 17, "other": 3}
+    ran = Ran([Kept([held])], hyperparameters={}, config=config)
+    found = bill(capsys, Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work), 1)
+    assert minutes(found) == {**parts, "other": 3}
 
 
 def test_work_that_was_lost_is_nothing_else(capsys):
-    """The start-up of an allocation that saved nothing was counted twice."""
-    held = [Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, FAILED) for n in (0, 1)]
-    work = [(9, "training", "10:00", "10:25"), (9, "training", "11:00", "11:20")]
-    speed = 25600 / 600
-    trial = Kept(held, ["11:20"], [("10:25", 100, speed), ("11:20", 200, speed)])
-    parts = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "10:00", "11:30")], work=work), 1)
-    expected = {"restart": 10, "training": 10, "lost": 30, "other": 10}
+    """The start-up of an allocation that saved nothing, and a validation after the last save."""
+    held = [Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, FAILED) for n in range(3)]
+    work = [(9, "training", "10:00", "10:25"), (9, "training", "11:00", "11:05"),
+            (9, "validation", "11:05", "11:06"), (9, "validation", "11:20", "11:25"),
+            (9, "training", "12:00", "12:20")]  # fmt: skip
+    reports = [("10:25", 100, 25600 / 600), ("12:20", 200, 25600 / 600)]
+    trial = Kept(held, ["11:10", "12:20"], reports)
+    parts = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "10:00", "12:30")], work=work), 1)
+    expected = {"restart": 10, "training": 15, "validation": 1, "lost": 50, "other": 14}
     assert minutes(parts) == expected
 
 
