@@ -28,7 +28,7 @@ from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
-from cluster.plan_text import option_line
+from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
@@ -161,10 +161,10 @@ class Check:
     def _run(self, file: str, config: dict[str, Any], cluster: Cluster) -> str:
         """Return the planner's line on a run's hours and cost, if they are known."""
         with contextlib.suppress(UserError):  # told by the findings
-            site = options.Site(load_prices(), self.folder)
-            option = options.plan_option(file, config, cluster, site, options.Asked())
+            asked = options.Asked(load_prices(), self.folder)
+            option = options.plan_option(file, config, cluster, asked)
             if option and option.cases:
-                return f"; {option_line(option)}"
+                return f"; {outcome(option)}"
         return ""
 
 

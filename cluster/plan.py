@@ -28,7 +28,7 @@ from cluster.fleet import SLOTS, pool_name, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.options import Asked, Option, Plain
+from cluster.options import Asked, Plain
 from cluster.plan_text import Plan
 from cluster.prices import Price, find_price, load_cheapest, load_prices, price_notes
 from detalbert.errors import Unavailable, UserError
@@ -111,22 +111,19 @@ def make_plan(args: argparse.Namespace) -> Plan:
     prices = (
         load_cheapest(args.prices) if args.any_region else load_prices(args.prices, args.region)
     )
-    asked = Asked(_markets(args), args.runs, args.seed, args.deadline, args.budget)
     config = None if args.config is None else _read(args)
     cluster = _cluster(args, config, prices)
     wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
     prices, notes = live_prices.priced(args, prices, wanted)
+    limits = args.deadline, args.budget
+    asked = Asked(prices, ROOT, _markets(args), args.runs, args.seed, *limits)
     if config is None:
-        found = options.plain_options(_plain(args, prices), cluster, prices, asked)
+        found = options.plain_options(_plain(args, prices), cluster, asked)
     else:
-        site = options.Site(prices, ROOT)
-        found = options.plan_options(str(args.config), config, cluster, site, asked)
-    best, why = options.recommend(found, asked)
-    kept = all(
-        most is None or best.sure(what) <= most
-        for what, most in (("hours", args.deadline), ("cost", args.budget))
-    )
-    own = None if config is None else _own(config, cluster, found)
+        found = options.plan_options(str(args.config), config, cluster, asked)
+    best, why, kept = options.recommend(found, asked)
+    wish = config and (pool_name(config, cluster), slots_of(config))
+    own = next((option for option in found if (option.pool.name, option.slots) == wish), None)
     used = list({option.price.instance: option.price for option in found}.values())
     title = str(args.config) if config is not None else "plain work"
     return Plan(title, found, best, why, own, kept, [*notes, *price_notes(used, args.today)], asked)
@@ -181,12 +178,6 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
             gpu = gpu_of(price.instance)
             pools[name] = Pool(name, price.slots, None, gpu, on_spot, price.instance)
     return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
-
-
-def _own(config: dict[str, Any], cluster: Cluster, found: list[Option]) -> Option | None:
-    """Return the option that is the config as it stands."""
-    wanted = pool_name(config, cluster), slots_of(config)
-    return next((o for o in found if (o.pool.name, o.slots) == wanted), None)
 
 
 def _markets(args: argparse.Namespace) -> dict[str, spot.Market]:
