@@ -203,10 +203,10 @@ def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     markets: Mapping[str, Any] = asked.markets
     if not option.pool.spot:
         markets = dict.fromkeys(spot.CASES, spot.Constant(0.0))
-    usual, worst = (markets[case].alike() for case in ("middle", "high"))
     steps = timing.period
     if steps is None and option.pool.spot:
-        steps = spot.best_period(job, usual, worst, timing.step, timing.longest)
+        seconds = spot.best_period(job, markets["middle"].alike(), timing.longest)
+        steps = max(1, int(seconds / timing.step))
     period = min(steps * timing.step, work) if steps else work
     cases = []
     for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
