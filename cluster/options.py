@@ -35,7 +35,6 @@ class Asked(NamedTuple):
     root: Path = ROOT  # parent folder of relative model folders
     markets: Mapping[str, spot.Market] = spot.CASES
     runs: int = 4000  # that are simulated for an option and case
-    seed: int = 0
     deadline: float | None = None  # hours
     budget: float | None = None  # dollars
 
@@ -211,7 +210,7 @@ def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     cases = []
     for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
         job = spot.SpotJob(seconds, period * seconds / work, option.machines, dollars, rules)
-        runs = spot.simulate(job, markets[name], asked.runs if option.pool.spot else 1, asked.seed)
+        runs = spot.simulate(job, markets[name], asked.runs if option.pool.spot else 1)
         cases.append(_figures(name, job, runs, markets[name].alike()))
     return replace(option, cases=cases, period=steps)
 

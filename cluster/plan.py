@@ -73,20 +73,16 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
     where.add_argument("--any", action="store_true", help="every machine that AWS launches")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
-    for flag, (low, most), said in (
-        ("--deadline", (1e-3, 1e6), "hours within which the run must end"),
-        ("--budget", (0.01, 1e15), "dollars that it may cost"),
-        ("--windows", (1, 1e15), "windows to train on, instead of the config's steps"),
-        ("--tokens", (1, 1e18), "tokens to train on, instead of the config's steps"),
-        ("--hourly", (0, 60), "reclaims per machine-hour (as recorded)"),
-        ("--wait-seconds", (0, 2_592_000), "mean wait for capacity (as recorded)"),
-    ):
-        add(flag, type=number(flag, low, most), metavar="N", help=said)
     for flag, (low, most), usual, said in (
+        ("--deadline", (1e-3, 1e6), None, "hours within which the run must end"),
+        ("--budget", (0.01, 1e15), None, "dollars that it may cost"),
+        ("--windows", (1, 1e15), None, "windows to train on, instead of the config's steps"),
+        ("--tokens", (1, 1e18), None, "tokens to train on, instead of the config's steps"),
+        ("--hourly", (0, 60), None, "reclaims per machine-hour (as recorded)"),
+        ("--wait-seconds", (0, 2_592_000), None, "mean wait for capacity (as recorded)"),
         ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
-        ("--seed", (0, 2**63 - 1), 0, "seed of the simulation (0)"),
     ):
-        kind = number(flag, low, most, whole=True)
+        kind = number(flag, low, most, whole=usual is not None)
         add(flag, type=kind, default=usual, metavar="N", help=said)
     add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
@@ -116,7 +112,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
     prices, notes = live_prices.priced(args, prices, wanted)
     limits = args.deadline, args.budget
-    asked = Asked(prices, ROOT, _markets(args), args.runs, args.seed, *limits)
+    asked = Asked(prices, ROOT, _markets(args), args.runs, *limits)
     if config is None:
         found = options.plain_options(_plain(args, prices), cluster, asked)
     else:

@@ -188,7 +188,7 @@ class SpotJob:
         return np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
 
 
-def simulate(job: SpotJob, market: Market, runs: int, seed: int) -> pd.DataFrame:
+def simulate(job: SpotJob, market: Market, runs: int, seed: int = 0) -> pd.DataFrame:
     """Return a row per run, by the seed alone: hours, cost (infinite: never done), their parts."""
     rng, rules = np.random.Generator(np.random.PCG64(seed)), job.rules
     # Where on the market's clock each run begins.
