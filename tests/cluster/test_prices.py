@@ -111,3 +111,13 @@ def test_a_stale_price_is_said(tmp_path):
     stale = prices.price_notes([price], datetime.date(2027, 10, 1))
     assert not any("STALE" in line for line in fresh)
     assert any("STALE price of 2026-09-17" in line for line in stale)
+
+
+def test_the_cheapest_region_of_each_type() -> None:
+    cheapest = load_prices(None, CHEAPEST)
+    regions = {price.region for price in cheapest.values()}
+    assert len(regions) > 2 and cheapest.keys() == load_prices().keys()
+    for region in regions:
+        for name, price in load_prices(None, region).items():
+            assert cheapest[name].spot <= price.spot
+            assert cheapest[name].region != region or cheapest[name].spot == price.spot
