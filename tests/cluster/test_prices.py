@@ -114,10 +114,10 @@ def test_a_stale_price_is_said(tmp_path):
 
 
 def test_the_cheapest_region_of_each_type() -> None:
-    cheapest = load_prices(None, CHEAPEST)
+    cheapest = prices.load_prices(None, prices.CHEAPEST)
     regions = {price.region for price in cheapest.values()}
-    assert len(regions) > 2 and cheapest.keys() == load_prices().keys()
+    assert len(regions) > 2 and cheapest.keys() == prices.load_prices().keys()
     for region in regions:
-        for name, price in load_prices(None, region).items():
+        for name, price in prices.load_prices(None, region).items():
             assert cheapest[name].spot <= price.spot
             assert cheapest[name].region != region or cheapest[name].spot == price.spot
