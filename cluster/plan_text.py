@@ -188,7 +188,7 @@ def option_rows(plan: Plan) -> list[Row]:
     best = list(front(plan.options))
     return [
         {
-            "machines": ("* " if option in best else "") + option.name,
+            "option": ("* " if option in best else "") + option.name,
             "slots": option.slots,
             "hours": hours(option),
             "cost": dollars(option),
