@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import json
+import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -210,4 +211,5 @@ def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

@@ -14,6 +14,7 @@ recommended option is over the budget or misses the deadline.
 import argparse
 import json
 import math
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import date
@@ -210,4 +211,5 @@ def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())
