@@ -31,8 +31,7 @@ class Price(Section):
     slots: int = limited(least=1)
     gpu: str = "not given"
     on_demand: float = limited(above=0, most=100_000)
-    spot: float = limited(0.0, above=0)
-    spot_discount: float | None = limited(None, least=0, below=1)  # instead of spot
+    spot: float = limited(above=0)
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
     spot_high: float | None = limited(None, above=0)
     teraflops: float | None = limited(None, above=0)  # of one GPU, dense half precision
@@ -134,17 +133,16 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
     price = parse_section(Price, where, entry)
-    if bool(price.spot) == (price.spot_discount is not None):
-        raise UserError(f"{where}.spot: missing (or spot_discount), or both; give one of them")
     if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
         raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
-    spot = price.spot or price.on_demand * (1 - (price.spot_discount or 0))
-    if not (price.spot_low or 0) <= spot <= (price.spot_high or 1.01 * price.on_demand):
-        raise UserError(f"{where}.spot: {spot:g} is outside its range or above on_demand; fix one")
+    if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
+        raise UserError(
+            f"{where}.spot: {price.spot:g} is outside its range or above on_demand; fix one"
+        )
     if known not in (None, price.slots):
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
-    return dataclasses.replace(price, instance=instance, spot=spot, teraflops=teraflops)
+    return dataclasses.replace(price, instance=instance, teraflops=teraflops)
 
 
 def _day(where: str, text: object) -> datetime.date:

@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from tests.conftest import ROOT
 
 FAULTS = yaml.safe_load((ROOT / "tests" / "reports" / "faults.yaml").read_text())["prices"]
-ENTRY: dict[str, Any] = {"slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot_discount": 0.7}
+ENTRY: dict[str, Any] = {"slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot": 7.344}
 ENTRY |= {"region": "us-east-1", "source": "a test", "date": datetime.date(2026, 9, 17)}
 
 
