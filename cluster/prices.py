@@ -133,12 +133,9 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
     price = parse_section(Price, where, entry)
-    if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
-        raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
     if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
-        raise UserError(
-            f"{where}.spot: {price.spot:g} is outside its range or above on_demand; fix one"
-        )
+        problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
+        raise UserError(f"{where}.spot: {problem}; fix one")
     if known not in (None, price.slots):
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
