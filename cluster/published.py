@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import yaml
 
@@ -23,21 +22,7 @@ _RATES = {row["gpus"]: row["windows"] for row in _SPEEDS if row["by"] == "Determ
 FINE_TUNING = [  # runs of MODEL
     SimpleNamespace(**row, throughput=_RATES[row["slots"]]) for row in _DATA["fine_tuning"]
 ]
-LANGUAGE = [SimpleNamespace(**row) for row in _SPEEDS if row["task"] == "language"]
-TABLES = _DATA["tables"]
-METHOD = _DATA["method"]
-
-
-def points() -> list[dict[str, Any]]:
-    """Return a row per measurement of a scaling series: throughput/s at N GPUs or machines."""
-    gains = {row["nodes"]: 1 + row["16 a GPU"] for row in TABLES["gains"]["rows"]}
-    series = {row["series"]: row["throughput"] for row in _DATA["scaling"]}
-    for row in _SPEEDS:
-        if "series" in row:
-            series[row["series"]][row["gpus"] // 8] = row["windows"]
-    ours = {run.slots: run.throughput for run in FINE_TUNING}
-    workers = {nodes: rate * gains[nodes] for nodes, rate in list(series.values())[-1].items()}
-    series = {"fine-tuning xxlarge, windows/s over GPUs": ours, **series}
-    series["pretraining base on p4d, 12 loader workers, samples/s over nodes"] = workers
-    rows = [(name, units, rate) for name, rates in series.items() for units, rate in rates.items()]
-    return [{"series": s, "source": "published", "N": n, "throughput": rate} for s, n, rate in rows]
+SERIES = {row["series"]: row["throughput"] for row in _DATA["scaling"]}  # by GPUs or machines
+for _row in _SPEEDS:
+    if "series" in _row:
+        SERIES[_row["series"]][_row["gpus"] // 8] = _row["windows"]

@@ -1,10 +1,7 @@
 """The command `cost`: time and cost of runs, compared with one of them as the baseline."""
 
 import argparse
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from cluster import live_prices, records
 from cluster import prices as price_file
@@ -13,10 +10,9 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
-from reports.report import Report, Table, frame
+from reports.report import METHOD, Report, Table, frame
 from reports.runs import Run, machine_of, published_runs, read_run
 
-METHOD = yaml.safe_load(Path(__file__).with_name("method.yaml").read_text(encoding="utf-8"))
 COUNT, NUMBER, DOLLARS = "{}", "{:,.2f}", "${:,.2f}"
 COLUMNS = {  # head: attribute of a run, format
     "run": ("name", ""),
@@ -161,7 +157,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
 def _price_table(prices: list[Price]) -> Table:
     """Return all prices that the report used, with origin, day and source."""
     facts = [{"instance": each.instance, **vars(each)} for each in prices]
-    rows = frame(facts).drop(columns="spot_discount").rename(columns=lambda n: n.replace("_", " "))
+    rows = frame(facts).rename(columns=lambda n: n.replace("_", " "))
     dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
     formats = {"slots": COUNT, "teraflops": "{:,.0f}", **dollars}
     return Table("Prices", rows, formats, long=True)

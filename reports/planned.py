@@ -5,7 +5,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from cluster.machines import ROOT, gpu_of
+from cluster.machines import gpu_of
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
 from cluster.usage import Experiment, Records
@@ -46,8 +46,8 @@ def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price])
     where = Pool(name, price.slots, None, gpu, pool.spot, pool.instance)
     cluster = Cluster({name: where}, name, launch_error=False, images_known=False)
     config["resources"] = {**(config.get("resources") or {}), "resource_pool": name}
-    site = options.Site({pool.instance: price}, ROOT)
-    option = options.plan_option("config", config, cluster, site, options.Asked())
+    asked = options.Asked({pool.instance: price})
+    option = options.plan_option("config", config, cluster, asked)
     if option is None or not option.cases:
         raise UserError(option.why_not if option else f"{pool.instance}: its GPU is not known")
     return {"planned hours": plan_text.hours(option), "planned $": plan_text.dollars(option)}

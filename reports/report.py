@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import yaml
 from rich import box
 from rich import table as rich_table
 from rich.console import Console
@@ -18,6 +19,7 @@ from detalbert import atomic
 from detalbert.errors import UserError
 
 HERE = Path(__file__).parent
+METHOD = yaml.safe_load((HERE / "method.yaml").read_text(encoding="utf-8"))
 ENDLESS = 100_000  # columns of what is no terminal: no line is folded
 
 

@@ -8,10 +8,10 @@ import pandas as pd
 
 from cluster import records
 from cluster.prices import load_prices
-from cluster.published import METHOD, points
+from cluster.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
 from reports import bills, shares
-from reports.report import Report, Table
+from reports.report import METHOD, Report, Table
 from reports.runs import Run, read_run
 
 UNIT = "windows/s over slots"
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> Report:
 
     Raises UserError if runs do not belong to one series, or have no throughput yet.
     """
-    found = pd.DataFrame([*_measured(args), *(points() if args.published else [])])
+    found = pd.DataFrame([*_measured(args), *(published_points() if args.published else [])])
     if found.empty:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
     if (twice := found[found.duplicated(["series", "N"])]).size:
@@ -33,7 +33,17 @@ def run(args: argparse.Namespace) -> Report:
     found = efficiency(found)
     single = found.loc[~found["series"].duplicated(keep=False), "series"]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
-    return Report("How throughput scales", [Table("Scaling", found, FORMATS)], METHOD, notes)
+    return Report(
+        "How throughput scales", [Table("Scaling", found, FORMATS)], METHOD["scaling"], notes
+    )
+
+
+def published_points() -> list[dict[str, Any]]:
+    """Return a row per published measurement: throughput/s at N GPUs or machines."""
+    ours = {run.slots: run.throughput for run in FINE_TUNING}
+    series = {"fine-tuning xxlarge, windows/s over GPUs": ours, **SERIES}
+    rows = [(name, units, rate) for name, rates in series.items() for units, rate in rates.items()]
+    return [{"series": s, "source": "published", "N": n, "throughput": rate} for s, n, rate in rows]
 
 
 def efficiency(found: pd.DataFrame) -> pd.DataFrame:

@@ -12,10 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from cluster import published
 from reports.__main__ import main
 from reports.report import Table
-from reports.scaling import efficiency
+from reports.scaling import efficiency, published_points
 from tests.conftest import ROOT
 from tests.reports.conftest import TODAY, refused, report
 
@@ -115,7 +114,7 @@ def test_no_command_imports_torch(real_python):
 
 
 def test_printed_efficiencies_are_those_of_the_printed_throughputs():
-    table = efficiency(pd.DataFrame(published.points()))
+    table = efficiency(pd.DataFrame(published_points()))
     printed = yaml.safe_load((ROOT / "cluster" / "facts" / "published.yaml").read_text())["scaling"]
     for row in (row for row in printed if "efficiency" in row):
         last = table[table["series"] == row["series"]].iloc[-1]
