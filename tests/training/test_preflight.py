@@ -15,10 +15,9 @@ import train
 from detalbert.engine.memory import Memory
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import UserError
-from detalbert.settings.hparams import DataConfig, HParams, parse_hparams
+from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
 from tests.conftest import TINY
-from tests.fakes.http import AnswerServer
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -75,25 +74,6 @@ def test_a_gpu_that_is_full_is_refused(
     script.write_text("#!/bin/sh\necho GPU-a, 0, 0; exit 9")  # nothing is judged
     assert preflight.gpu_memory() == []
     preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
-
-
-def test_data_is_looked_for_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    names = {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
-    config = DataConfig(**names, cache_dir=str(tmp_path))
-    with AnswerServer(lambda r: (200 if r.path == "/train-v2.0.json" else 404, b"")) as site:
-        monkeypatch.setattr(preflight, "OFFICIAL_URL", site.url)
-        preflight.check_source(config, "train")
-        assert [(r.method, r.path) for r in site.asked] == [("HEAD", "/train-v2.0.json")]
-        with pytest.raises(UserError, match=r"data.validation: .*dev-v2.0.json cannot be reached"):
-            preflight.check_source(config, "validation")
-    assert list(tmp_path.iterdir()) == []
-    (own := tmp_path / "dev-v2.0.json").write_text("{}")  # as if downloaded before
-    preflight.check_source(config, "validation")
-    preflight.check_source(DataConfig(train=str(own), validation="generated"), "train")
-    text = {"data": {"train": str(own), "validation": "/no/dev.json"}}
-    with pytest.raises(UserError, match="data.validation: /no/dev.json: no such file.*bind_mounts"):
-        preflight.check(text, HParams(), [])
 
 
 def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
