@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.rows import Packable, Row, pack_rows, validation_rows
+from detalbert.engine.rows import Row, pack_rows, validation_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
 
@@ -133,7 +133,7 @@ def _worker_errors() -> Iterator[None]:
 class PackedRows(Dataset):
     """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: Packable, max_tokens: int) -> None:
+    def __init__(self, windows: Any, max_tokens: int) -> None:
         self.windows, self.max_tokens = windows, max_tokens
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from determined import pytorch
@@ -48,19 +48,6 @@ def read_experiment(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class Gradients(Protocol):
-    """The `.grad` of all parameters: a FlatGradients, or those of a sharded model."""
-
-    def zero(self) -> None:
-        """Zero them."""
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale to a norm over all ranks of at most `max_norm` (0: no limit); return the norm."""
-
-    def zero_unless(self, keep: Tensor) -> None:
-        """Zero them, also NaN, if the bool `keep` is False; does not block on the device."""
-
-
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
@@ -73,7 +60,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """
 
     data: Any  # as the workload's `load` gives it
-    gradients: Gradients
+    gradients: Any  # of all parameters: a FlatGradients, or its like for a sharded model
     scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
