@@ -173,12 +173,13 @@ def make_loop(
     on_cluster: bool,
 ) -> Controller:
     """Create the trial and its loop, and log the start."""
-    trial, done = training.trial(context), context.get_initial_batch()
+    trial = training.workload.trial(context, (training.hparams, training.data))
+    done = context.get_initial_batch()
     if context.distributed.rank == 0:
         display.say_start(training, trial, done, checkpoint)
     schedule = Schedule(training.hparams, context.distributed, done, stops)
     kind = ShardedController if training.workload.sharded else Controller
-    return kind(training, trial, context, schedule, checkpoint, on_cluster)
+    return kind(training, trial, schedule, checkpoint, on_cluster)
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:

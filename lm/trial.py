@@ -17,13 +17,15 @@ from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_experiment
+from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, evaluate
-from lm.hparams import LmHParams, parse_lm_hparams
+from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
 from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
+from lm.preflight import check
 from lm.windows import WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
@@ -174,3 +176,17 @@ class Scores(pytorch.MetricReducer):
             "accuracy": 100.0 * right / targets,
         }
         return dict(self.metrics)  # what is reported is less
+
+
+LANGUAGE_MODEL = Workload(
+    parsers=PARSERS,
+    load=LmText.load,
+    trial=LmTrial,
+    check=check,
+    metrics=METRICS,
+    metric="loss",
+    shown=SHOWN,
+    leaves="metrics and checkpoints",
+    smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
+    sharded=True,
+)

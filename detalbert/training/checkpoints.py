@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -188,25 +187,15 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
             dict(manifest["run"]), [v["steps"] for v in manifest["validations"]]
         files = manifest["files"]
         for name in files if names is None else sorted(names):
-            if not _is_as_written(path, name, files[name]):
+            file, facts = path / name, files[name]
+            as_written = file.stat().st_size == facts["bytes"] and file.is_file()
+            if not as_written or checksum(file) != facts["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         return f"{MANIFEST} cannot be read: {first_line(error)}"
     return None
-
-
-def _is_as_written(folder: Path, name: str, facts: dict[str, Any]) -> bool:
-    """Return whether `name` is a regular file inside `folder` with the size and sum in `facts`."""
-    path = (folder / name).resolve()
-    found = path.stat()
-    return (
-        path.is_relative_to(folder.resolve())
-        and stat.S_ISREG(found.st_mode)
-        and found.st_size == facts["bytes"]
-        and checksum(path) == facts["sha256"]
-    )
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class Controller(TrialLoop):
         self,
         training: Training,
         trial: StepTrial,
-        context: pytorch.PyTorchTrialContext,
         schedule: Schedule,
         checkpoint: str | None,
         on_cluster: bool,
@@ -48,7 +47,7 @@ class Controller(TrialLoop):
         super().__init__(
             schedule,
             trial_inst=trial,
-            context=context,
+            context=trial.context,
             max_length=pytorch.Batch(trial.steps),
             smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
             searcher_metric_name=config["searcher"]["metric"],

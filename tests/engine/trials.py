@@ -35,7 +35,7 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
     alone, config = core.DummyDistributedContext(), training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     with trial_context(alone, metrics, LocalStops(alone), config, 0, {}) as context:
-        trial = training.trial(context)
+        trial = training.workload.trial(context, (training.hparams, training.data))
         trial.meter.reset()
         yield trial
 
