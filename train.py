@@ -49,10 +49,9 @@ from detalbert.errors import Diverged, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import find_checkpoint, kept_commits, read_manifest
-from detalbert.training.controller import Controller, ShardedController
+from detalbert.training.controller import loop_of
 from detalbert.training.local import HERE, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.schedule import Schedule
 from detalbert.training.stopping import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
@@ -156,30 +155,13 @@ def train_locally(
         contextlib.closing(metrics),
         trial_context(distributed, metrics, stops, *facts) as context,
     ):
-        metrics.loop = loop = make_loop(training, context, stops, checkpoint, False)
+        metrics.loop = loop = loop_of(training)(training, context, stops, checkpoint, False)
         stops.take_signals()
         loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
-
-
-def make_loop(
-    training: Training,
-    context: pytorch.PyTorchTrialContext,
-    stops: LocalStops | MasterStops,
-    checkpoint: str | None,
-    on_cluster: bool,
-) -> Controller:
-    """Create the trial and its loop, and log the start."""
-    trial = training.workload.trial(context, (training.hparams, training.data))
-    done = context.get_initial_batch()
-    if context.distributed.rank == 0:
-        display.say_start(training, trial, done, checkpoint)
-    schedule = Schedule(training.hparams, context.distributed, done, stops)
-    kind = ShardedController if training.workload.sharded else Controller
-    return kind(training, trial, schedule, checkpoint, on_cluster)
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
@@ -211,7 +193,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
         stops = MasterStops(context, searched=config["searcher"]["name"] != "single")
-        loop = make_loop(training, context, stops, info.latest_checkpoint, True)
+        loop = loop_of(training)(training, context, stops, info.latest_checkpoint, True)
         trial, chief = loop.trial, context.distributed.rank == 0
         if chief:
             master.keep_resolved(display.resolved(training, trial))
