@@ -131,20 +131,23 @@ def newest_complete(folder: Path) -> Path | None:
     return None
 
 
-def find_checkpoint(
-    resume: str, output_dir: Path, run: dict[str, Any], defaults: dict[str, Any]
-) -> Path | None:
-    """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
+def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
+    """Return the checkpoint that `--resume` selects, for auto, never or a path; None to start
+    fresh. Raises UserError if it is missing or damaged.
+    """
+    if resume == "auto":
+        return newest_complete(output_dir / "checkpoints")
+    if resume != "never" and (fault := find_fault(Path(resume))):
+        raise UserError(f"--resume {resume}: not a complete checkpoint ({fault}); give another")
+    return None if resume == "never" else Path(resume)
+
+
+def check_same_run(path: Path, run: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Raise UserError if checkpoint `path` is of another format version, or of another run.
 
     `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
-    not know a key. Raises UserError if the checkpoint is missing, damaged, of another format
-    version, or of another run.
+    not know a key.
     """
-    path = newest_complete(output_dir / "checkpoints") if resume == "auto" else Path(resume)
-    if path is None:
-        return None
-    if resume != "auto" and (fault := find_fault(path)):
-        raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
     manifest = read_manifest(path)
     if manifest["format"] not in (1, FORMAT):
         raise UserError(
@@ -161,18 +164,6 @@ def find_checkpoint(
                 f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
                 "--output-dir, or start over with --resume never"
             )
-    return path
-
-
-def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
-    """Return the commits that the run to resume read from the hub, for `hub.commits`. Data and
-    model are loaded before `find_checkpoint` reads the checkpoint.
-    """
-    folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
-    for path in reversed(folders if resume == "auto" else [Path(resume)]):
-        if find_fault(path, ()) is None:  # the manifest itself
-            return read_manifest(path).get("commits", {})
-    return {}
 
 
 def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
