@@ -34,6 +34,8 @@ class Controller(TrialLoop):
     trains from `checkpoint`, or from the start. `stops`: see Schedule.
     """
 
+    copy_code = staticmethod(copy_modules)
+
     def __init__(
         self,
         training: Training,
@@ -86,15 +88,6 @@ class Controller(TrialLoop):
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
-
-    def copy_code(self, path: Path, on_cluster: bool) -> None:
-        """Save this package's modules. Determined would copy the whole working directory,
-        recursively without end if the checkpoint is inside it.
-        """
-        if on_cluster:
-            super().copy_code(path, on_cluster)
-        else:
-            copy_modules(path)
 
 
 class ShardedController(Controller):
@@ -164,7 +157,7 @@ class ShardedController(Controller):
         with store:
             write()
             if self.is_chief:
-                copy_modules(path)
+                self.copy_code(path)
         if self.is_chief:
             log.info("%s", says)
 
