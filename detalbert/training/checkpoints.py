@@ -80,15 +80,12 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
         May end in another thread than it began, for which `peers` replaces `distributed`.
         """
-        if self.distributed.rank:
-            folder, name = self.distributed.broadcast(None)
+        with contextlib.ExitStack() as stack:
+            chief = self.distributed.rank == 0
+            place = stack.enter_context(self.store_path(metadata)) if chief else None
+            folder, name = self.distributed.broadcast(place)
             with self._told(name):
-                yield Path(folder), name
-            peers.allgather(None)
-            return
-        with self.store_path(metadata) as (folder, name):
-            self.distributed.broadcast((str(folder), name))
-            yield folder, name
+                yield folder, name
             peers.allgather(None)
 
     @contextlib.contextmanager

@@ -4,11 +4,11 @@
 once their process group exists.
 """
 
+import contextlib
 import datetime
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import pynvml
 import torch
 from determined.common import constants
 
@@ -123,18 +124,17 @@ def check_gpu_memory(
 
 
 def gpu_memory() -> list[tuple[str, int, int]]:
-    """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it. A CUDA
-    call would use memory on each.
+    """Return (UUID, free bytes, total bytes) of all GPUs; none without NVIDIA's driver. A CUDA call
+    would use memory on each.
     """
-    query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
-    try:
-        words = [*query, "--format=csv,noheader,nounits"]
-        shown = subprocess.check_output(words, text=True, timeout=60, stderr=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[field.strip() for field in line.split(",")] for line in shown.splitlines()]
-    # "[N/A]" where a GPU is split into parts, which have UUIDs of their own
-    return [(u, int(f) << 20, int(t) << 20) for u, f, t in rows if f.isdigit() and t.isdigit()]
+    found = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+            found.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
+    return found
 
 
 def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
