@@ -22,7 +22,7 @@ from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
-from detalbert.engine.order import Order, Steps
+from detalbert.engine.order import Steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
@@ -150,10 +150,10 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
-    def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
+    def train_loader(self, rows: Callable[[int], Dataset], order: Any) -> RowLoader:
         """Return an endless loader of this rank's batches (lists of rows) from this start on.
 
-        `rows(max_tokens)` is the data set that has the batch of each share of `order`.
+        `rows(max_tokens)` is the data set that has the batch of each share of `order` (see Steps).
         """
         steps = Steps(order, self.data_rank, self.context.get_initial_batch())
         pinned = self.context.device.type == "cuda"
