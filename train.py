@@ -52,7 +52,7 @@ from detalbert.training.checkpoints import check_same_run, find_checkpoint, read
 from detalbert.training.controller import loop_of
 from detalbert.training.local import HERE, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import LocalStops, MasterStops, restored_signals
+from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
 

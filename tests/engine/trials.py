@@ -11,7 +11,7 @@ from determined import core
 
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import LocalStops
 from detalbert.training.workload import Training
 from model_def import SquadTrial
 from tests.conftest import configured
