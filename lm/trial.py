@@ -33,10 +33,37 @@ SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplex
 CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
+class LmMeter(TrainingMeter):
+    """Mean loss per target token, accuracy and throughput since the last report."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
+
+    def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
+        self.sums.append(sums)
+        self.windows += windows
+        self.tokens += tokens
+
+    def per_slot_reduce(self) -> Any:
+        sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
+        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
+        seconds = time.monotonic() - self.began
+        return loss, targets, self.windows, self.tokens, seconds, right
+
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+        metrics = super().cross_slot_reduce(per_slot)
+        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
+        speed = self.throughput["tokens"] / self.throughput["seconds"]
+        accuracy = 100.0 * right / max(targets, 1)
+        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
+
+
 class LmTrial(StepTrial[LmHParams, CausalRow]):
     """Trains a causal language model; `given` are hyperparameters and data, if not `context`'s."""
 
-    meter: "LmMeter"
+    meter: LmMeter
+    meter_kind = LmMeter
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
@@ -69,9 +96,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
         return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
-
-    def make_meter(self, epoch: float) -> "LmMeter":
-        return LmMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
         return {"max_tokens_per_forward": self.max_tokens, "layout": str(self.layout)}
@@ -107,32 +131,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
-
-
-class LmMeter(TrainingMeter):
-    """Mean loss per target token, accuracy and throughput since the last report."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
-
-    def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
-        self.sums.append(sums)
-        self.windows += windows
-        self.tokens += tokens
-
-    def per_slot_reduce(self) -> Any:
-        sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
-        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
-        seconds = time.monotonic() - self.began
-        return loss, targets, self.windows, self.tokens, seconds, right
-
-    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
-        metrics = super().cross_slot_reduce(per_slot)
-        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
-        speed = self.throughput["tokens"] / self.throughput["seconds"]
-        accuracy = 100.0 * right / max(targets, 1)
-        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
 
 
 class Scores(pytorch.MetricReducer):

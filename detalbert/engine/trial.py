@@ -59,6 +59,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         charted: names of those that are reported besides the searcher's: one WebUI chart each.
     """
 
+    meter_kind = TrainingMeter
     data: Any  # as the workload's `load` gives it
     gradients: Any  # of all parameters: a FlatGradients, or its like for a sharded model
     scores: Any  # reducer of a validation, with its `metrics`
@@ -84,7 +85,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
-        self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
+        self.meter = context.wrap_reducer(self.meter_kind(epoch), for_validation=False)
         self.finite = FiniteSteps(context.device)
         self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
@@ -111,9 +112,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def add_gradients(self, batch: list[AnyRow]) -> None:
         """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
         raise NotImplementedError
-
-    def make_meter(self, epoch: float) -> TrainingMeter:
-        return TrainingMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
         """Return settings that may change at a restart and then change the rounding of results."""
