@@ -131,6 +131,7 @@ def run_locally(args: argparse.Namespace) -> None:
             if args.resume == "never":
                 folder.set_aside(args.output_dir)
             folder.write_config(args.output_dir, training.config)
+        distributed.broadcast(None)  # the other ranks wait for the checks where a signal ends them
         train_locally(training, distributed, args.output_dir, checkpoint)
 
 
