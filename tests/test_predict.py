@@ -128,8 +128,8 @@ def test_after_an_error_nothing_is_left(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     effects = [DEFAULT, UserError("x: the second chunk fails")]
-    merge = Mock(wraps=answering._merge, side_effect=effects)
-    monkeypatch.setattr(answering, "_merge", merge)
+    merge = Mock(wraps=answering.merge_chunk, side_effect=effects)
+    monkeypatch.setattr(answering, "merge_chunk", merge)
     monkeypatch.setattr(answering, "CHUNK", 8)
     arguments = ["--data", local_run.questions, "--output-dir", tmp_path / "out"]
     assert predict_here("--model", local_run.path, *arguments) == 2

@@ -19,6 +19,7 @@ from detalbert.errors import UserError
 from detalbert.inference.find import is_sharded
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
+from lm.inference import export as export_lm
 from lm.inference.export import export
 from lm.inference.load import load_model, open_saved
 from lm.layout import Layout, make_mesh
@@ -66,7 +67,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "large"])
 def test_plain_transformers_gives_the_trained_models_logits(
-    name: str, saved: Any, tmp_path: Path, capsys: Any
+    name: str, saved: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, weights = saved
     family, _, keys = MODELS[name]
@@ -78,7 +79,8 @@ def test_plain_transformers_gives_the_trained_models_logits(
     assert f"the model is in {tmp_path / 'out'}" in capsys.readouterr().out
     source = open_saved(folder / name)
     in_parts = tmp_path / "parts"
-    export(source, in_parts, file_bytes=100_000)
+    monkeypatch.setattr(export_lm, "FILE_BYTES", 100_000)
+    export(source, in_parts)
     assert len(list(in_parts.glob("*.safetensors"))) > 2
     with torch.no_grad():
         expected = trained.eval()(IDS).logits
