@@ -48,12 +48,11 @@ from detalbert.engine import determinism
 from detalbert.errors import Diverged, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
-from detalbert.training.checkpoints import find_checkpoint, kept_commits, read_manifest
-from detalbert.training.controller import Controller, ShardedController
+from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
+from detalbert.training.controller import loop_of
 from detalbert.training.local import HERE, process_group, trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.schedule import Schedule
-from detalbert.training.stopping import LocalStops, MasterStops, restored_signals
+from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -122,63 +121,43 @@ def run_locally(args: argparse.Namespace) -> None:
         chief = distributed.rank == 0
         if chief:
             stack.enter_context(folder.claim_folder(args.output_dir))
-        kept = kept_commits(args.resume, args.output_dir) if chief else {}
-        hub.commits.update(distributed.broadcast(kept))
+        checkpoint = find_checkpoint(args.resume, args.output_dir) if chief else None
+        if checkpoint := distributed.broadcast(checkpoint):
+            hub.commits.update(read_manifest(checkpoint).get("commits", {}))
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        found = prepare_output(args.output_dir, args.resume, training) if chief else None
-        train_locally(training, distributed, args.output_dir, distributed.broadcast(found))
-
-
-def prepare_output(output: Path, resume_from: str, training: Training) -> str | None:
-    """Return the checkpoint to resume from, if any, and write `config.yaml`. Rank 0 only."""
-    if resume_from == "never":
-        folder.set_aside(output)
-        checkpoint = None
-    else:
-        facts = training.identity(), training.defaults()
-        checkpoint = find_checkpoint(resume_from, output, *facts)
-    folder.write_config(output, training.config)
-    return str(checkpoint) if checkpoint else None
+        if chief:
+            if checkpoint:
+                check_same_run(checkpoint, training.identity(), training.defaults())
+            if args.resume == "never":
+                folder.set_aside(args.output_dir)
+            folder.write_config(args.output_dir, training.config)
+        distributed.broadcast(None)  # the other ranks wait for the checks where a signal ends them
+        train_locally(training, distributed, args.output_dir, checkpoint)
 
 
 def train_locally(
-    training: Training, distributed: core.DistributedContext, output: Path, checkpoint: str | None
+    training: Training, distributed: core.DistributedContext, output: Path, checkpoint: Path | None
 ) -> None:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop."""
     chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output, config["searcher"])
-    done = read_manifest(Path(checkpoint))["steps"] if checkpoint else 0
+    done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
-        metrics.restore(Path(checkpoint))
+        metrics.restore(checkpoint)
     stops = LocalStops(distributed)
     facts = config, done, training.identity()
+    resumed = str(checkpoint) if checkpoint else None
     with (
         contextlib.closing(metrics),
         trial_context(distributed, metrics, stops, *facts) as context,
     ):
-        metrics.loop = loop = make_loop(training, context, stops, checkpoint, False)
+        metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
         stops.take_signals()
         loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
     if chief:
         conclude(training, metrics, done)
-
-
-def make_loop(
-    training: Training,
-    context: pytorch.PyTorchTrialContext,
-    stops: LocalStops | MasterStops,
-    checkpoint: str | None,
-    on_cluster: bool,
-) -> Controller:
-    """Create the trial and its loop, and log the start."""
-    trial, done = training.trial(context), context.get_initial_batch()
-    if context.distributed.rank == 0:
-        display.say_start(training, trial, done, checkpoint)
-    schedule = Schedule(training.hparams, context.distributed, done, stops)
-    kind = ShardedController if training.workload.sharded else Controller
-    return kind(training, trial, context, schedule, checkpoint, on_cluster)
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
@@ -210,7 +189,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
         stops = MasterStops(context, searched=config["searcher"]["name"] != "single")
-        loop = make_loop(training, context, stops, info.latest_checkpoint, True)
+        loop = loop_of(training)(training, context, stops, info.latest_checkpoint, True)
         trial, chief = loop.trial, context.distributed.rank == 0
         if chief:
             master.keep_resolved(display.resolved(training, trial))

@@ -31,7 +31,7 @@ class WorkloadRow(NamedTuple):
 
 
 TABLE = (  # the first row that fits counts
-    WorkloadRow("documents shards+layout", "lm.hparams:PARSERS", "lm.workload:LANGUAGE_MODEL"),
+    WorkloadRow("documents shards+layout", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL"),
     WorkloadRow("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
     WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
 )

@@ -25,7 +25,7 @@ from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.errors import UserError
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import LocalStops
 from pretrain.hparams import SIZE_KEYS, SIZES
 
 ROOT = Path(__file__).resolve().parents[1]

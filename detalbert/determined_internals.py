@@ -12,8 +12,6 @@ from determined import core, pytorch, util
 from determined.common.api import bindings
 from torch import nn
 
-_write_user_code = util.write_user_code  # by which `_save` copies the whole working directory
-
 
 def core_context(context: pytorch.PyTorchTrialContext) -> core.Context:
     """Return the Core API's context, which `pytorch.init` does not return."""
@@ -72,12 +70,15 @@ class TrialLoop(pytorch._PyTorchTrialController):
     """
 
     trial: Any  # a StepTrial
+    copy_code: Any  # (path) -> None: saves the code by which a checkpoint's trial can be loaded
 
     def __init__(self, schedule: Any, **arguments: Any) -> None:
         names = {"reporting": "report", "validation": "validate", "checkpoint": "checkpoint"}
         periods: Any = {f"{key}_period": _Period(self, name) for key, name in names.items()}
         super().__init__(test_mode=False, **periods, **arguments)
         self.schedule = schedule
+        # By this name `_save` would copy the whole working directory, even into itself.
+        util.write_user_code = lambda path, on_cluster: self.copy_code(path)
 
     def after_step(self) -> None:
         """Count a step, and find out what is due after it. Collective."""
@@ -97,10 +98,6 @@ class TrialLoop(pytorch._PyTorchTrialController):
         """Restore the loop's position; begin anew if `state` is another trial's."""
         super()._load_state(state)
 
-    def copy_code(self, path: Path, on_cluster: bool) -> None:
-        """Save the code by which a checkpoint's trial can be loaded."""
-        _write_user_code(path, on_cluster)
-
     def _step_batch(self) -> None:
         self.after_step()
 
@@ -113,13 +110,6 @@ class TrialLoop(pytorch._PyTorchTrialController):
 
     def _load(self, load_path: Path) -> None:
         self.load(load_path)
-
-    def _save(self, path: Path) -> None:
-        util.write_user_code = self.copy_code
-        try:
-            super()._save(path)
-        finally:
-            util.write_user_code = _write_user_code
 
 
 class CheckpointContext(core.CheckpointContext):

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -14,8 +15,9 @@ import transformers
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return versions, device, clocks, commit, load and time, as JSON values."""
-    processor = next(iter(_cpu_info("model name")), platform.machine())
+    """Return versions, device, commit, load and time, as JSON values."""
+    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    cpu = processor[1] if processor else platform.machine()
     return {
         "versions": {
             "python": platform.python_version(),
@@ -27,11 +29,10 @@ def environment(device: torch.device) -> dict[str, Any]:
         },
         "device": {
             "type": device.type,
-            "name": torch.cuda.get_device_name() if device.type == "cuda" else processor,
+            "name": torch.cuda.get_device_name() if device.type == "cuda" else cpu,
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
         },
-        "clocks": _clocks(device),
         "commit": commit_of(Path(__file__).parents[1]),
         "load": os.getloadavg()[0],  # mean of the last minute, this process included
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -44,20 +45,6 @@ def commit_of(checkout: Path) -> str | None:
     commit = _output(*git, "rev-parse", "HEAD")
     changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
     return f"{commit} and changes" if commit and changed else commit
-
-
-def _cpu_info(name: str) -> list[str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(name)]
-
-
-def _clocks(device: torch.device) -> dict[str, Any]:
-    """Return clocks in MHz of the cores, and the GPU's as `nvidia-smi` prints them."""
-    clocks: dict[str, Any] = {"cpu_mhz": [float(mhz) for mhz in _cpu_info("cpu MHz")]}
-    if device.type == "cuda":
-        query = "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit"
-        clocks["gpu"] = _output("nvidia-smi", query, "--format=csv,noheader")
-    return clocks
 
 
 def _output(*command: str) -> str | None:

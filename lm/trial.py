@@ -17,13 +17,15 @@ from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_experiment
+from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, evaluate
-from lm.hparams import LmHParams, parse_lm_hparams
+from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
 from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
+from lm.preflight import check
 from lm.windows import WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
@@ -31,10 +33,37 @@ SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplex
 CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
+class LmMeter(TrainingMeter):
+    """Mean loss per target token, accuracy and throughput since the last report."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
+
+    def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
+        self.sums.append(sums)
+        self.windows += windows
+        self.tokens += tokens
+
+    def per_slot_reduce(self) -> Any:
+        sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
+        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
+        seconds = time.monotonic() - self.began
+        return loss, targets, self.windows, self.tokens, seconds, right
+
+    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+        metrics = super().cross_slot_reduce(per_slot)
+        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
+        speed = self.throughput["tokens"] / self.throughput["seconds"]
+        accuracy = 100.0 * right / max(targets, 1)
+        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
+
+
 class LmTrial(StepTrial[LmHParams, CausalRow]):
     """Trains a causal language model; `given` are hyperparameters and data, if not `context`'s."""
 
-    meter: "LmMeter"
+    meter: LmMeter
+    meter_kind = LmMeter
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
@@ -67,9 +96,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
         return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
-
-    def make_meter(self, epoch: float) -> "LmMeter":
-        return LmMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
         return {"max_tokens_per_forward": self.max_tokens, "layout": str(self.layout)}
@@ -105,32 +131,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
-
-
-class LmMeter(TrainingMeter):
-    """Mean loss per target token, accuracy and throughput since the last report."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
-
-    def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
-        self.sums.append(sums)
-        self.windows += windows
-        self.tokens += tokens
-
-    def per_slot_reduce(self) -> Any:
-        sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
-        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
-        seconds = time.monotonic() - self.began
-        return loss, targets, self.windows, self.tokens, seconds, right
-
-    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
-        metrics = super().cross_slot_reduce(per_slot)
-        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
-        speed = self.throughput["tokens"] / self.throughput["seconds"]
-        accuracy = 100.0 * right / max(targets, 1)
-        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
 
 
 class Scores(pytorch.MetricReducer):
@@ -174,3 +174,17 @@ class Scores(pytorch.MetricReducer):
             "accuracy": 100.0 * right / targets,
         }
         return dict(self.metrics)  # what is reported is less
+
+
+LANGUAGE_MODEL = Workload(
+    parsers=PARSERS,
+    load=LmText.load,
+    trial=LmTrial,
+    check=check,
+    metrics=METRICS,
+    metric="loss",
+    shown=SHOWN,
+    leaves="metrics and checkpoints",
+    smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
+    sharded=True,
+)

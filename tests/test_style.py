@@ -29,7 +29,6 @@ SHARED = {
     "load load_model load_tokenizer": "from a file or folder, for each kind of it",
     "export": "write a folder that transformers reads, for each kind of model",
     "predict serve": "a benchmark has the name of the command that it measures",
-    "kept_commits": "of the hub, at the first start: here from a checkpoint, there from the master",
     "validation_loader": "this rank's rows of the validation windows",
     "read sweep writing": "bytes of a file; leftovers of killed processes; errors of a disk",
 }

@@ -1,8 +1,4 @@
-"""Loaders of packed rows; a batch is sent from its worker process as one buffer.
-
-A tensor that a worker sends takes about 1 ms, and a fine-tuning step has 36. One buffer takes it
-once, and a small one goes through the pipe.
-"""
+"""Loaders of packed rows, for training and validation."""
 
 import atexit
 import contextlib
@@ -17,52 +13,32 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.rows import Packable, Row, pack_rows, validation_rows
+from detalbert.engine.rows import Row, pack_rows, validation_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
 
-_PIPE = 1 << 19  # bytes; larger buffers are faster through shared memory
-_ALIGNED = 64  # bytes; every tensor begins at a multiple
-
 
 class Parcel:
-    """A batch (list of rows) whose tensors are end to end in one buffer of bytes."""
+    """A batch (list of rows) from a worker process, its tensors as arrays.
+
+    An array is pickled; for each tensor torch makes a file of shared memory, which takes about
+    1 ms, and a fine-tuning step has 36.
+    """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.contents: list[dict[str, Any]] = []  # a tensor's place: (first byte, dtype, shape)
-        parts: list[np.ndarray] = []
-        size = 0
-        for row in rows:
-            places: dict[str, Any] = {}
-            for name, value in row.items():
-                places[name] = value
-                if isinstance(value, Tensor):
-                    places[name] = size, value.dtype, value.shape
-                    raw = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8)
-                    parts += [raw, np.zeros(-len(raw) % _ALIGNED, np.uint8)]
-                    size += len(raw) + len(parts[-1])
-            self.contents.append(places)
-        buffer = np.concatenate([*parts, np.zeros(_ALIGNED, np.uint8)])  # never empty
-        self.buffer: np.ndarray | Tensor = buffer
-        if size > _PIPE:
-            self.buffer = torch.from_numpy(buffer)  # pickled as a shared-memory file
-
-    def pin_memory(self) -> "Parcel":
-        """Move to page-locked memory; torch's loader calls it if `pin_memory` is set."""
-        self.buffer = torch.as_tensor(self.buffer).pin_memory()
-        return self
+        self.contents = [_convert(row, Tensor, lambda tensor: tensor.numpy()) for row in rows]
 
     def rows(self) -> list[Any]:
-        """Return the rows, their tensors views of the buffer."""
-        whole = torch.as_tensor(self.buffer)
+        return [_convert(row, np.ndarray, torch.from_numpy) for row in self.contents]
 
-        def unpack(value: Any) -> Any:
-            if not isinstance(value, tuple):
-                return value
-            first, dtype, shape = value
-            return whole[first : first + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+    def pin_memory(self) -> list[Any]:
+        """Return the rows in page-locked memory; torch's loader calls it if `pin_memory` is set."""
+        return [_convert(row, Tensor, Tensor.pin_memory) for row in self.rows()]
 
-        return [{name: unpack(value) for name, value in row.items()} for row in self.contents]
+
+def _convert(row: Any, kind: type, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return `row` with `change(value)` in place of each value of class `kind`."""
+    return {name: change(v) if isinstance(v, kind) else v for name, v in row.items()}
 
 
 class RowLoader(DataLoader):
@@ -81,7 +57,7 @@ class RowLoader(DataLoader):
             dataset,
             sampler=sampler,
             batch_size=None,  # an item is a whole batch; the data set packs it
-            collate_fn=Parcel if num_workers or pin_memory else list,
+            collate_fn=Parcel if num_workers else list,
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
@@ -157,7 +133,7 @@ def _worker_errors() -> Iterator[None]:
 class PackedRows(Dataset):
     """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: Packable, max_tokens: int) -> None:
+    def __init__(self, windows: Any, max_tokens: int) -> None:
         self.windows, self.max_tokens = windows, max_tokens
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:

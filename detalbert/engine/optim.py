@@ -1,6 +1,5 @@
 """Parameter groups, the optimizers, and warm-up with linear decay."""
 
-import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,6 +10,7 @@ import torch_optimizer
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_linear_schedule_with_warmup
 
 from detalbert.engine.gradients import local_part
 from detalbert.settings.hparams import StepHParams
@@ -55,20 +55,12 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
     return steps, round(steps * hparams.warmup_fraction)
 
 
-def lr_factor(step: int, total: int, warmup: int) -> float:
-    """Return the factor of the peak learning rate at optimizer step `step`, counted from 0.
-
-    Rises linearly from 0 at step 0, which so changes no weights, to 1 at step `warmup`, then decays
-    linearly to 0 at `total`, as transformers' `get_linear_schedule_with_warmup`.
-    """
-    if step < warmup:
-        return step / warmup
-    return max(0.0, (total - step) / max(1, total - warmup))
-
-
 def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
-    """Return a schedule of `lr_factor` for every group; step it once per optimizer step."""
-    return LambdaLR(optimizer, functools.partial(lr_factor, total=total, warmup=warmup))
+    """Return a schedule for every group; step it once per optimizer step. The learning rate rises
+    linearly from 0 at step 0, which so changes no weights, to its peak at step `warmup`, then
+    decays linearly to 0 at `total`.
+    """
+    return get_linear_schedule_with_warmup(optimizer, warmup, total)
 
 
 class _ByGroup(Optimizer):

@@ -9,24 +9,12 @@ import heapq
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from detalbert.errors import UserError
-
-
-class Order(Protocol):
-    """The windows of every optimizer step."""
-
-    global_batch_size: int  # windows per step over all ranks
-
-    def __len__(self) -> int:
-        """Return the number of windows of an epoch."""
-
-    def share(self, step: int, slot: int, /) -> Any:
-        """Return the windows of `step` for rank `slot`."""
 
 
 class TrainOrder:
@@ -102,9 +90,11 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
 
 
 class Steps(Sampler):
-    """Endless windows of one rank from `first_step` on; its length is the steps of one epoch."""
+    """Endless windows of one rank from `first_step` on; its length is the steps of one epoch.
+    `order` is a TrainOrder, or has the same length, `global_batch_size` and `share`.
+    """
 
-    def __init__(self, order: Order, slot: int, first_step: int) -> None:
+    def __init__(self, order: Any, slot: int, first_step: int) -> None:
         self.order, self.slot, self.first_step = order, slot, first_step
 
     def __len__(self) -> int:

@@ -11,11 +11,10 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from determined import pytorch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from detalbert.errors import UserError
 
@@ -25,57 +24,49 @@ ROWS = 15
 
 
 class StepProfile(pytorch.PyTorchCallback):
-    """Records `steps` steps of the `left` ones, from the end of a step on; writes the trace into
+    """Records `steps` steps of the `left` ones, after WARM_UP of them; writes the trace into
     `folder` and logs torch's table.
     """
 
+    mark = record_function  # a context that names what runs inside
+
     def __init__(self, steps: int, left: int, folder: Path, device: torch.device) -> None:
         self.steps, self.folder, self.device = steps, folder, device
-        self.done = 0
         self.running: profile | None = None
         if steps and left < WARM_UP + steps:
-            self.steps = 0
             log.info("no profile: %d steps are left, %d are needed", left, WARM_UP + steps)
+        elif steps:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write its stages to stderr
+            activities = [ProfilerActivity.CPU]
+            activities += [ProfilerActivity.CUDA] if device.type == "cuda" else []
+            plan = schedule(wait=WARM_UP - 1, warmup=1, active=steps, repeat=1)
+            self.running = profile(
+                activities=activities, schedule=plan, on_trace_ready=self._finish
+            )
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Enclose every optimizer step."""
         with self.mark("step"):
             yield
-        self.done += 1
-        if self.steps and self.done == WARM_UP:
-            self._start()
-        elif self.running is not None and self.done == WARM_UP + self.steps:
-            self._finish(self.running)
-
-    def mark(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that names what runs inside, while a profile is recorded."""
-        return contextlib.nullcontext() if self.running is None else record_function(name)
+        if self.running is not None:
+            self.running.step()
 
     def on_trial_shutdown(self) -> None:
         if self.running is not None:  # the run was stopped
+            self.running.on_trace_ready = None
             self.running.stop()
 
-    def _start(self) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write its stages to stderr
-        activities = [ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-            torch.cuda.synchronize(self.device)
-        self.running = profile(activities=activities)
-        self.running.start()
-
-    def _finish(self, running: profile) -> None:
+    def _finish(self, recorded: profile) -> None:
         self.running = None
-        running.stop()  # waits for the device
         name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
         path = self.folder / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            running.export_chrome_trace(str(path))
+            recorded.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:
             fault = f"{path}: cannot write the trace ({error}); free space there, or set it to 0"
             raise UserError(f"hyperparameters.profile_steps: {fault}") from None
         order = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
-        table = running.key_averages().table(sort_by=order, row_limit=ROWS)
+        table = recorded.key_averages().table(sort_by=order, row_limit=ROWS)
         log.info("profile of %d steps:\n%s\ntrace: %s", self.steps, table, path)

@@ -4,7 +4,7 @@ A batch is one rank's windows of one optimizer step, as a list of packed rows (m
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -44,17 +44,6 @@ class SquadRow(SpanRow):
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
-class Packable(Protocol):
-    """W windows that can be packed: of questions, or examples of a text."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each window, at most, [W]."""
-
-    def pack(self, share: np.ndarray, /) -> dict[str, np.ndarray]:
-        """Return the columns of a row of these windows, all but `max_length`."""
-
-
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
     """Return `row` with its tensors on `device`."""
     moved = {
@@ -87,9 +76,12 @@ def micro_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
         bins += 1
 
 
-def pack_rows(windows: Packable, share: np.ndarray, max_tokens: int) -> list[Any]:
-    """Pack windows in rows of at most `max_tokens` real tokens. `share` are their numbers, int64
-    [n], or, if they are made anew in every epoch, (epoch, number) of each, int64 [n, 2].
+def pack_rows(windows: Any, share: np.ndarray, max_tokens: int) -> list[Any]:
+    """Pack windows in rows of at most `max_tokens` real tokens.
+
+    `windows` has `lengths`, the tokens of each, [W], and `pack(share)`, which returns the columns
+    of a row but `max_length`. `share` are the windows' numbers, int64 [n], or, if they are made
+    anew in every epoch, (epoch, number) of each, int64 [n, 2].
     """
     rows = []
     numbers = share if share.ndim == 1 else share[:, 1]

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from determined import pytorch
@@ -22,7 +22,7 @@ from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.meter import TrainingMeter, Utilization
 from detalbert.engine.optim import plan_steps
-from detalbert.engine.order import Order, Steps
+from detalbert.engine.order import Steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
@@ -48,19 +48,6 @@ def read_experiment(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class Gradients(Protocol):
-    """The `.grad` of all parameters: a FlatGradients, or those of a sharded model."""
-
-    def zero(self) -> None:
-        """Zero them."""
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale to a norm over all ranks of at most `max_norm` (0: no limit); return the norm."""
-
-    def zero_unless(self, keep: Tensor) -> None:
-        """Zero them, also NaN, if the bool `keep` is False; does not block on the device."""
-
-
 class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
 
@@ -72,8 +59,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         charted: names of those that are reported besides the searcher's: one WebUI chart each.
     """
 
+    meter_kind = TrainingMeter
     data: Any  # as the workload's `load` gives it
-    gradients: Gradients
+    gradients: Any  # of all parameters: a FlatGradients, or its like for a sharded model
     scores: Any  # reducer of a validation, with its `metrics`
 
     def __init__(
@@ -97,7 +85,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
-        self.meter = context.wrap_reducer(self.make_meter(epoch), for_validation=False)
+        self.meter = context.wrap_reducer(self.meter_kind(epoch), for_validation=False)
         self.finite = FiniteSteps(context.device)
         self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
@@ -124,9 +112,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def add_gradients(self, batch: list[AnyRow]) -> None:
         """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
         raise NotImplementedError
-
-    def make_meter(self, epoch: float) -> TrainingMeter:
-        return TrainingMeter(epoch)
 
     def rounding(self) -> dict[str, Any]:
         """Return settings that may change at a restart and then change the rounding of results."""
@@ -163,10 +148,10 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
-    def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
+    def train_loader(self, rows: Callable[[int], Dataset], order: Any) -> RowLoader:
         """Return an endless loader of this rank's batches (lists of rows) from this start on.
 
-        `rows(max_tokens)` is the data set that has the batch of each share of `order`.
+        `rows(max_tokens)` is the data set that has the batch of each share of `order` (see Steps).
         """
         steps = Steps(order, self.data_rank, self.context.get_initial_batch())
         pinned = self.context.device.type == "cuda"

@@ -106,14 +106,10 @@ class StepHParams(Section):
             )
 
     def check(self) -> None:
-        for key, size in (self.model_config or {}).items():
-            most = _SIZES.get(key)
-            # A mapping is a search's range.
-            if (
-                most
-                and not isinstance(size, dict)
-                and not (type(size) is int and 1 <= size <= most)
-            ):
+        for key, most in _SIZES.items():
+            size = (self.model_config or {}).get(key, 1)
+            ranged = isinstance(size, dict)  # of a search
+            if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
         budget = self.max_tokens_per_forward

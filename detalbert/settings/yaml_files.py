@@ -16,46 +16,15 @@ import yaml
 
 from detalbert.errors import UserError
 
-DEEPEST = 100  # levels
-# Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
-MOST_VALUES = 50_000
-
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with Go's rules for plain scalars, JSON's types, and limits."""
+    """PyYAML's safe loader with Go's rules for plain scalars, and JSON's types."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors = {
         f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
         for kind in ("str", "map", "seq")
     } | {None: yaml.SafeLoader.construct_undefined}
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = self._values = 0
-        self._sizes: dict[str, int] = {}  # values below each anchor
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node as PyYAML does. Raises UserError beyond the limits of depth and number."""
-        event: Any = self.peek_event()
-        self._depth += 1
-        before, self._values = self._values, self._values + 1
-        where = f"line {event.start_mark.line + 1}"
-        if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
-            if event.anchor not in self._sizes:
-                raise UserError(f"{where}: *{event.anchor} is inside its own anchor; take it out")
-            self._values += self._sizes[event.anchor]
-        if self._depth > DEEPEST:
-            raise UserError(f"{where}: more than {DEEPEST} levels deep; nest less")
-        if self._values > MOST_VALUES:
-            raise UserError(
-                f"{where}: more than {MOST_VALUES:,} values, aliases counted; use fewer"
-            )
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if not isinstance(event, yaml.AliasEvent) and event.anchor is not None:
-            self._sizes[event.anchor] = self._values - before
-        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping with text keys, as in JSON. Raises UserError for a duplicate key."""
@@ -104,9 +73,9 @@ def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
     """Return the value of a scalar that looks like one of `_KINDS`, or has its tag."""
     kind, text = node.tag.rpartition(":")[2], str(loader.construct_scalar(node))
     pattern, convert = _KINDS[kind]
-    with contextlib.suppress(ValueError):  # 5,000 digits, too
-        if re.fullmatch(pattern, text):
-            return convert(text)
+    with contextlib.suppress(ValueError, OverflowError):  # 400 digits, and 5,000
+        if re.fullmatch(pattern, text) and math.isfinite((value := convert(text)) or 0):
+            return value
     word = {"int": "number", "float": "number"}.get(kind, kind)
     line = node.start_mark.line + 1
     raise UserError(f"line {line}: {text[:40]} is no {word} in JSON; change it")
@@ -126,29 +95,16 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), None
 
 def parse_yaml(text: str) -> Any:
     """Return the value that a YAML text holds; all keys are text, as in JSON. Raises UserError,
-    with the line, if it is not YAML, has a key twice or a value that JSON lacks, or is too deep or
-    large.
+    with the line, if it is not YAML, or has a key twice or a value that JSON lacks.
     """
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506  a safe one
+        return yaml.load(text, _Loader)  # noqa: S506  a safe one
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
         raise UserError(f"not YAML{where}; fix it") from None
-    _check_finite("", value)
-    return value
-
-
-def _check_finite(key: str, value: Any) -> None:
-    """Raise UserError for a number that JSON lacks, naming its dotted key."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _check_finite(f"{key}.{name}".lstrip("."), inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            _check_finite(f"{key}[{number}]", inner)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{key}: {value} is no number in JSON; give a finite one")
+    except RecursionError:
+        raise UserError("not a config: hundreds of levels deep; nest less") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,15 +80,12 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
         May end in another thread than it began, for which `peers` replaces `distributed`.
         """
-        if self.distributed.rank:
-            folder, name = self.distributed.broadcast(None)
+        with contextlib.ExitStack() as stack:
+            chief = self.distributed.rank == 0
+            place = stack.enter_context(self.store_path(metadata)) if chief else None
+            folder, name = self.distributed.broadcast(place)
             with self._told(name):
-                yield Path(folder), name
-            peers.allgather(None)
-            return
-        with self.store_path(metadata) as (folder, name):
-            self.distributed.broadcast((str(folder), name))
-            yield folder, name
+                yield folder, name
             peers.allgather(None)
 
     @contextlib.contextmanager
@@ -132,20 +128,23 @@ def newest_complete(folder: Path) -> Path | None:
     return None
 
 
-def find_checkpoint(
-    resume: str, output_dir: Path, run: dict[str, Any], defaults: dict[str, Any]
-) -> Path | None:
-    """Return the checkpoint to resume from, for `--resume auto` or a path; None to start fresh.
+def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
+    """Return the checkpoint that `--resume` selects, for auto, never or a path; None to start
+    fresh. Raises UserError if it is missing or damaged.
+    """
+    if resume == "auto":
+        return newest_complete(output_dir / "checkpoints")
+    if resume != "never" and (fault := find_fault(Path(resume))):
+        raise UserError(f"--resume {resume}: not a complete checkpoint ({fault}); give another")
+    return None if resume == "never" else Path(resume)
+
+
+def check_same_run(path: Path, run: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Raise UserError if checkpoint `path` is of another format version, or of another run.
 
     `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
-    not know a key. Raises UserError if the checkpoint is missing, damaged, of another format
-    version, or of another run.
+    not know a key.
     """
-    path = newest_complete(output_dir / "checkpoints") if resume == "auto" else Path(resume)
-    if path is None:
-        return None
-    if resume != "auto" and (fault := find_fault(path)):
-        raise UserError(f"--resume {path}: not a complete checkpoint ({fault}); give another")
     manifest = read_manifest(path)
     if manifest["format"] not in (1, FORMAT):
         raise UserError(
@@ -162,18 +161,6 @@ def find_checkpoint(
                 f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
                 "--output-dir, or start over with --resume never"
             )
-    return path
-
-
-def kept_commits(resume: str, output_dir: Path) -> dict[str, str]:
-    """Return the commits that the run to resume read from the hub, for `hub.commits`. Data and
-    model are loaded before `find_checkpoint` reads the checkpoint.
-    """
-    folders = [path for _, path in list_checkpoints(output_dir / "checkpoints")]
-    for path in reversed(folders if resume == "auto" else [Path(resume)]):
-        if find_fault(path, ()) is None:  # the manifest itself
-            return read_manifest(path).get("commits", {})
-    return {}
 
 
 def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
@@ -188,25 +175,15 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
             dict(manifest["run"]), [v["steps"] for v in manifest["validations"]]
         files = manifest["files"]
         for name in files if names is None else sorted(names):
-            if not _is_as_written(path, name, files[name]):
+            file, facts = path / name, files[name]
+            as_written = file.stat().st_size == facts["bytes"] and file.is_file()
+            if not as_written or checksum(file) != facts["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         return f"{MANIFEST} cannot be read: {first_line(error)}"
     return None
-
-
-def _is_as_written(folder: Path, name: str, facts: dict[str, Any]) -> bool:
-    """Return whether `name` is a regular file inside `folder` with the size and sum in `facts`."""
-    path = (folder / name).resolve()
-    found = path.stat()
-    return (
-        path.is_relative_to(folder.resolve())
-        and stat.S_ISREG(found.st_mode)
-        and found.st_size == facts["bytes"]
-        and checksum(path) == facts["sha256"]
-    )
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:

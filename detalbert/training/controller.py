@@ -18,9 +18,8 @@ from determined import pytorch
 
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
-from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
-from detalbert.training import spot
+from detalbert.training import display, spot
 from detalbert.training.local import copy_modules
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
@@ -31,32 +30,36 @@ log = logging.getLogger(__name__)
 
 
 class Controller(TrialLoop):
-    """The trial loop as `Trainer.fit` creates it, on a cluster or locally; `run()` trains from
-    `checkpoint`, or from the start.
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally, and its trial; `run()`
+    trains from `checkpoint`, or from the start. `stops`: see Schedule.
     """
+
+    copy_code = staticmethod(copy_modules)
 
     def __init__(
         self,
         training: Training,
-        trial: StepTrial,
         context: pytorch.PyTorchTrialContext,
-        schedule: Schedule,
+        stops: Any,
         checkpoint: str | None,
         on_cluster: bool,
     ) -> None:
-        config = training.config
+        config, hparams, done = training.config, training.hparams, context.get_initial_batch()
+        trial = training.workload.trial(context, (hparams, training.data))
+        if context.distributed.rank == 0:
+            display.say_start(training, trial, done, checkpoint)
         super().__init__(
-            schedule,
+            Schedule(hparams, context.distributed, done, stops),
             trial_inst=trial,
             context=context,
             max_length=pytorch.Batch(trial.steps),
             smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
             searcher_metric_name=config["searcher"]["metric"],
-            steps_completed=schedule.done,
+            steps_completed=done,
             latest_checkpoint=checkpoint,
             local_training=not on_cluster,
             profiling_enabled=on_cluster and bool((config.get("profiling") or {}).get("enabled")),
-            global_batch_size=training.hparams.global_batch_size,
+            global_batch_size=hparams.global_batch_size,
             checkpoint_policy=config.get("checkpoint_policy") or "best",
             step_zero_validation=bool(config.get("perform_initial_validation")),
         )
@@ -85,15 +88,6 @@ class Controller(TrialLoop):
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
-
-    def copy_code(self, path: Path, on_cluster: bool) -> None:
-        """Save this package's modules. Determined would copy the whole working directory,
-        recursively without end if the checkpoint is inside it.
-        """
-        if on_cluster:
-            super().copy_code(path, on_cluster)
-        else:
-            copy_modules(path)
 
 
 class ShardedController(Controller):
@@ -163,7 +157,7 @@ class ShardedController(Controller):
         with store:
             write()
             if self.is_chief:
-                copy_modules(path)
+                self.copy_code(path)
         if self.is_chief:
             log.info("%s", says)
 
@@ -205,6 +199,11 @@ class ShardedController(Controller):
         """Return the files that this rank reads, by the table and state in `path`."""
         wanted = self.trial.optimizer if self._wants_all(_read_state(path)) else None
         return files_needed(path, self.trial.model, wanted)
+
+
+def loop_of(training: Training) -> type[Controller]:
+    """Return the class of the workload's trial loop."""
+    return ShardedController if training.workload.sharded else Controller
 
 
 def _read_state(path: Path) -> dict[str, Any]:

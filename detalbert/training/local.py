@@ -18,7 +18,7 @@ from determined import core, pytorch
 from detalbert.determined_internals import set_step
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import LocalStops
 
 HERE = Path(__file__).resolve().parents[2]
 

@@ -8,6 +8,7 @@ of their own: torch would spread them over all files, and each rank would have t
 import json
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.optim import Optimizer
 
 from detalbert.engine.gradients import local_part
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.training.table import read_table, write_table
 
 NUMBERS = "numbers.json"
@@ -96,15 +97,13 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
 
 
 def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> None:
-    try:
+    with as_user_error(partial(_misfit, path)):
         saved = json.loads(path.read_text())
         if {n: set(kept) for n, kept in saved.items()} != {n: set(k) for n, k in numbers.items()}:
             raise ValueError("its names are not those of this model")
         for name, kept in saved.items():
             for key, value in kept.items():
                 numbers[name][key].fill_(value)
-    except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise _misfit(path, error) from None
 
 
 def read_sharded_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
@@ -133,11 +132,9 @@ def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> s
     if optimizer is not None:
         wanted["optimizer"] = _split(model, optimizer)[1]
     planner = dcp.DefaultLoadPlanner()
-    try:
+    with as_user_error(partial(_misfit, path)):
         planner.set_up_planner(wanted, table)
         items = planner.create_local_plan().items
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise _misfit(path, error) from None
     return {table.storage_data[item.storage_index].relative_path for item in items}
 
 

@@ -4,19 +4,19 @@
 once their process group exists.
 """
 
+import contextlib
 import datetime
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import pynvml
 import torch
 from determined.common import constants
 
@@ -24,18 +24,17 @@ from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import hub_errors, looks_like_path, split_revision
-from detalbert.settings.hparams import DataConfig, HParams, StepHParams, parse_data_config
-from detalbert.squad.sources import OFFICIAL_SHA256, OFFICIAL_URL
+from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
 
 GIB = 2**30
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Check GPUs, data sources and disks of this machine; raise UserError for the first fault."""
+    """Check GPUs and disks of this machine; raise UserError for the first fault. Questions are not
+    checked: they are loaded next.
+    """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
-    check_source(data, "train")
-    check_source(data, "validation")  # before the training data is tokenized
     generated = data.train == data.validation == "generated"
     room = GIB // 16 if generated else GIB
     check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
@@ -125,36 +124,17 @@ def check_gpu_memory(
 
 
 def gpu_memory() -> list[tuple[str, int, int]]:
-    """Return (UUID, free bytes, total bytes) of all GPUs of nvidia-smi; none without it. A CUDA
-    call would use memory on each.
+    """Return (UUID, free bytes, total bytes) of all GPUs; none without NVIDIA's driver. A CUDA call
+    would use memory on each.
     """
-    query = ["nvidia-smi", "--query-gpu=uuid,memory.free,memory.total"]
-    try:
-        words = [*query, "--format=csv,noheader,nounits"]
-        shown = subprocess.check_output(words, text=True, timeout=60, stderr=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[field.strip() for field in line.split(",")] for line in shown.splitlines()]
-    # "[N/A]" where a GPU is split into parts, which have UUIDs of their own
-    return [(u, int(f) << 20, int(t) << 20) for u, f, t in rows if f.isdigit() and t.isdigit()]
-
-
-def check_source(data: DataConfig, split: str) -> None:
-    """Raise UserError if `data.train` or `data.validation` is missing; download nothing."""
-    name, key = getattr(data, split), f"data.{split}"
-    official = name in OFFICIAL_SHA256 and not Path(name).exists()
-    if name == "generated" or (official and (Path(data.cache_dir) / name).is_file()):
-        return
-    if not official:
-        return check_place(name, key, (".json",))
-    url = f"{OFFICIAL_URL}/{name}"
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20).close()
-    except OSError as error:
-        raise Unavailable(
-            f"{key}: {url} cannot be reached from this container: {error}; download it by hand and "
-            f"set {key} to its path"
-        ) from None
+    found = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+            found.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
+    return found
 
 
 def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:

@@ -1,13 +1,23 @@
-"""The steps after which a run reports, validates, saves a checkpoint and stops."""
+"""Work due after a step of a run; requests to stop it by signals, EC2, the master or a search."""
 
+import contextlib
 import dataclasses
 import logging
+import os
+import signal
 import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
-from determined import core
+import torch
+from determined import core, pytorch
 
+from detalbert.determined_internals import core_context
+from detalbert.errors import first_line
+from detalbert.processes import STOP_SIGNALS
 from detalbert.settings.hparams import StepHParams
+from detalbert.training import master
 
 log = logging.getLogger(__name__)
 SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
@@ -36,7 +46,7 @@ class Schedule:
     (*) but not fewer than min(SHORTEST, period) steps after a resume: a run resumed at step 88 has
     its first report at 100, not at 90, for over two steps the throughput is a spike in the chart.
     The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
-    `done` are the steps before this start; `stops` is a LocalStops or MasterStops (stopping.py).
+    `done` are the steps before this start; `stops` is a LocalStops or MasterStops.
     """
 
     def __init__(
@@ -90,3 +100,116 @@ class Schedule:
     def _regular(self, step: int, period: int) -> bool:
         soon = self.done and step < self.done + min(SHORTEST, period)
         return step % period == 0 and not soon
+
+
+class LocalStops(core.DummyPreemptContext):
+    """Requests in a local run, on any rank; replaces Determined's preemption signal."""
+
+    def __init__(self, distributed: core.DistributedContext) -> None:
+        super().__init__(distributed)
+        self.reason: str | None = None  # why this rank was asked, or that another one was
+        # Its own gloo group: the flag never waits for the device, and meets no gradient.
+        self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
+
+    def request(self, reason: str) -> None:
+        """Request a checkpoint and a stop after the current step. Safe from any thread."""
+        self.reason = self.reason or reason
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Return whether any rank got a request. Collective: at the same steps on every rank."""
+        if self._group is None:
+            return self.reason is not None
+        flag = torch.tensor(int(self.reason is not None))
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self._group)
+        if flag.item():
+            self.request("another rank")
+        return bool(flag.item())
+
+    def by(self) -> str | None:
+        """Return who requested the stop, as far as this rank knows."""
+        return self.reason
+
+    def dropped(self, step: int) -> bool:
+        """Return False: a local run belongs to no search."""
+        return False
+
+    def take_signals(self) -> None:
+        """Handle SIGTERM and SIGINT as requests from now on (see `restored_signals`).
+
+        A second SIGINT kills the process, but not below torchrun, which forwards to its ranks
+        signals that a terminal or scheduler has already sent them.
+        """
+        interrupted = False
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal interrupted
+            if interrupted and number == signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            interrupted |= number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
+            self.request(signal.Signals(number).name)
+
+        for number in STOP_SIGNALS:
+            signal.signal(number, handle)
+
+
+@contextlib.contextmanager
+def restored_signals() -> Iterator[None]:
+    """Restore the current handlers of SIGTERM and SIGINT at the end of the block."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class MasterStops:
+    """Requests on a cluster: the master's, which receives EC2's notices from here, and a search's,
+    which may drop the trial if `searched`.
+    """
+
+    def __init__(self, context: pytorch.PyTorchTrialContext, searched: bool) -> None:
+        self.distributed, self.searched = context.distributed, searched
+        self.should_preempt = core_context(context).preempt.should_preempt
+        self._noticed = False  # on this machine
+        self._failed = False
+
+    def request(self, notice: str) -> None:
+        """Make the Determined master preempt this allocation: the trial saves a checkpoint and is
+        requeued, at no cost in `max_restarts`. Raises an Exception as `master.call`.
+        """
+        self._noticed = True
+        allocation = master.task().allocation_id
+        path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
+        master.call("post", path, json={"allocationId": allocation})
+
+    def by(self) -> str:
+        """Return who requested the stop, as far as this machine knows."""
+        if self._noticed:
+            return "EC2, which takes this machine back"
+        return "the master (a pause, a job of higher priority, a machine that is taken back)"
+
+    def dropped(self, step: int) -> bool:
+        """Return whether the search has dropped this trial, by its state: 0.38.1's master marks it
+        STATE_STOPPING_COMPLETED without notifying it. Collective.
+        """
+        if not self.searched:
+            return False
+        chief = self.distributed.rank == 0
+        state = self.distributed.broadcast(self._state() if chief else None)
+        dropped = state.startswith("STATE_STOPPING_")
+        if dropped and chief:
+            log.info("the search ends this trial after step %d (%s)", step, state)
+        return dropped
+
+    def _state(self) -> str:
+        """Return the trial's state, or "" if the request fails."""
+        try:
+            return master.trial()["state"]
+        except Exception as error:  # training goes on, whatever the master and the network do
+            if not self._failed:
+                said = "search: the master does not say this trial's state (%s); asking again"
+                log.warning(said, first_line(error))
+            self._failed = True
+            return ""

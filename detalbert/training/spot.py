@@ -74,13 +74,8 @@ class Metadata:
 
     def _take_token(self) -> str | None:
         """Return a token for six hours, or None if the service sends none to this process."""
-        try:
+        with contextlib.suppress(OSError, http.client.HTTPException):
             return self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "21600"})
-        except urllib.error.HTTPError as error:
-            if error.code not in (403, 404, 405):
-                raise
-        except (OSError, http.client.HTTPException):  # no answer, or a cut one
-            pass
         return None
 
     def _request(self, method: str, path: str, headers: dict[str, str | None]) -> str:
@@ -107,26 +102,19 @@ class SpotWatcher(threading.Thread):
 
     def run(self) -> None:
         notice: str | None = None
-        failures = 0
-        while notice is None and not self.stopped.is_set():
+        failures = 0  # looks in a row
+        while not self.stopped.is_set():
             try:
-                notice, failures = self._look(), 0
+                if notice is None and (notice := self._look()) is not None:
+                    # The experiments' log policies know this line by its first two words.
+                    log.warning("EC2 announces: %s", notice)
+                failures = 0
+                if notice is not None:
+                    return self.on_notice(notice)
             except Exception as error:
                 failures += 1
-                self._say_unread(error, failures)
-            if notice is None:
-                self.stopped.wait(PERIOD if self._answered or failures < TRIES else SLOW_PERIOD)
-        if notice is not None:
-            # The experiments' log policies know this line by its first two words.
-            log.warning("EC2 announces: %s", notice)
-        while notice is not None and not self.stopped.is_set():
-            try:
-                self.on_notice(notice)
-                return
-            except Exception as error:
-                text = f"spot notices: not passed on ({_reason(error)}); asking again"
-                self._say_once(logging.WARNING, f"told {_kind(error)}", text)
-            self.stopped.wait(PERIOD)
+                self._say_failure(error, failures, notice)
+            self.stopped.wait(PERIOD if self._answered or failures < TRIES else SLOW_PERIOD)
 
     def _look(self) -> str | None:
         notice = self._read(NOTICE)
@@ -148,8 +136,11 @@ class SpotWatcher(threading.Thread):
         self._say_once(logging.INFO, "way", f"spot notices: read {self._metadata.way}")
         return None if text is None else " ".join([path, *text.split()])  # one line, for the log
 
-    def _say_unread(self, error: Exception, failures: int) -> None:
-        if self._answered:
+    def _say_failure(self, error: Exception, failures: int, notice: str | None) -> None:
+        if notice is not None:
+            text = f"spot notices: not passed on ({_reason(error)}); asking again"
+            self._say_once(logging.WARNING, f"told {_kind(error)}", text)
+        elif self._answered:
             text = f"spot notices: no answer now ({_reason(error)}); asking again"
             self._say_once(logging.WARNING, f"read {_kind(error)}", text)
         elif failures >= TRIES and isinstance(error, PermissionError):

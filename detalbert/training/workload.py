@@ -95,10 +95,6 @@ class Training(NamedTuple):
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
         return cls(workload, config, hparams, data)
 
-    def trial(self, context: pytorch.PyTorchTrialContext) -> StepTrial:
-        """Create the workload's trial with these hyperparameters and data."""
-        return self.workload.trial(context, (self.hparams, self.data))
-
     def identity(self) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed, by config key."""
         kept = {k: v for k, v in dataclasses.asdict(self.hparams).items() if k not in FREE}

@@ -6,8 +6,7 @@ from typing import Any
 import determined
 import pytest
 
-from detalbert.training.schedule import Schedule
-from detalbert.training.stopping import MasterStops
+from detalbert.training.schedule import MasterStops, Schedule
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.cluster.container import Trial
 from tests.fakes.master import TOKEN, FakeMaster

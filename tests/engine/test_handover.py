@@ -12,7 +12,6 @@ import torch
 
 from detalbert.engine import cpu, handover, token_budget
 from detalbert.engine.cpu import set_threads
-from detalbert.engine.optim import lr_factor
 from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, one_step, trial_of
@@ -227,7 +226,7 @@ def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: A
         peak = trial.hparams.learning_rate()
     changed = {"max_steps": 24, "base_learning_rate": 0.5, "weight_decay": 0.25, "beta2": 0.9}
     with trial_of(tiny_config, **changed) as trial:
-        rate = trial.hparams.learning_rate() * lr_factor(12, 24, trial.warmup)
+        rate = trial.hparams.learning_rate() * (12 / (24 - trial.warmup))
         expected = {"lr": rate, "weight_decay": 0.25, "betas": (0.9, 0.9)}
         assert goes_on(trial, copy.deepcopy(state)) == expected
         assert rate > peak

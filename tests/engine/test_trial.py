@@ -116,13 +116,13 @@ def test_a_profile_ends_with_the_run_at_the_latest(
 ) -> None:
     caplog.set_level("INFO", "detalbert")
     with trial_of(tiny_config, profile_steps=9) as trial:
-        assert trial.profile.steps == 9  # and 3 of warm-up: all 12
+        assert trial.profile.running  # 9 steps and 3 of warm-up: all 12
         monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 1)
-        assert trial._prepare_profile().steps == 0
+        assert trial._prepare_profile().running is None
         assert "no profile: 11 steps are left, 12 are needed" in caplog.text
         trial.rank = 1
         monkeypatch.undo()
-        assert trial._prepare_profile().steps == 0
+        assert trial._prepare_profile().running is None
     wrong = {10: "10 steps after 3 of warm-up are more than the run's 12", -1: "must be at least 0"}
     for steps, said in wrong.items():
         with pytest.raises(UserError, match=said):

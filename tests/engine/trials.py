@@ -11,7 +11,7 @@ from determined import core
 
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import LocalStops
 from detalbert.training.workload import Training
 from model_def import SquadTrial
 from tests.conftest import configured
@@ -35,7 +35,7 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
     alone, config = core.DummyDistributedContext(), training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     with trial_context(alone, metrics, LocalStops(alone), config, 0, {}) as context:
-        trial = training.trial(context)
+        trial = training.workload.trial(context, (training.hparams, training.data))
         trial.meter.reset()
         yield trial
 

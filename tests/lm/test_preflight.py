@@ -16,7 +16,7 @@ from lm import preflight
 from lm.hparams import parse_lm_hparams
 from lm.layout import Layout, LayoutKeys, choose_layout, parse_layout, split_memory
 from lm.model import causal_sizes
-from lm.workload import LANGUAGE_MODEL
+from lm.trial import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
 from tests.lm.ranks import tiny
 from workloads import choose

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from detalbert.errors import UserError
-from detalbert.settings import yaml_files
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.yaml_files import dump_yaml, parse_yaml, read_yaml
 
@@ -35,24 +34,20 @@ def test_what_is_written_is_read_as_it_was() -> None:
     assert parse_yaml(dump_yaml(value)) == yaml.safe_load(dump_yaml(value)) == value
 
 
-BOMB = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))
-MERGES = "a0: &a0 {x: 1}\n"
-MERGES += "\n".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40))
 REFUSED = {
     "a: 1\nb: {c: 1, c: 2}\n": "line 2: 'c' is there twice, on line 2 too",
     "true: 1\nb: 2\nyes: 3\n": "line 3: 'true' is there twice, on line 1 too",
     "a:\n\tb: 1\n": "not YAML (line 2)",
     "a: *b\n": "not YAML (line 1)",
-    "a: &a [*a]\n": "line 1: *a is inside its own anchor",
     "a: !!python/object/apply:int [2]\n": "not YAML (line 1)",
-    "a: [{b: .inf}]\n": "a[0].b: inf is no number in JSON",
+    "a: 1e999\n": "line 1: 1e999 is no number in JSON",
+    "a: [{b: .inf}]\n": "line 1: .inf is no number in JSON",
+    f"a: {'9' * 400}\n": "is no number in JSON",
     f"a: {'9' * 5000}\n": "is no number in JSON",
     "a: !!bool x\n": "line 1: x is no bool in JSON",
     "a: !!int x\n": "line 1: x is no number in JSON",
     "a: !!timestamp abc\n": "not YAML (line 1)",
     "a: !!timestamp 2001-99-99\n": "not YAML (line 1)",
-    BOMB: "more than 50,000 values, aliases counted",
-    MERGES: "more than 50,000 values, aliases counted",
     "- a\n": "not a config",
     "": "not a config",
 }
@@ -72,6 +67,6 @@ def test_files_that_are_refused(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("deep", ["[", "{a: ", "- ", "? "])
 def test_a_file_of_100_000_levels_is_refused_in_one_line(deep: str) -> None:
-    with pytest.raises(UserError, match="line 1: more than 100 levels deep; nest less"):
+    with pytest.raises(UserError, match="hundreds of levels deep; nest less"):
         parse_yaml(deep * 100_000)
-    assert parse_yaml("[" * yaml_files.DEEPEST + "]" * yaml_files.DEEPEST)
+    assert parse_yaml("[" * 100 + "]" * 100)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.settings.hparams import HParams
-from detalbert.training.schedule import SHORTEST, Schedule
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import SHORTEST, LocalStops, Schedule
 
 PERIODS = ("reporting_period", "validation_period", "checkpoint_period")
 

@@ -14,7 +14,7 @@ import pytest
 from determined import core
 
 from detalbert.training.checkpoints import find_fault
-from detalbert.training.stopping import LocalStops
+from detalbert.training.schedule import LocalStops
 from tests.conftest import Train, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import change, newest, steps_of

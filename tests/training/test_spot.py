@@ -14,7 +14,7 @@ import determined
 import pytest
 
 from detalbert.training import spot
-from detalbert.training.stopping import MasterStops
+from detalbert.training.schedule import MasterStops
 from tests.conftest import settings
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.metadata import MetadataServer
