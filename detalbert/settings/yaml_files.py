@@ -16,15 +16,38 @@ import yaml
 
 from detalbert.errors import UserError
 
+# Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
+MOST_VALUES = 50_000
+
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with Go's rules for plain scalars, and JSON's types."""
+    """PyYAML's safe loader with Go's rules for plain scalars, JSON's types and MOST_VALUES."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors = {
         f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
         for kind in ("str", "map", "seq")
     } | {None: yaml.SafeLoader.construct_undefined}
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._sizes: dict[str, int] = {}  # values below each anchor
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node as PyYAML does. Raises UserError beyond MOST_VALUES."""
+        event: Any = self.peek_event()
+        before, self._values = self._values, self._values + 1
+        if (alias := isinstance(event, yaml.AliasEvent)) and event.anchor in self.anchors:
+            self._values += self._sizes.get(event.anchor, MOST_VALUES)  # endless inside its anchor
+        if self._values > MOST_VALUES:
+            line = event.start_mark.line + 1
+            problem = f"more than {MOST_VALUES:,} values, aliases counted; use fewer"
+            raise UserError(f"line {line}: {problem}")
+        node = super().compose_node(parent, index)
+        if not alias and event.anchor is not None:
+            self._sizes[event.anchor] = self._values - before
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping with text keys, as in JSON. Raises UserError for a duplicate key."""
@@ -95,7 +118,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), None
 
 def parse_yaml(text: str) -> Any:
     """Return the value that a YAML text holds; all keys are text, as in JSON. Raises UserError,
-    with the line, if it is not YAML, or has a key twice or a value that JSON lacks.
+    with the line, if it is not YAML, has a key twice or a value that JSON lacks, or is too large.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506  a safe one

@@ -177,6 +177,7 @@ def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
         for name in files if names is None else sorted(names):
             file, facts = path / name, files[name]
             as_written = file.stat().st_size == facts["bytes"] and file.is_file()
+            as_written &= file.resolve().is_relative_to(path.resolve())
             if not as_written or checksum(file) != facts["sha256"]:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:

@@ -34,7 +34,11 @@ def test_what_is_written_is_read_as_it_was() -> None:
     assert parse_yaml(dump_yaml(value)) == yaml.safe_load(dump_yaml(value)) == value
 
 
+BOMB = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))
+MERGES = "a0: &a0 {x: 1}\n"
+MERGES += "\n".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40))
 REFUSED = {
+    **dict.fromkeys((BOMB, MERGES, "a: &a [*a]\n"), "more than 50,000 values, aliases counted"),
     "a: 1\nb: {c: 1, c: 2}\n": "line 2: 'c' is there twice, on line 2 too",
     "true: 1\nb: 2\nyes: 3\n": "line 3: 'true' is there twice, on line 1 too",
     "a:\n\tb: 1\n": "not YAML (line 2)",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from detalbert.errors import UserError
+from detalbert.integrity import checksum
 from detalbert.training.checkpoints import (
     find_fault,
     list_checkpoints,
@@ -83,6 +84,18 @@ def test_a_manifest_names_regular_files(name: str, copied: Path) -> None:
     (checkpoint / "link").symlink_to("/dev/zero")
     size = (checkpoint / name).stat().st_size
     sums = {name: {"bytes": size, "sha256": ""}}
+    facts = {key: read_manifest(checkpoint)[key] for key in ("steps", "run", "validations")}
+    write_manifest(checkpoint, facts, sums)
+    assert find_fault(checkpoint) == f"{name} is not as it was written"
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../outside", "link", "code"])
+def test_a_manifest_names_files_of_its_folder(name: str, copied: Path) -> None:
+    checkpoint = newest(copied)
+    (checkpoint.parent / "outside").touch()
+    (checkpoint / "link").symlink_to("/dev/zero")
+    size = (checkpoint / name).stat().st_size
+    sums = {name: {"bytes": size, "sha256": checksum(checkpoint.parent / "outside")}}
     facts = {key: read_manifest(checkpoint)[key] for key in ("steps", "run", "validations")}
     write_manifest(checkpoint, facts, sums)
     assert find_fault(checkpoint) == f"{name} is not as it was written"
