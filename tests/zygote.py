@@ -96,8 +96,12 @@ def become(files: list[int], program: str, words: list[str], cwd: str, env: dict
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    if context := env.get("COVERAGE_CONTEXT"):  # see tests/contexts.py
-        sys.modules["coverage"].Coverage.current().switch_context(context)
+    if test := env.get("COVERAGE_CONTEXT"):  # see tests/contexts.py
+        sys.modules["coverage"].Coverage.current().switch_context(test)
+    if port := env.get("INTER_TRAIN_PROCESS_COMM_PORT_1"):  # read by an import that is behind us
+        ports = {"pub_port": int(port), "pull_port": int(env["INTER_TRAIN_PROCESS_COMM_PORT_2"])}
+        context = sys.modules["determined.core"].DistributedContext
+        context.__init__.__kwdefaults__.update(ports)
     module = words[0] == "-m"
     sys.executable, sys.argv = program, words[module:]
     sys.path[0] = cwd if module else os.path.dirname(os.path.abspath(words[0]))
