@@ -122,16 +122,12 @@ def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
     """What `checkout` predicts from and exports of the runs in `before`, by SHA-256."""
     kept.mkdir(parents=True, exist_ok=True)
     answers = ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"]
-    said = run(checkout, ["predict.py", "--model", str(before / "local"), *answers])
-    model = str(before / "lm_local")
-    said += run(
-        checkout, ["predict.py", "--model", model, "--prompt", "The", "--max-new-tokens", "9"]
-    )
-    found = {"answers": hashlib.sha256(said.encode()).hexdigest()}
-    for name in ("local", "lm_local"):
-        target = kept / name
+    prompt, found = ["--prompt", "The", "--max-new-tokens", "9"], {}
+    for name, words in {"local": answers, "lm_local": prompt}.items():
+        start, target = ["predict.py", "--model", str(before / name)], kept / name
+        found[name] = of_value(run(checkout, [*start, *words]))
         if not target.is_dir():
-            run(checkout, ["predict.py", "--model", str(before / name), "--export", str(target)])
+            run(checkout, [*start, "--export", str(target)])
         files = [path for path in target.rglob("*") if path.is_file()]
         same = (path for path in files if path.name not in ("README.md", "sums.json"))
         found |= {f"{name}: {path.name}": checksum(path) for path in same}

@@ -31,23 +31,23 @@ def test_a_start_removes_what_killed_ones_left(tmp_path: Path) -> None:
         assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link to a device", "folder"])
-def test_nothing_but_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+MADE = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/null"),
+    "folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_nothing_but_a_file_or_folder_is_replaced_by_one(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "out"
-    made = {
-        "pipe": lambda: os.mkfifo(target),
-        "link to a device": lambda: target.symlink_to("/dev/null"),
-        "folder": target.mkdir,
-    }
-    made[kind]()
+    MADE[kind](target)
     before = target.lstat()
-    with pytest.raises(OSError, match="not a regular file"), atomic.whole_file(target):
-        raise AssertionError("the block ran")
-    assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
-    if kind != "folder":
-        with pytest.raises(OSError, match="not a folder"), atomic.whole_folder(target):
-            raise AssertionError("the block ran")
-        assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
+    for name, write in {"regular file": atomic.whole_file, "folder": atomic.whole_folder}.items():
+        if name != kind:
+            with pytest.raises(OSError, match=f"not a {name}"), write(target):
+                raise AssertionError("the block ran")
+            assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
 
 
 def test_what_a_live_process_writes_stays(tmp_path: Path) -> None:

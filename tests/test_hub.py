@@ -87,10 +87,7 @@ def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
     commit = put(cache, "org/text", "v1", folder, "datasets")
     for name in ("org/text", "org/text@v1", "org/text@v2", str(folder)):
         hub.load_named(read, name, "dataset", name="en")
-    v1, v2 = (
-        call("org/text", name="en", revision=commit),
-        call("org/text", name="en", revision="v2"),
-    )
+    v1, v2 = (call("org/text", name="en", revision=one) for one in (commit, "v2"))
     assert read.mock_calls == [call("org/text", name="en"), v1, v2, call(str(folder), name="en")]
 
 

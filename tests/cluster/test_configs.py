@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from cluster import rules
 from cluster.jobs import samples
@@ -18,15 +17,12 @@ from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
+from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
 
-def load(name: str) -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "configs" / name).read_text())
-
-
 def hparams_of(name: str) -> HParams:
-    return parse_hparams(single_values(load(name)["hyperparameters"]))
+    return parse_hparams(single_values(experiment(name)["hyperparameters"]))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,7 @@ def hparams_of(name: str) -> HParams:
 )
 def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     hparams = hparams_of(name)
-    assert load(name)["resources"]["slots_per_trial"] == slots
+    assert experiment(name)["resources"]["slots_per_trial"] == slots
     assert (hparams.global_batch_size, hparams.epochs) == (batch, 2)
     assert hparams.learning_rate() == pytest.approx(rate, rel=1e-12)
     assert plan_steps(hparams, WINDOWS) == (steps, warmup)
@@ -54,14 +50,14 @@ def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
 
 def test_published_arithmetic_of_pretraining() -> None:
     for size, slots in (("base", 8), ("large", 64)):
-        config = load(f"pretrain_{size}.yaml")
+        config = experiment(f"pretrain_{size}.yaml")
         hparams = parse_pretrain_hparams(config["hyperparameters"])
         assert plan_steps(hparams, 10**6) == (125_000, 3_125)
         assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
         assert (hparams.global_batch_size, hparams.max_seq_length) == (4096, 512)
         assert (hparams.optimizer, hparams.size) == ("lamb", size)
         assert config["resources"]["slots_per_trial"] == slots
-    study = parse_pretrain_hparams(load("pretrain_mlm.yaml")["hyperparameters"])
+    study = parse_pretrain_hparams(experiment("pretrain_mlm.yaml")["hyperparameters"])
     assert not study.sentence_order and study.global_batch_size * study.max_steps == 640_000
     fine_tuning = hparams_of("finetune_pretrained.yaml")
     assert plan_steps(fine_tuning, WINDOWS) == (8144, 814)
@@ -70,7 +66,7 @@ def test_published_arithmetic_of_pretraining() -> None:
 
 
 def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
-    eight, sixtyfour = load("distributed8.yaml"), load("distributed64.yaml")
+    eight, sixtyfour = experiment("distributed8.yaml"), experiment("distributed64.yaml")
     changed = {
         key
         for section in ("hyperparameters", "resources", "data", "searcher")
@@ -87,9 +83,9 @@ def test_smoke_and_search() -> None:
     smoke = hparams_of("smoke.yaml")
     for slots in (1, 2, 4, 8, 16):
         TrainOrder([192] * 64, smoke.global_batch_size, slots, seed=0)
-    assert load("smoke.yaml")["data"]["train"] == "generated"
+    assert experiment("smoke.yaml")["data"]["train"] == "generated"
     assert (ROOT / smoke.model / "config.json").is_file()
-    config = load("lr_search.yaml")
+    config = experiment("lr_search.yaml")
     searcher, hyperparameters = config["searcher"], config["hyperparameters"]
     assert searcher["max_time"] == hyperparameters["max_steps"]
     for power in range(searcher["max_rungs"]):

@@ -16,7 +16,7 @@ from detalbert.inference.shares import _Job
 from detalbert.training.checkpoints import write_manifest
 from tests.cluster.conftest import steps_of
 from tests.cluster.container import Trial
-from tests.cluster.test_configs import load
+from tests.cluster.planted import experiment
 
 PARTS = 5
 RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
@@ -40,7 +40,11 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_p
     arguments = ["--model", str(model), "--data", str(questions), "--threads", "1"]
     assert predict.main([*arguments, "--output-dir", str(tmp_path / "alone")]) == 0
     storage = trial.config["checkpoint_storage"]
-    trial.config = {**load("predict.yaml"), "checkpoint_storage": storage, "hyperparameters": {}}
+    trial.config = {
+        **experiment("predict.yaml"),
+        "checkpoint_storage": storage,
+        "hyperparameters": {},
+    }
     trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
