@@ -92,29 +92,23 @@ def save(family: str, folder: Path) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def load(layout: Layout, folder: Path) -> dict[str, Any]:
-    mesh, loaded = make_mesh(layout, CPU), {}
-    for family in families(layout):
+def load(layout: Layout, folder: Path, saved: dict[str, dict[str, Tensor]]) -> None:
+    mesh = make_mesh(layout, CPU)
+    for family, parameters in saved.items():
         weights = str(folder / family)
-        model = build_causal_model(
-            causal_config(weights, None, range(10), 64), mesh, 0, weights=weights
-        )
-        loaded[family] = {name: whole(p) for name, p in model.named_parameters()}
+        config = causal_config(weights, None, range(10), 64)
+        model = build_causal_model(config, mesh, 0, weights=weights)
+        loaded = {name: whole(p) for name, p in model.named_parameters()}
+        assert loaded.keys() == parameters.keys()
+        assert all(torch.equal(loaded[k], v) for k, v in parameters.items()), family
         assert all(buffer.isfinite().all() for buffer in model.buffers())
-    return loaded
-
-
-def families(layout: Layout) -> list[str]:
-    return [family for family in FOLDERS if layout.tensor == 1 or family != "gpt2"]
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(shard=2, tensor=2)], ids=str)
 def test_weights_are_read_into_the_shards(layout: Layout, tmp_path: Path, fork: None) -> None:
-    saved = {family: save(family, tmp_path / family) for family in families(layout)}
-    for there in ranks.start(load, layout.slots, tmp_path, layout, tmp_path):
-        for family, parameters in saved.items():
-            assert there[family].keys() == parameters.keys()
-            assert all(torch.equal(there[family][k], v) for k, v in parameters.items()), family
+    families = [family for family in FOLDERS if layout.tensor == 1 or family != "gpt2"]
+    saved = {family: save(family, tmp_path / family) for family in families}
+    ranks.start(load, layout.slots, tmp_path, layout, tmp_path, saved)
 
 
 def read(folder: Path, **keys: Any) -> PreTrainedModel:

@@ -17,7 +17,7 @@ from detalbert.training.parts import TensorSaver
 from lm.trial import Scores
 from tests.conftest import TINY_LM, Once, Train, configured, settings
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import cut_and_go_on, newest, refusal, run, train_into, wait_for
+from tests.fakes.runs import newest, refusal, run, train_into, wait_for
 from tests.lm.tables import write_as_before
 from tests.same_bits import differences, of_checkpoint
 
@@ -47,11 +47,6 @@ def plain(once: Once, cache_dir: Path) -> Path:
     keep = {"checkpoint_storage": {"save_trial_latest": 9}}
     values = configured(TINY_LM, cache_dir, validation_period=100) | keep
     return once("plain", lambda folder: train_into(folder, values))
-
-
-def test_cut_and_gone_on_is_the_same_run(plain: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    cut_and_go_on(plain / "config.yaml", tmp_path / "cut", monkeypatch, at=6)
-    assert differences(plain / "out", tmp_path / "cut") == []
 
 
 @pytest.fixture(scope="module")
