@@ -23,7 +23,7 @@ from detalbert.settings.experiment import masked
 from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples
-from tests.conftest import ROOT, Train, settings
+from tests.conftest import ROOT, settings
 from tests.fakes import secrets
 from tests.fakes.no_models import truncated_model
 from tests.fakes.runs import newest, only_error, refusal, run
@@ -37,7 +37,7 @@ def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> 
     return score(examples, predictions, null_odds)
 
 
-def test_a_run_writes_its_files(finished: Path) -> None:
+def test_a_run_writes_its_files(finished):
     out, shown = finished / "out", (finished / "shown").read_text()
     for part in ("60 questions", "steps         12", "warm-up", "learning rate", "parameters"):
         assert part in shown
@@ -54,7 +54,7 @@ def test_a_run_writes_its_files(finished: Path) -> None:
     assert resolved["hyperparameters"]["weight_decay"] == 0.0  # defaults are spelled out
 
 
-def test_no_file_of_a_run_has_a_secret(finished: Path, tmp_path: Path) -> None:
+def test_no_file_of_a_run_has_a_secret(finished, tmp_path):
     assert secrets.found_in([finished]) == {str(finished / "tiny.yaml")}
     words = ["--model", str(finished / "out"), "--export", str(tmp_path / "exported")]
     assert predict.main(words) == 0
@@ -65,7 +65,7 @@ def test_no_file_of_a_run_has_a_secret(finished: Path, tmp_path: Path) -> None:
         assert config["environment"] == masked(secrets.PLANTED["environment"])
 
 
-def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path, python: str) -> None:
+def test_a_terminal_gets_a_progress_bar(tiny_config, tmp_path, python):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
     command = [python, str(ROOT / "train.py"), "--config", str(tiny_config)]
@@ -82,14 +82,14 @@ def test_a_terminal_gets_a_progress_bar(tiny_config: Path, tmp_path: Path, pytho
     assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
 
 
-def test_epochs_count(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+def test_epochs_count(tiny_config, tmp_path, capsys):
     assert run(tiny_config, tmp_path / "a", *settings(max_steps=None, epochs=0.5)) == 0
     shown = capsys.readouterr().err
     windows = int(shown.split(" windows")[0].split()[-1])
     assert f"steps         {-(-windows // 16)} (" in shown
 
 
-def test_real_squad_from_scratch(shared: Path, tmp_path: Path, capsys: Any, fork: None) -> None:
+def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
     """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
     values = {"train": f"{shared}/squad/train.json", "validation": f"{shared}/squad/dev.json"}
     values |= {"tokenizer": f"{shared}/albert-tokenizer", "cache_dir": tmp_path / "cache"}
@@ -118,14 +118,14 @@ hyperparameters.max_seq_length=70 | lower doc_stride
 
 
 @pytest.mark.parametrize("case", BAD.strip().splitlines())
-def test_bad_config(case: str, tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+def test_bad_config(case, tiny_config, tmp_path, capsys):
     change, message = case.split(" | ")
     # In this process, for speed; `test_bad_input_in_processes` goes through a real one.
     assert message in refusal(capsys, tiny_config, tmp_path / "out", "--set", change)
     assert not list(tmp_path.glob("out/checkpoints/*")) and not list(tmp_path.glob("out/metrics*"))
 
 
-def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+def test_bad_files(tiny_config, tmp_path, capsys):
     out = tmp_path / "out"
     (tmp_path / "list.yaml").write_text("- 1")
     assert "expected a mapping of keys" in refusal(capsys, tmp_path / "list.yaml", out)
@@ -140,7 +140,7 @@ def test_bad_files(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
     assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)
 
 
-def test_bad_input_in_processes(tiny_config: Path, tmp_path: Path, train: Train) -> None:
+def test_bad_input_in_processes(tiny_config, tmp_path, train):
     """One clear line on standard error, status 2."""
     done = train("--config", tmp_path / "no.yaml", "--output-dir", tmp_path / "out")
     assert done.returncode == 2 and "no.yaml: cannot read it" in only_error(done.stderr)
@@ -152,9 +152,7 @@ def test_bad_input_in_processes(tiny_config: Path, tmp_path: Path, train: Train)
 
 
 @pytest.mark.parametrize("status, several", [(0, True), (2, False), (2, True)])
-def test_only_a_rank_that_failed_skips_the_interpreter_s_end(
-    status: int, several: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_rank_that_failed_skips_the_interpreter_s_end(status, several, monkeypatch):
     skipped: list[int] = []
     monkeypatch.setattr("train.signal.signal", lambda *_: None)
     monkeypatch.setattr("train.os._exit", skipped.append)
@@ -176,7 +174,7 @@ def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.soak
-def test_the_default_learns_and_wrong_answers_do_not(tmp_path: Path, train: Train) -> None:
+def test_the_default_learns_and_wrong_answers_do_not(tmp_path, train):
     """What `make train` runs reaches its scores; with the answers mixed up it is far from them."""
     cache = ["--set", f"data.cache_dir={tmp_path}/cache"]
     every_core = {"LOKY_MAX_CPU_COUNT": str(os.cpu_count())}  # no bits are compared

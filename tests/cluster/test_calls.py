@@ -4,7 +4,6 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ LEFT_OUT = ("metrics", "task/logs", "context_directory", "signals/preemption", "
 
 
 @pytest.fixture(scope="module")
-def exchanges(shared: Path) -> list[dict[str, Any]]:
+def exchanges(shared) -> list[dict[str, Any]]:
     """Those of the containers of trial 34: paused after step 40, activated, continued."""
     first, last = 30, 131  # a trial before it, and others after it, are in the file too
     recorded = json.loads((shared / "golden" / "determined-api.json").read_text())["exchanges"]
@@ -27,7 +26,7 @@ def exchanges(shared: Path) -> list[dict[str, Any]]:
     return [x for x in found if re.search(OURS, x["path"].split("?")[0])]
 
 
-def test_it_answers_as_the_real_one_did(exchanges: list[dict[str, Any]]) -> None:
+def test_it_answers_as_the_real_one_did(exchanges):
     master = FakeMaster()
     headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {TOKEN}"}
     try:

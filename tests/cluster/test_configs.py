@@ -1,7 +1,6 @@
 """Every config in configs/: the published arithmetic. That all else is right says test_check."""
 
 import json
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     assert "Published" in header and f"det experiment create configs/{name} ." in header
 
 
-def test_published_arithmetic_of_pretraining() -> None:
+def test_published_arithmetic_of_pretraining():
     for size, slots in (("base", 8), ("large", 64)):
         config = experiment(f"pretrain_{size}.yaml")
         hparams = parse_pretrain_hparams(config["hyperparameters"])
@@ -65,7 +64,7 @@ def test_published_arithmetic_of_pretraining() -> None:
     assert fine_tuning.learning_rate() == pytest.approx(3e-5)
 
 
-def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
+def test_64_slots_differ_from_8_in_what_the_study_changed():
     eight, sixtyfour = experiment("distributed8.yaml"), experiment("distributed64.yaml")
     changed = {
         key
@@ -78,7 +77,7 @@ def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
     assert sixtyfour["hyperparameters"]["optimizer"] == "radam"
 
 
-def test_smoke_and_search() -> None:
+def test_smoke_and_search():
     """One on any number of slots up to 16, one counted in the steps that a trial trains."""
     smoke = hparams_of("smoke.yaml")
     for slots in (1, 2, 4, 8, 16):
@@ -129,7 +128,7 @@ def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
                 yield from walk(inner, theirs["properties"][key], schemas, f"{where}.{key}")
 
 
-def test_the_checkers_keys_are_determineds(shared: pathlib.Path) -> None:
+def test_the_checkers_keys_are_determineds(shared):
     files = (shared / "determined-schemas").glob("*.json")
     schemas = {path.name: json.loads(path.read_text()) for path in files}
     ours, seen = load_schema("experiment"), set()
@@ -154,7 +153,7 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["experiment", "master"])
-def test_the_schemas_themselves(kind: str) -> None:
+def test_the_schemas_themselves(kind):
     """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
     schema = load_schema(kind)
     jsonschema.Draft7Validator.check_schema(schema)
@@ -166,7 +165,7 @@ def test_the_schemas_themselves(kind: str) -> None:
             assert name in load_schema(file.removesuffix(".yaml") or kind)["definitions"]
 
 
-def test_every_config_names_its_schema_to_editors() -> None:
+def test_every_config_names_its_schema_to_editors():
     names = {"configs/*.yaml": "experiment", "cluster/template-*.yaml": "experiment"}
     for pattern, kind in {**names, "cluster/master-*.yaml": "master"}.items():
         for path in ROOT.glob(pattern):

@@ -13,7 +13,7 @@ from tests.fakes.s3 import moto_server
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
-def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
+def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
     """CUDA 12.6: newer builds have no code for a V100, CUDA 13 does not run on driver 535."""
     for path in CONFIGS:
         environment = experiment(path.name)["environment"]
@@ -40,7 +40,7 @@ def actions(log: str) -> set[str]:
     return {p["action"] for p in policies for line in lines if re.search(p["pattern"], line)}
 
 
-def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
+def test_log_policies_are_the_same_everywhere_but_for_the_notice():
     for path in CONFIGS:
         reads = experiment(path.name)["hyperparameters"].get("spot_notice", False)
         expected = {k: v for k, v in POLICIES.items() if reads or k != "Spot"}
@@ -87,13 +87,13 @@ DONE = {
 }
 
 
-def test_log_policies_do_what_they_say() -> None:
+def test_log_policies_do_what_they_say():
     for action, lines in DONE.items():
         for line in lines:
             assert actions(line) == ({action} if action else set()), line
 
 
-def test_storage_that_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_refuses_is_tried_once(monkeypatch):
     """The lines are those of determined.exec.launch, with S3's own errors."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     bucket = {"type": "s3", "bucket": "nobodys", "access_key": "a", "secret_key": "b"}

@@ -6,7 +6,7 @@ from cluster import rules
 from cluster.schema import load_schema
 
 
-def test_schedules() -> None:
+def test_schedules():
     good = ["60m", "0 5 * * *", "*/5 * * * *", "@daily", "@every 1h", "0 5 * * MON-FRI"]
     for text in [*good, "TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0", "05 5 * * *"]:
         assert rules.schedule(text) is None, text
@@ -15,7 +15,7 @@ def test_schedules() -> None:
         assert rules.schedule(text), text
 
 
-def test_durations() -> None:
+def test_durations():
     fits = re.compile(load_schema("master")["definitions"]["duration"]["pattern"]).search
     good = ["20m", "1h30m", "1.5h", ".5m", "1.s", "+3s", "0", "-5m", "1500ms", "2h45m0s", "1µs"]
     assert [text for text in good if not fits(text)] == []

@@ -15,7 +15,6 @@ from detalbert.errors import UserError
 from detalbert.inference.shares import _Job
 from detalbert.training.checkpoints import write_manifest
 from tests.cluster.conftest import steps_of
-from tests.cluster.container import Trial
 from tests.cluster.planted import experiment
 
 PARTS = 5
@@ -33,7 +32,7 @@ def write_questions(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_path: Path) -> None:
+def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     """Two slots, for an odd number of parts."""
     questions, model = tmp_path / "questions.jsonl", write_model(tmp_path / "model")
     write_questions(questions)
@@ -64,7 +63,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_p
     assert f"det checkpoint download {newest.uuid}" in done.stdout
 
 
-def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path: Path) -> None:
+def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path):
     asked: dict[str, Any] = {"model": "uuid", "questions": "digest", "total": 3 * CHUNK}
     asked, stored = {**asked, "threshold": 0.0, "chunk": CHUNK}, tmp_path / "storage" / "one"
     stored.mkdir(parents=True)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cluster.planted import experiment
 from tests.cluster.test_policies import actions
-from tests.conftest import ROOT, Once
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_python")
 
@@ -54,13 +54,13 @@ def index(folder: pathlib.Path, *offers: dict[str, str]) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def wheels(tmp_path_factory) -> pathlib.Path:
     newest = {"tqdm": "99.0", "loky": "99.0"}  # what a careless `pip install` would take
     return index(tmp_path_factory.mktemp("wheels") / "all", IMAGE, TESTED, newest)
 
 
 @pytest.fixture(scope="session")
-def bare(once: Once) -> pathlib.Path:
+def bare(once) -> pathlib.Path:
     """A virtual environment with pip and nothing else."""
     make = functools.partial(venv.create, with_pip=True, symlinks=True, clear=True)
     return once("bare", lambda folder: make(folder / "venv")) / "venv"
@@ -126,7 +126,7 @@ def hook(
 
 
 @pytest.fixture
-def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
+def image(tmp_path, bare) -> Any:
     def build(without: Any = (), managed: bool = False, **versions: str) -> Image:
         packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
         if managed:
@@ -138,7 +138,7 @@ def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
     return build
 
 
-def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) -> None:
+def test_nothing_is_done_where_all_is_there(image, tmp_path):
     built = image()
     before = built.versions()
     shutil.rmtree(built.site / "pip")  # whoever calls pip, or its packaging, fails
@@ -150,7 +150,7 @@ def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) 
     assert built.versions() == before
 
 
-def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pathlib.Path) -> None:
+def test_another_torch_stays_while_the_rest_is_installed(image, wheels):
     """And tokenizers that drop windows are replaced."""
     built = image(without=("tqdm", "torch-optimizer"), tokenizers="0.23.2")
     done = hook(built.python, wheels)
@@ -210,7 +210,7 @@ def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
     assert again.stdout + again.stderr == ""
 
 
-def test_a_failure_ends_the_container_that_sources_it(image: Any, tmp_path: pathlib.Path) -> None:
+def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):
     sourced = ("bash", "-c", "set -e; test -f startup-hook.sh && source startup-hook.sh; echo next")
     failed = hook(image(without=("tqdm",)).python, tmp_path, *sourced, fails=True)
     assert "next" not in failed.stdout

@@ -134,7 +134,7 @@ def at(slots: int, folder: Path, first: bool) -> tuple[Any, dict[str, State], An
     return trained, write(slots, folder) if first else {}, read(slots, folder)
 
 
-def test_a_layout_trains_as_the_library_does_and_reads_what_another_wrote(tmp_path: Path) -> None:
+def test_a_layout_trains_as_the_library_does_and_reads_what_another_wrote(tmp_path):
     expected = {name: ranks.reference(case) for name, case in CASES.items()}
     written: dict[str, State] = {}
     loaded: list[tuple[str, State]] = []
@@ -207,5 +207,5 @@ def step(spoilt: bool) -> None:
     assert scaler.get_scale() == (2.0**9 if spoilt else 2.0**10)
 
 
-def test_an_infinity_in_one_shard_skips_the_step_on_every_process(tmp_path: Path) -> None:
+def test_an_infinity_in_one_shard_skips_the_step_on_every_process(tmp_path):
     ranks.start(steps, 2, tmp_path)

@@ -3,7 +3,6 @@
 import json
 import pickle
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("content", TABLES.values(), ids=TABLES)
-def test_a_table_is_read_whatever_python_wrote_it(content: bytes | None, tmp_path: Path) -> None:
+def test_a_table_is_read_whatever_python_wrote_it(content, tmp_path):
     with pytest.raises(UserError, match="tensors.json: not loaded: No such file"):
         read_table(tmp_path)
     if content:
@@ -88,9 +87,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("content, said", PLANTED.values(), ids=PLANTED)
-def test_nothing_in_a_table_runs(
-    content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_in_a_table_runs(content, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".metadata").write_bytes(content)
     with pytest.raises(UserError) as refused:
@@ -112,7 +109,7 @@ CHANGES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("key, value", [(key, one) for key in CHANGES for one in CHANGES[key]])
-def test_a_table_that_does_not_make_sense_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+def test_a_table_that_does_not_make_sense_is_refused(key, value, tmp_path):
     write_table(tmp_path, table())
     tensors = json.loads((tmp_path / "tensors.json").read_text())
     tensor = tensors["model.weight"]
@@ -123,7 +120,7 @@ def test_a_table_that_does_not_make_sense_is_refused(key: str, value: Any, tmp_p
 
 
 @pytest.mark.parametrize("name", ["tensors.json", ".metadata"])
-def test_damage_is_one_line(name: str, tmp_path: Path) -> None:
+def test_damage_is_one_line(name, tmp_path):
     """Wherever bits flip or the file ends: another error than this would be a traceback."""
     write_table(tmp_path, table())
     if name == ".metadata":

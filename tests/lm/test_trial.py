@@ -15,7 +15,7 @@ from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.controller import ShardedController
 from detalbert.training.parts import TensorSaver
 from lm.trial import Scores
-from tests.conftest import TINY_LM, Once, Train, configured, settings
+from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import newest, refusal, run, train_into, wait_for
 from tests.lm.tables import write_as_before
@@ -26,7 +26,7 @@ def metrics(output: Path) -> dict[str, Any]:
     return json.loads((output / "metrics.json").read_text())
 
 
-def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
     longer = settings(max_steps=60, validation_period=30, checkpoint_period=60)
     assert run(plain / "config.yaml", tmp_path / "out", *longer) == 0
     shown = capsys.readouterr().err
@@ -43,14 +43,14 @@ def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any
 
 
 @pytest.fixture(scope="module")
-def plain(once: Once, cache_dir: Path) -> Path:
+def plain(once, cache_dir) -> Path:
     keep = {"checkpoint_storage": {"save_trial_latest": 9}}
     values = configured(TINY_LM, cache_dir, validation_period=100) | keep
     return once("plain", lambda folder: train_into(folder, values))
 
 
 @pytest.fixture(scope="module")
-def two(once: Once, cache_dir: Path, train: Train) -> Path:
+def two(once, cache_dir, train) -> Path:
     values = configured(TINY_LM, cache_dir, layout={"shard": 2})
     # Dropout's masks belong to a data rank: without any, other layouts compute the same.
     values["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
@@ -74,7 +74,7 @@ def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
     return copy
 
 
-def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Path) -> None:
+def test_each_process_writes_its_part_and_one_reads_both(two, tmp_path):
     """Two processes -> one: the same losses. The one reads the table of commit 596c121, on Python
     3.11.2."""
     shown = (two / "shown").read_text()
@@ -92,9 +92,7 @@ def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
-    two: Path, tmp_path: Path, train: Train
-) -> None:
+def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(two, tmp_path, train):
     again = back_to(two / "out", 8, tmp_path / "again")
     part = sorted(newest(again).glob("*.distcp"))[1]
     part.write_bytes(part.read_bytes()[:-7])
@@ -104,7 +102,7 @@ def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
     assert differences(two / "out", again) == []
 
 
-def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys: Any) -> None:
+def test_numbers_of_another_model_are_refused(two, tmp_path, capsys):
     copy = back_to(two / "out", 4, tmp_path / "copy")
     for numbers in ('{"lm_head.weight": {"step": 4}}', "[]"):
         (newest(copy) / "numbers.json").write_text(numbers)
@@ -113,9 +111,7 @@ def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys:
         assert "numbers.json: does not fit: " in said
 
 
-def test_what_is_stored_is_the_state_at_the_call(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_stored_is_the_state_at_the_call(plain, tmp_path, monkeypatch):
     controller, trained = ShardedController, [0]
     saved, awaited, overtaken = list[int](), set[int](), list[int]()
     train, finish, save = controller._train_batch, controller._finish, TensorSaver.save
@@ -152,9 +148,7 @@ def test_what_is_stored_is_the_state_at_the_call(
     assert of_checkpoint(kept[0][0][1]) != of_checkpoint(kept[0][1][1])
 
 
-def test_a_failed_write_ends_the_run_at_the_next_step(
-    plain: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_ends_the_run_at_the_next_step(plain, tmp_path, capsys, monkeypatch):
     endless = settings(max_steps=4000, validation_period=4000, reporting_period=4000)
     write, calls = dcp.FileSystemWriter.write_data, []
 

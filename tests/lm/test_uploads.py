@@ -135,7 +135,7 @@ class Cloud(NamedTuple):
         return {entry["Key"].removeprefix(f"{name}/"): entry["Size"] for entry in found}
 
 
-def test_checkpoints_of_two_machines(tmp_path: Path) -> None:
+def test_checkpoints_of_two_machines(tmp_path):
     with moto_server() as s3, FakeMaster() as master:
         keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
         client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", **keys)

@@ -20,7 +20,7 @@ from detalbert.inference import find
 from lm.inference import complete as module
 from lm.inference.complete import Sampling, complete, encode_prompt
 from lm.inference.load import open_saved
-from tests.conftest import ROOT, TINY_LM, Once, configured
+from tests.conftest import ROOT, TINY_LM, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import newest, train_into
@@ -30,7 +30,7 @@ SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accu
 
 
 @pytest.fixture(scope="module")
-def trained(once: Once, cache_dir: Path) -> Path:
+def trained(once, cache_dir) -> Path:
     """The output directory of a run, beside the text that it validated on."""
 
     def fill(folder: Path) -> None:
@@ -57,9 +57,7 @@ def say(capsys: Any, *words: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
-def test_perplexity_is_the_validation_of_the_run(
-    kind: str, trained: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_perplexity_is_the_validation_of_the_run(kind, trained, tmp_path, capsys, monkeypatch):
     """A model brings its windows along."""
     checkpoint, expected = find.find(str(trained)), best(trained)
     model: Any = trained if kind == "the run" else tmp_path / "model"
@@ -105,7 +103,7 @@ def master_of(run: Path, folder: Path) -> CheckpointMaster:
     return CheckpointMaster([stored], {"type": "shared_fs", "host_path": str(storage)})
 
 
-def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_a_prompt_is_gone_on_with(trained, capsys, monkeypatch):
     words = ["--model", trained, "--prompt", "The ship", "--max-new-tokens", "15", "--seed", "3"]
     reply = json.loads(say(capsys, *words, "--json"))
     assert reply["prompt"] == "The ship" and reply["seed"] == 3 and len(reply["text"]) > 5
@@ -113,7 +111,7 @@ def test_a_prompt_is_gone_on_with(trained: Path, capsys: Any, monkeypatch: Any) 
     assert say(capsys, *words[:-1], "4") != reply["text"] + "\n"
 
 
-def test_what_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
+def test_what_is_refused(trained, tmp_path, capsys):
     (tmp_path / "short.txt").write_text("A ship.")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     damaged = Path(shutil.copytree(newest(trained), tmp_path / "damaged"))
@@ -165,7 +163,7 @@ def model(family: str, **keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", SHAPES)
-def test_greedy_text_is_of_the_likeliest_tokens(family: str, tokenizer: Any) -> None:
+def test_greedy_text_is_of_the_likeliest_tokens(family, tokenizer):
     """Each found by a forward pass over all before it."""
     trained, end = model(family), tokenizer.eos_token_id
     ids = torch.tensor([encode_prompt(tokenizer, "the ship")])
@@ -178,7 +176,7 @@ def test_greedy_text_is_of_the_likeliest_tokens(family: str, tokenizer: Any) -> 
     assert ended == ("end of text" if ids[0, -1] == end else "max_new_tokens")
 
 
-def test_draws_follow_temperature_and_top_p(tokenizer: Any) -> None:
+def test_draws_follow_temperature_and_top_p(tokenizer):
     gpt2 = model("gpt2")
     gpt2.generation_config.repetition_penalty = 9.0  # as in the folder of a model: not used
 
@@ -194,7 +192,7 @@ def test_draws_follow_temperature_and_top_p(tokenizer: Any) -> None:
     assert (used.temperature, used.top_p, used.top_k) == (2.0, 0.8, 0)  # 0: of all tokens
 
 
-def test_characters_come_whole(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_come_whole(tokenizer, monkeypatch):
     """Tokens are bytes here: a character of three is shown with its last."""
     written, pieces = "東京 – the 🚢 sank", []
     tokens = iter([*encode_prompt(tokenizer, written), tokenizer.eos_token_id])
@@ -208,7 +206,7 @@ def test_characters_come_whole(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) 
     assert pieces[0] == "東" and not any("\ufffd" in piece for piece in pieces)
 
 
-def test_where_a_text_ends(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_text_ends(tokenizer, monkeypatch):
     gpt2, long, steps = model("gpt2"), Sampling(max_new_tokens=500, temperature=0), []
     monkeypatch.setattr(tokenizer, "_special_tokens_map", {})  # no end of text
     monkeypatch.setattr(module, "_check", lambda ids, logits: steps.append(ids) or logits)
@@ -221,7 +219,7 @@ def test_where_a_text_ends(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert complete(gpt2, tokenizer, "x" * 64, long)[1] == "positions" and len(steps) == 1
 
 
-def test_prompts_that_are_odd(tokenizer: Any) -> None:
+def test_prompts_that_are_odd(tokenizer):
     end = tokenizer.eos_token_id
     assert encode_prompt(tokenizer, "") == [end] and end not in encode_prompt(
         tokenizer, "a<|endoftext|>b"
