@@ -6,7 +6,6 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -120,18 +119,6 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
     assert load(out / "null_odds.json") == answers.null_odds
     names = {"predictions.json", "null_odds.json", "nbest.json"}
     assert {path.name for path in out.iterdir()} == {".lock", *names}
-
-
-def test_after_an_error_nothing_is_left(local_run, tmp_path, monkeypatch, capsys):
-    effects = [DEFAULT, UserError("x: the second chunk fails")]
-    merge = Mock(wraps=answering._merge, side_effect=effects)
-    monkeypatch.setattr(answering, "_merge", merge)
-    monkeypatch.setattr(answering, "CHUNK", 8)
-    arguments = ["--data", local_run.questions, "--output-dir", tmp_path / "out"]
-    assert predict_here("--model", local_run.path, *arguments) == 2
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
-    assert merge.call_count == 2
-    assert capsys.readouterr().err == "predict.py: error: x: the second chunk fails\n"
 
 
 # One question.

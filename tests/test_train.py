@@ -82,13 +82,6 @@ def test_a_terminal_gets_a_progress_bar(tiny_config, tmp_path, python):
     assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
 
 
-def test_epochs_count(tiny_config, tmp_path, capsys):
-    assert run(tiny_config, tmp_path / "a", *settings(max_steps=None, epochs=0.5)) == 0
-    shown = capsys.readouterr().err
-    windows = int(shown.split(" windows")[0].split()[-1])
-    assert f"steps         {-(-windows // 16)} (" in shown
-
-
 def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
     """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
     values = {"train": f"{shared}/squad/train.json", "validation": f"{shared}/squad/dev.json"}

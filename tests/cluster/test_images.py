@@ -66,9 +66,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     with trial.master() as master:
         first = trial.run(master, HF_HOME=str(cache.parent))
         assert master.metadata["commits"] == {"models/org/tiny@main": commit}
-        validations = master.reports("validation")
-        assert {"exact", "f1", "loss", "best_f1"} <= set(validations[0]["metrics"])
-        assert [report["steps"] for report in validations] == [6, 12]
         half = next(c for c in master.checkpoints if c.metadata["steps_completed"] == 8)
         whole = trial.weights(master.checkpoints[-1])
         put(cache, "org/tiny", "main", moved)
@@ -79,7 +76,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     assert master.checkpoints[-1].metadata["steps_completed"] == 12
     assert all(torch.equal(again[name], value) for name, value in whole.items())
     assert secrets.found_in([trial.storage]) == set()
-    assert (saved / "code" / "train.py").is_file()
     kept = json.loads((saved / "load_data.json").read_text())
     assert kept["experiment_config"]["environment"] == masked(secrets.PLANTED["environment"])
     # DET_TRIAL_SEED, for the config names no `hyperparameters.seed`.

@@ -35,7 +35,6 @@ def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
     assert [report["steps"] for report in validations] == [6, 12]
     assert set(validations[0]["metrics"]) >= {"loss", "perplexity", "bits_per_byte"}
     assert steps_of(master.checkpoints) == [4, 6, 8, 12]
-    assert set(master.states) >= {"training", "validating", "checkpointing"}
     begun, sixth, *_, last = master.checkpoints
     whole = trial.storage / last.uuid
     sizes = [path.stat().st_size for path in sorted(whole.glob("*.distcp"))]
