@@ -1,8 +1,11 @@
 """The table of a sharded checkpoint: read wherever it was written, and as data."""
 
+import enum
+import io
 import json
 import pickle
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +15,39 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
+    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
 
 from detalbert.errors import UserError
-from detalbert.training.table import find_table, read_table, write_table
-from tests.lm.tables import Pickler311, pickled
+from detalbert.training.table import TABLE, find_table, read_table, write_table
+
+
+class Pickler311(pickle.Pickler):
+    """Pickles a member of an enum as CPython 3.11.2 does; later ones name its value."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, enum.Enum):
+            return getattr, (type(value), value.name)
+        return NotImplemented
+
+
+def pickled(
+    metadata: Metadata, kind: type[pickle.Pickler] = Pickler311, protocol: int = 4
+) -> bytes:
+    """`.metadata` as torch writes it with a Python of this kind."""
+    metadata.storage_meta = StorageMeta(Path("folder"), "id")
+    metadata.planner_data = {name: tuple(name.split(".")) for name in metadata.state_dict_metadata}
+    buffer = io.BytesIO()
+    kind(buffer, protocol).dump(metadata)
+    return buffer.getvalue()
+
+
+def write_as_before(folder: Path) -> None:
+    """Turn the table of a checkpoint into that of 596c121 on CPython 3.11.2."""
+    (folder / ".metadata").write_bytes(pickled(read_table(folder)))
+    (folder / TABLE).unlink()
 
 
 def table() -> Metadata:

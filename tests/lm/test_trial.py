@@ -18,7 +18,7 @@ from lm.trial import Scores
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import newest, refusal, run, train_into, wait_for
-from tests.lm.tables import write_as_before
+from tests.lm.test_table import write_as_before
 from tests.same_bits import differences, of_checkpoint
 
 

@@ -24,8 +24,8 @@ from lm.layout import Layout
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.s3 import moto_server
 from tests.lm.ranks import start
-from tests.lm.tables import write_as_before
 from tests.lm.test_parity import Job
+from tests.lm.test_table import write_as_before
 
 pytestmark = pytest.mark.usefixtures("fork")
 
