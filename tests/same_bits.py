@@ -9,7 +9,6 @@ and exports the other's checkpoints. `--keep` leaves the runs there, and takes t
 
 import argparse
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read check
 from detalbert.integrity import checksum
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
+from tests.fakes.runs import metrics
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -73,8 +73,7 @@ def hashes(output: Path) -> dict[str, str]:
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():  # fine-tuning leaves them
             found[name] = checksum(output / name)
-    metrics = json.loads((output / "metrics.json").read_text())
-    return {**found, "best": of_value(metrics["best"]), "last": of_value(metrics["last"])}
+    return found | {key: of_value(metrics(output)[key]) for key in ("best", "last")}
 
 
 def unequal(one: dict[str, str], other: dict[str, str]) -> list[str]:

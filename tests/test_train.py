@@ -26,7 +26,7 @@ from detalbert.squad.sources import open_source, read_examples
 from tests.conftest import ROOT, settings
 from tests.fakes import secrets
 from tests.fakes.no_models import truncated_model
-from tests.fakes.runs import newest, only_error, refusal, run
+from tests.fakes.runs import metrics, newest, only_error, refusal, run
 
 
 def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> dict[str, float]:
@@ -42,9 +42,9 @@ def test_a_run_writes_its_files(finished):
     for part in ("60 questions", "steps         12", "warm-up", "learning rate", "parameters"):
         assert part in shown
     assert "step 3/12" in shown and "examples/s" in shown  # lines: not a terminal
-    metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["last"]["steps"] == 12 and metrics["throughput"]["training_windows"] == 96
-    best = metrics["best"]
+    written = metrics(out)
+    assert written["last"]["steps"] == 12 and written["throughput"]["training_windows"] == 96
+    best = written["best"]
     scores = independent_scores("generated", out, limit=40)
     assert scores == {key: best[key] for key in scores}
     assert {"steps", "loss", "best_exact_thresh", "best_f1_thresh", "NoAns_exact"} <= best.keys()
@@ -90,7 +90,7 @@ def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
     data = [word for item in values.items() for word in ("--set", f"data.{item[0]}={item[1]}")]
     assert run(ROOT / "configs/local.yaml", tmp_path / "real", *data, *settings(max_steps=6)) == 0
     assert "from random weights" in capsys.readouterr().err
-    best = json.loads((tmp_path / "real" / "metrics.json").read_text())["best"]
+    best = metrics(tmp_path / "real")["best"]
     scores = independent_scores(values["validation"], tmp_path / "real", limit=100)
     assert scores == {key: best[key] for key in scores}
 
@@ -170,7 +170,7 @@ def test_the_default_learns_and_wrong_answers_do_not(tmp_path, train):
     every_core = {"LOKY_MAX_CPU_COUNT": str(os.cpu_count())}  # no bits are compared
     right = train("--output-dir", tmp_path / "right", *cache, **every_core)
     assert right.returncode == 0, right.stderr
-    best = json.loads((tmp_path / "right" / "metrics.json").read_text())["best"]
+    best = metrics(tmp_path / "right")["best"]
     assert best["exact"] >= 90 and best["f1"] >= 90, best
     assert best["HasAns_f1"] >= 85 and best["NoAns_exact"] >= 85, best
 

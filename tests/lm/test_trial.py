@@ -17,13 +17,9 @@ from detalbert.training.parts import TensorSaver
 from lm.trial import Scores
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import newest, refusal, run, train_into, wait_for
+from tests.fakes.runs import metrics, newest, refusal, run, train_into, wait_for
 from tests.lm.test_table import write_as_before
 from tests.same_bits import differences, of_checkpoint
-
-
-def metrics(output: Path) -> dict[str, Any]:
-    return json.loads((output / "metrics.json").read_text())
 
 
 def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):

@@ -23,7 +23,7 @@ from lm.inference.load import open_saved
 from tests.conftest import ROOT, TINY_LM, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
-from tests.fakes.runs import newest, train_into
+from tests.fakes.runs import metrics, newest, train_into
 from tests.lm.ranks import SHAPES, tiny
 
 SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accuracy")
@@ -46,10 +46,6 @@ def trained(once, cache_dir) -> Path:
     return once("lm", fill) / "out"
 
 
-def best(output: Path) -> dict[str, float]:
-    return json.loads((output / "metrics.json").read_text())["best"]
-
-
 def say(capsys: Any, *words: Any) -> str:
     capsys.readouterr()
     assert predict.main([str(word) for word in words]) == 0, capsys.readouterr().err
@@ -59,7 +55,7 @@ def say(capsys: Any, *words: Any) -> str:
 @pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
 def test_perplexity_is_the_validation_of_the_run(kind, trained, tmp_path, capsys, monkeypatch):
     """A model brings its windows along."""
-    checkpoint, expected = find.find(str(trained)), best(trained)
+    checkpoint, expected = find.find(str(trained)), metrics(trained)["best"]
     model: Any = trained if kind == "the run" else tmp_path / "model"
     if kind == "exported":
         say(capsys, "--model", checkpoint, "--export", model)
@@ -92,11 +88,8 @@ UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 
 def master_of(run: Path, folder: Path) -> CheckpointMaster:
     """Knows the checkpoint, how it was trained and what it scored."""
-    config, scores, storage = (
-        yaml.safe_load((run / "config.yaml").read_text()),
-        best(run),
-        folder / "storage",
-    )
+    config, storage = yaml.safe_load((run / "config.yaml").read_text()), folder / "storage"
+    scores = metrics(run)["best"]
     known: dict[str, Any] = {"steps": scores["steps"], "scores": scores}
     known |= {"config": {"data": config["data"]}, "hparams": config["hyperparameters"]}
     stored = Stored(UUID, storage / UUID, 0.0, 1, **known)
