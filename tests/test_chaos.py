@@ -17,7 +17,7 @@ RUNS |= {"a language model": (4, False, "{shard: 2, tensor: 2}")}
 @pytest.mark.parametrize("name", RUNS)
 def test_cuts_in_numbers(name, real_python):
     processes, *kind = RUNS[name]
-    assert chaos.soak(20, processes, seed=1, config=chaos.chosen(*kind)) == []
+    assert chaos.soak(20, processes, seed=1, workload=chaos.words_of(*kind)) == []
 
 
 @pytest.mark.soak
