@@ -97,24 +97,15 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
 
 def of_value(value: Any) -> str:
     """SHA-256 of nested dicts and lists of tensors, numbers and text."""
-    digest = hashlib.sha256()
-    _add(digest, value)
-    return digest.hexdigest()
-
-
-def _add(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.cpu().numpy().tobytes())
+        said = f"{value.dtype} {tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
     elif isinstance(value, dict):
-        for key in sorted(value, key=str):
-            digest.update(str(key).encode())
-            _add(digest, value[key])
+        said = repr([(str(key), of_value(value[key])) for key in sorted(value, key=str)]).encode()
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            _add(digest, item)
+        said = repr([of_value(item) for item in value]).encode()
     else:
-        digest.update(repr(value).encode())
+        said = repr(value).encode()
+    return hashlib.sha256(said).hexdigest()
 
 
 def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
