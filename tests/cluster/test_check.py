@@ -198,9 +198,12 @@ def test_no_value_anywhere_breaks_the_checker(odd):
 @pytest.mark.parametrize(
     ("name", "metric", "smaller"),
     [
+        ("lm_local", "loss", True),
         ("lm_local", "perplexity", True),
+        ("lm_local", "bits_per_byte", True),
         ("lm_local", "accuracy", False),
         ("pretrain_local", "mlm_loss", True),
+        ("single", "loss", True),
         ("single", "f1", False),
     ],
 )

@@ -105,7 +105,6 @@ def test_a_prompt_is_gone_on_with(trained, capsys, monkeypatch):
 
 
 def test_what_is_refused(trained, tmp_path, capsys):
-    (tmp_path / "short.txt").write_text("A ship.")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     damaged = Path(shutil.copytree(newest(trained), tmp_path / "damaged"))
     (damaged / "pretrained" / "config.json").write_text("{}")
@@ -122,7 +121,6 @@ def test_what_is_refused(trained, tmp_path, capsys):
         "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
         "--seed: only --prompt takes it": ["--perplexity", "generated", "--seed", "1"],
         "the prompt has ": ["--prompt", "Ab-" * 100],
-        "tokens fill no window of 32 + 1": ["--perplexity", tmp_path / "short.txt"],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
         "latin.txt": ["--perplexity", tmp_path / "latin.txt"],
         "--prompt --export: give exactly one of": ["--prompt", "a", "--export", "x"],
