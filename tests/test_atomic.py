@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,8 @@ def test_a_start_removes_what_killed_ones_left(tmp_path):
         assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
-MADE = {
-    "pipe": os.mkfifo,
-    "device": lambda path: path.symlink_to("/dev/null"),
-    "folder": Path.mkdir,
-}
+LINK = partial(os.symlink, "/dev/null")
+MADE = {"pipe": os.mkfifo, "link to a device": LINK, "folder": os.mkdir}
 
 
 @pytest.mark.parametrize("kind", MADE)

@@ -166,8 +166,10 @@ def test_the_schemas_themselves(kind):
             assert name in load_schema(file.removesuffix(".yaml") or kind)["definitions"]
 
 
+# Schedules and durations, as the master's Go libraries parse them.
+
+
 def test_schedules():
-    """As the master's Go libraries parse them; durations, too."""
     good = ["60m", "0 5 * * *", "*/5 * * * *", "@daily", "@every 1h", "0 5 * * MON-FRI"]
     for text in [*good, "TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0", "05 5 * * *"]:
         assert rules.schedule(text) is None, text

@@ -38,12 +38,8 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     write_questions(questions)
     arguments = ["--model", str(model), "--data", str(questions), "--threads", "1"]
     assert predict.main([*arguments, "--output-dir", str(tmp_path / "alone")]) == 0
-    storage = trial.config["checkpoint_storage"]
-    trial.config = {
-        **experiment("predict.yaml"),
-        "checkpoint_storage": storage,
-        "hyperparameters": {},
-    }
+    job, storage = experiment("predict.yaml"), trial.config["checkpoint_storage"]
+    trial.config = {**job, "checkpoint_storage": storage, "hyperparameters": {}}
     trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
