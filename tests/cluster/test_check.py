@@ -1,6 +1,7 @@
 """`python -m cluster.check`: clean on what ships, its exit status, mistakes that are planted, and
 what cannot break it."""
 
+import copy
 import json
 import re
 import sys
@@ -181,10 +182,11 @@ MORE = [pytest.param(value, marks=pytest.mark.soak) for value in (2.5, True, [1]
 @pytest.mark.parametrize("odd", [*ODD, *MORE], ids=str)
 def test_no_value_anywhere_breaks_the_checker(odd):
     """Whatever stands at a key, the answer is findings and not a traceback."""
-    pools = masterconf.cluster_of(master())
-    for name in ("lr_search.yaml", "distributed64.yaml"):
-        for path in paths(experiment(name)):
-            config = experiment(name)
+    pools, search = masterconf.cluster_of(master()), experiment("lr_search.yaml")
+    del search["hyperparameters"]["global_batch_size"]["vals"][1:-1]  # each takes its time
+    for job in (search, experiment("distributed64.yaml")):
+        for path in paths(job):
+            config = copy.deepcopy(job)
             put(config, path, odd)
             list(check.check_one("job.yaml", config, pools, ROOT))
             Start.of(config, pools.pools["aws-p3-16xlarge"])
