@@ -74,9 +74,8 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config, tmp_path):
         assert trial.validated() == (wanted, reducer.metrics)
         loss = metrics.pop("loss")
         assert metrics == score(split.examples, *wanted, -1.0)
-        assert metrics != score(
-            split.examples, *merge_answers(split.examples, split.windows, spans)
-        )
+        others = merge_answers(split.examples, split.windows, spans)
+        assert metrics != score(split.examples, *others)
         losses = np.concatenate([part[1][0] for part in parts])
         assert loss == pytest.approx(losses.mean(), rel=1e-6) and len(losses) == len(split.windows)
         # However rows are dealt, the bits are the same; what is kept is not what is handed on.

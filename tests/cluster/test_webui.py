@@ -88,9 +88,8 @@ def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran, branch):
     after = [report["steps"] for report in master.metrics[before:] if report["group"] == "training"]
     assert after[0] - steps >= 5 and after[-1] == 60
     assert [r["steps"] for r in master.reports("validation")] == [20, 40, 60]
-    weights, whole = (
-        trial.weights(seen.checkpoints[-1]) for trial, seen in ((branch, master), ran[:2])
-    )
+    weights = branch.weights(master.checkpoints[-1])
+    whole = ran.trial.weights(ran.master.checkpoints[-1])
     assert all(torch.equal(weights[name], value) for name, value in whole.items())
     assert not all(torch.equal(branch.weights(stopped)[name], whole[name]) for name in whole)
 

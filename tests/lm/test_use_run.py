@@ -212,9 +212,8 @@ def test_where_a_text_ends(tokenizer, monkeypatch):
 
 def test_prompts_that_are_odd(tokenizer):
     end = tokenizer.eos_token_id
-    assert encode_prompt(tokenizer, "") == [end] and end not in encode_prompt(
-        tokenizer, "a<|endoftext|>b"
-    )
+    assert encode_prompt(tokenizer, "") == [end]
+    assert end not in encode_prompt(tokenizer, "a<|endoftext|>b")
     bare = copy.deepcopy(tokenizer)
     bare.eos_token = None
     for using, prompt, said in ((tokenizer, "\udce9", "not UTF-8"), (bare, "", "prompt is empty")):
