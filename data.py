@@ -44,7 +44,7 @@ class Split:
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
     """Return the fast tokenizer of `data.tokenizer`, or that of `hyperparameters.model`. Raises
-    UserError if there is none, or if this `tokenizers` release drops windows.
+    UserError if there is none.
     """
     name = config.tokenizer or hparams.model
     if name is None:

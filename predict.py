@@ -25,7 +25,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
-from detalbert.inference.reply import ask, format_reply
+from detalbert.inference.reply import Reply, ask, format_reply
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
@@ -55,14 +55,13 @@ def main(argv: list[str] | None = None) -> int:
     quiet_libraries()
     try:
         run(args)
+        return 0
     except UserError as error:
-        print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
-        return 2
+        said = f"{error.kind}: {error}"
     except torch.OutOfMemoryError:
-        said = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-        print(f"predict.py: error: {said}", file=sys.stderr)
-        return 2
-    return 0
+        said = "error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+    print(f"predict.py: {said}", file=sys.stderr)
+    return 2
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -95,11 +94,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def add_question_flags(add: Callable[..., Any]) -> None:
     add("--data", help="file of questions: SQuAD JSON, or .jsonl or .csv with question and context")
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
-    add(
-        "--threshold",
-        metavar="best|FLOAT",
-        help="null odds above which the model abstains; best: that of the best F1 at validation",
-    )
+    odds = "null odds above which the model abstains; best: that of the best F1 at validation"
+    add("--threshold", metavar="best|FLOAT", help=odds)
     add("--question", help="question to answer")
     add("--context", help="text to search for the answer")
     add("--context-file", type=Path, help="file with the text to search")
@@ -140,19 +136,13 @@ def run(args: argparse.Namespace) -> None:
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
     folder = find(args.model)
-    if is_language_model(folder):
-        refuse(args, OF_QUESTIONS, f"{args.model} is a language model")
-        use_language_model(args, folder)
-    else:
-        refuse(args, OF_LANGUAGE, f"{args.model} is no language model")
-        answer_questions(args, folder)
-
-
-def refuse(args: argparse.Namespace, flags: Sequence[str], why: str) -> None:
-    """Raise UserError for flags that do not apply to the model."""
-    for flag in flags:
+    language = is_language_model(folder)
+    kind = "a language model" if language else "no language model"
+    for flag in OF_QUESTIONS if language else OF_LANGUAGE:
         if getattr(args, flag) not in (None, False):
-            raise UserError(f"--{flag.replace('_', '-')}: {why}; leave it out")
+            name = flag.replace("_", "-")
+            raise UserError(f"--{name}: {args.model} is {kind}; leave it out")
+    (use_language_model if language else answer_questions)(args, folder)
 
 
 def serve(args: argparse.Namespace, folder: Path) -> None:
@@ -164,9 +154,9 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
             f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
         ) from None
     token = guard.read_token(args.token, args.token_file)
-    access = guard.Access.of(args.host, args.host_name, token)
     model = load_model(str(folder))
-    server.serve(model, choose_threshold(model, args.threshold), args.host, args.port, access)
+    threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
+    server.serve(model, threshold, address, args.host_name, token)
 
 
 def answer_questions(args: argparse.Namespace, folder: Path) -> None:
@@ -224,17 +214,18 @@ def read_context(args: argparse.Namespace) -> str:
     """Return `--context`, or `--context-file`'s text. Raises UserError for neither and both."""
     if (args.context is None) == (args.context_file is None):
         raise UserError("--context: give the text to search, by --context or --context-file")
-    file, context = args.context_file, args.context
-    if file is not None:
-        try:
-            if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
-                raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
-            context = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
-        except OSError as error:
-            raise UserError(f"{file}: cannot read it ({error.strerror})") from None
-    check_text(str(file or "--context"), "?", context)
+    if (file := args.context_file) is None:
+        check_text("--context", "?", args.context)
+        return args.context
+    try:
+        if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
+            raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
+        context = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot read it ({error.strerror})") from None
+    check_text(str(file), "?", context)
     return context
 
 
@@ -257,9 +248,9 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
             print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
 
 
-def show(args: argparse.Namespace, reply: Any, context: str) -> None:
+def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
     if args.json:
-        print(json.dumps(reply, ensure_ascii=False), flush=True)
+        print(json.dumps(dataclasses.asdict(reply), ensure_ascii=False), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks), flush=True)

@@ -7,14 +7,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import finetune, lm, predict, serve, step
+from benchmarks import finetune, predict, serve, step
 from benchmarks.measure import ROOT, SHAPES, Different, device
 from detalbert import atomic
 from detalbert.environment import environment
 from detalbert.errors import UserError
 
 STAGES = {
-    f.__name__: f for f in (step.step, finetune.finetune, predict.predict, serve.serve, lm.lm)
+    f.__name__: f for f in (step.step, finetune.finetune, predict.predict, serve.serve, step.lm)
 }
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"

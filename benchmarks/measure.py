@@ -2,28 +2,26 @@
 
 import contextlib
 import copy
+import json
 import os
 import subprocess
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import yaml
 from determined import core, pytorch
 from torch import Tensor
 
 from detalbert.corpus.api_text import find_services, read_service
-from detalbert.engine import flops, optim
+from detalbert.engine import flops
 from detalbert.engine.determinism import choose_exact_kernels
-from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
@@ -58,16 +56,19 @@ def experiment(stage: str, **hyperparameters: Any) -> dict[str, Any]:
     return config
 
 
-def documents(options: Namespace) -> list[str]:
-    """Return the documents of `--text`, or botocore's, each on one line."""
+def write_text(options: Namespace, folder: Path, joined: int = 1) -> str:
+    """Write the documents of `--text`, or botocore's, `joined` in each line; return the path."""
     if options.text is not None:
         found = options.text.read_text(encoding="utf-8").splitlines()
     else:
         found = (text for service in find_services() for text in read_service(service))
-    lines = (" ".join(text.split()) for text in found)
-    if not (texts := list(islice(filter(None, lines), options.examples))):
+    texts = list(islice(filter(None, (" ".join(text.split()) for text in found)), options.examples))
+    if not texts:
         raise UserError(f"--text {options.text}: no text in it; give a file of documents")
-    return texts
+    lines = (" ".join(texts[i : i + joined]) for i in range(0, len(texts), joined))
+    path = folder / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    return str(path)
 
 
 def run_python(*words: str, **env: str) -> str:
@@ -142,85 +143,3 @@ def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -
         padded[name] = torch.full(real.shape, fill)
         padded[name][real] = values
     return padded
-
-
-class Baseline:
-    """A model of transformers with a trial's optimizer, schedule and clipping.
-
-    Subclasses turn packed rows into micro-batches and compute the terms of their loss.
-    """
-
-    def __init__(self, trial: Any, model: Any) -> None:
-        self.hparams, self.dtype, self.device = trial.hparams, trial.dtype, device()
-        self.model = model.to(self.device).train()
-        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
-        name, rate = self.hparams.optimizer, self.hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
-        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
-        half = self.dtype is torch.float16
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
-
-    def forward(self, **inputs: Any) -> Any:
-        enabled = self.dtype is not torch.float32
-        with torch.autocast(self.device.type, self.dtype, enabled=enabled):
-            return self.model(**inputs)
-
-    def losses(self, micro: dict[str, Tensor]) -> Tensor:
-        """Return the terms of a micro-batch's loss, fp32 [terms]."""
-        raise NotImplementedError
-
-    def step(self, micros: list[dict[str, Tensor]]) -> float:
-        """Run one optimizer step and return the mean loss of its windows.
-
-        `gradient_weights` and `loss_weights` [terms] of a micro-batch weight the terms of its loss.
-        """
-        exact = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
-        mean = torch.zeros((), device=self.device)
-        for micro in micros:
-            micro = {name: values.to(self.device) for name, values in micro.items()}
-            losses = self.losses(micro)
-            self.scaler.scale(losses @ micro["gradient_weights"]).backward()
-            mean += losses.detach() @ micro["loss_weights"]
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.schedule.step()
-        self.optimizer.zero_grad()
-        torch.use_deterministic_algorithms(exact)
-        return float(mean)
-
-
-def train_in_turn(trial: StepTrial, peer: Any, batches: list[Any], turn: int = 1) -> Any:
-    """Train on `batches` with both sides, `turn` steps of each at a time, on all processes.
-
-    Return by side the seconds of each turn, what each step gave (the meter's sums of ours, the mean
-    loss of the baseline's), and the peak memory of the first turn on a GPU.
-    """
-
-    def step(number: int, batch: list[Any]) -> Any:
-        trial.meter.reset()
-        trial.train_batch(batch, 0, number)
-        trial.schedule.step()
-        return trial.meter.per_slot_reduce()
-
-    steps = {
-        "ours": iter([partial(step, number, batch) for number, batch in enumerate(batches)]),
-        "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
-    }
-    done: dict[str, list[Any]] = {side: [] for side in steps}
-    memory: dict[str, Any] = {}
-    gpu = torch.cuda.is_available()
-
-    def take(side: str) -> None:
-        if gpu:
-            torch.cuda.reset_peak_memory_stats()
-        done[side] += [each() for each in islice(steps[side], turn)]
-        if gpu:
-            memory.setdefault(side, {"peak_bytes": torch.cuda.max_memory_allocated()})
-        if dist.is_initialized():
-            dist.barrier()
-
-    sides = {side: partial(take, side) for side in steps}
-    return interleave(sides, len(batches) // turn), done, memory

@@ -6,10 +6,9 @@ The embedded model with a random span head behind `predict.py --serve`, of this 
 FOLDER, one of an earlier commit: e206833 is the last that answers one question at a time.
 """
 
-import asyncio
 import contextlib
+import http.client
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from detalbert.squad.question_stream import read_questions
 
 QUESTIONS, CLIENTS = 960, 32  # of a turn
 ALONE = 200  # questions of the one client
-_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
-_HEAD = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+HEADERS = {"Host": "localhost", "Content-Type": "application/json"}
 
 
 @contextlib.contextmanager
@@ -55,32 +54,25 @@ def serving(model: Path, checkout: Path) -> Iterator[int]:
             process.kill()
 
 
-async def client(port: int, requests: list[bytes]) -> list[tuple[str, float]]:
-    """Return the answer and seconds of each request, sent one after another over one connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    found = []
-    for request in requests:
-        began = time.perf_counter()
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = await reader.readexactly(int(_LENGTH.findall(head)[0]))
-        found.append((json.loads(body)["answer"], time.perf_counter() - began))
-    writer.close()
-    return found
-
-
 def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
-    """Return answers and seconds of all requests, in order; client i sends each `clients`-th."""
-    import uvloop
+    """Return answers and seconds of all requests, in order; client i sends each `clients`-th, one
+    after another over one connection.
+    """
 
-    requests = [f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
-
-    async def everybody() -> list[list[tuple[str, float]]]:
-        return await asyncio.gather(*(client(port, requests[i::clients]) for i in range(clients)))
+    def ask(first: int) -> list[tuple[str, float]]:
+        connection, found = http.client.HTTPConnection("127.0.0.1", port), []
+        for body in bodies[first::clients]:
+            began = time.perf_counter()
+            connection.request("POST", "/answer", body, HEADERS)
+            answer = json.load(connection.getresponse())["answer"]
+            found.append((answer, time.perf_counter() - began))
+        connection.close()
+        return found
 
     found: list[Any] = [None] * len(bodies)
-    for first, replies in enumerate(uvloop.run(everybody())):
-        found[first::clients] = replies
+    with ThreadPoolExecutor(clients) as threads:
+        for first, replies in enumerate(threads.map(ask, range(clients))):
+            found[first::clients] = replies
     return [answer for answer, _ in found], [seconds for _, seconds in found]
 
 

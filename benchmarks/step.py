@@ -1,131 +1,199 @@
-"""Optimizer steps: fine-tuning, pretraining, or a language model.
+"""Optimizer steps: fine-tuning, pretraining or a language model; `lm`: the last one, sharded over
+two processes (gloo, a core each).
 
-Ours is the trial's `train_batch`; the baseline is the model of transformers over the same windows,
-padded, with the same optimizer. Its loss excludes the padding, so that both first losses are equal.
+Ours is the trial's `train_batch`; the baseline is in baselines.py. Both run in turn in the same
+processes, from the same weights over the same windows. A window of a language model is one segment
+for both: attention within documents is ours alone.
 """
 
-import contextlib
-import copy
+import json
+import os
+import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from transformers import AlbertForPreTraining, AutoModelForQuestionAnswering
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
 
-from benchmarks import lm, measure
-from benchmarks.measure import SHAPES, Baseline, Different, compare
+from benchmarks import measure
+from benchmarks.baselines import Baseline
+from benchmarks.measure import Different, compare, run_python
+from detalbert.training.local import process_group
+from lm.data import LmText
+from lm.hparams import parse_lm_hparams
+from lm.model import causal_config
+from lm.trial import LmTrial
 from model_def import SquadTrial
 from pretrain.trial import PretrainTrial
 
+TRIALS: dict[str, Any] = {"finetuning": SquadTrial, "pretraining": PretrainTrial, "lm": LmTrial}
 JOINED = 32  # documents of the text in one, so that most windows are full
-
-
-@contextlib.contextmanager
-def trial_of(options: Namespace, shape: str) -> Iterator[Any]:
-    """Yield a trial as a training run creates it, before its first step; files are temporary."""
-    sizes = {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
-    config = measure.experiment("step", model_config=dict(SHAPES[shape]), **sizes)
-    values, data = config["hyperparameters"], config["data"]
-    with tempfile.TemporaryDirectory() as folder:
-        data |= {"tokenizer": options.tokenizer, "cache_dir": folder}
-        if options.workload == "pretraining":
-            lines, text = measure.documents(options), Path(folder) / "text.txt"
-            joined = (" ".join(lines[i : i + JOINED]) for i in range(0, len(lines), JOINED))
-            text.write_text("\n".join(joined), encoding="utf-8")
-            data |= {"text": str(text), "validation": str(text)}  # the latter is not read
-            values["model_config"]["classifier_dropout_prob"] = 0.0
-            values["max_seq_length"] = 128 if shape in ("tiny", "small") else 512
-        else:
-            for split, name in (("train", "train.json"), ("validation", "dev.json")):
-                data[split] = str(options.data / name)
-                data[f"max_{split}_examples"] = options.examples
-        kind = PretrainTrial if options.workload == "pretraining" else SquadTrial
-        with measure.context_of(config, Path(folder) / "run") as context:
-            trial = kind(context)
-            trial.model.train()
-            yield trial
-
-
-class Padded(Baseline):
-    """The trial's weights in the model of transformers, over padded rows."""
-
-    def __init__(self, trial: Any) -> None:
-        self.pretraining = isinstance(trial, PretrainTrial)
-        self.labels = ("labels", "sop") if self.pretraining else ("start", "end")
-        self.pad_id = trial.data.tokenizer.pad_token_id or 0
-        config = copy.deepcopy(trial.model.config)
-        kind: Any = AlbertForPreTraining if self.pretraining else AutoModelForQuestionAnswering
-        make = kind._from_config if self.pretraining else kind.from_config
-        model = make(config, attn_implementation="sdpa")
-        model.load_state_dict(trial.model.state_dict())
-        super().__init__(trial, model)
-
-    def batch(self, rows: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-        """Return packed rows as padded micro-batches, int64 [windows, max_seq_length]."""
-        micros = [self._padded(row) for row in rows]
-        counts = torch.tensor([[(m[x] >= 0).sum() for x in self.labels] for m in micros])
-        windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
-        share = 1.0 if self.pretraining else 0.5  # the mean of start and end
-        for micro, count, part in zip(micros, counts, windows / windows.sum(), strict=True):
-            micro["gradient_weights"] = share / counts.sum(0).clamp(min=1)
-            micro["loss_weights"] = share * part / count.clamp(min=1)
-        return micros
-
-    def _padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
-        columns = {"input_ids": (row["input_ids"], self.pad_id)}
-        columns["token_type_ids"] = row["token_type_ids"], 0
-        if self.pretraining:
-            labels = torch.full_like(row["input_ids"], -100)
-            labels[row["masked"]] = row["mlm_labels"]
-            columns["labels"], whole = (labels, -100), {"sop": row["sop_labels"]}
-        else:
-            whole = {name: row[f"{name}_positions"] for name in ("start", "end")}
-        return measure.pad(row, self.hparams.max_seq_length, **columns) | whole
-
-    def losses(self, micro: dict[str, Tensor]) -> Tensor:
-        """Return the sum of each loss term, padding excluded, fp32 [2]."""
-        taken = ("input_ids", "token_type_ids", "attention_mask")
-        output = self.forward(**{name: micro[name] for name in taken})
-        if self.pretraining:
-            logits = [output.prediction_logits.transpose(1, 2), output.sop_logits]
-        else:
-            ends, padding = (output.start_logits, output.end_logits), micro["attention_mask"] == 0
-            logits = [x.float().masked_fill(padding, -torch.inf) for x in ends]
-        pairs = zip(logits, self.labels, strict=True)
-        sums = [F.cross_entropy(x.float(), micro[name], reduction="sum") for x, name in pairs]
-        return torch.stack(sums)
+TURN = 4  # steps of a language model that are timed together
+WINDOWS, MICRO = 8, 2  # of its step over all processes, and of a micro-batch
+LLAMA = measure.EXPERIMENTS["llama"]
 
 
 def step(options: Namespace) -> dict[str, Any]:
     """Measure windows per second and MFU of both sides; for a language model, tokens per second."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, settings = write_inputs(options, Path(folder), torch.cuda.is_available())
+        found = train_both(config, settings, Path(folder))
+    result = report(options.stage, settings, found)
+    peak, source = measure.peak_and_source()
+    settings["peak_flops"] = {"value": peak, "from": source}
+    for side, figures in result["results"].items():
+        first, *seconds = found["seconds"][side]
+        mfu = [f / s / peak for f, s in zip(found["flops"][1:], seconds, strict=True)]
+        figures |= {"mfu": measure.spread_of(mfu), "first_step_seconds": first}
+    return result
+
+
+def lm(options: Namespace) -> dict[str, Any]:
+    """Measure the tokens per second of both sides over two processes."""
+    options.workload = "lm"
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = write_inputs(options, Path(folder), gpu=False)
+        (Path(folder) / "inputs.json").write_text(json.dumps(inputs))
+        run_python("-m", *torchrun, "-m", "benchmarks.step", folder, **env)
+        found = json.loads((Path(folder) / "found.json").read_text())
+    return report(options.stage, inputs[1], found)
+
+
+def report(stage: str, settings: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the result without the first turn. Raises Different unless both sides have the same
+    losses: of a language model in every step, else in the first one.
+    """
+    (ours, theirs), is_lm = found["losses"].values(), settings["workload"] == "lm"
+    exact = found["settings"]["precision"] == "torch.float32"
+    count = len(ours) if is_lm else 1
+    for number, (one, other) in enumerate(zip(ours[:count], theirs[:count], strict=True)):
+        if not abs(one - other) <= (1e-4 if exact else 2e-2 * abs(other)):
+            raise Different(f"{stage}: loss {one} in step {number}, the baseline's {other}")
+    amount = settings["windows"] * settings["steps_per_turn"]
+    amount *= found["settings"]["tokens_per_window"] if is_lm else 1
+    seconds = {side: taken[1:] for side, taken in found["seconds"].items()}
+    result = compare(seconds, "tokens" if is_lm else "windows", amount)
+    settings |= found["settings"]
+    memory = found["memory"] or "not measured"
+    return {**result, "losses": found["losses"], "settings": settings, "memory": memory}
+
+
+def write_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[str, Any]]:
+    """Write text, shards and first weights of a workload; return its experiment and settings."""
     if options.workload == "lm":
-        return lm.lm(options, processes=1)
-    shape = measure.shape_of(options, "base" if options.workload == "pretraining" else "xxlarge")
-    with trial_of(options, shape) as trial:
-        batches = list(islice(trial.build_training_data_loader(), options.repeats + 1))
-        seconds, done, memory = measure.train_in_turn(trial, Padded(trial), batches)
-        peak, source = measure.peak_and_source()
-    (total, windows, *_), theirs = done["ours"][0], done["peer"][0]
-    losses, allowed = [total / windows, theirs], 1e-4 if trial.dtype is torch.float32 else 2e-2
-    if not abs(losses[0] - theirs) <= allowed * abs(theirs):
-        raise Different(f"step: the first loss is {losses[0]}, the baseline's {theirs}")
-    measured = {side: taken[1:] for side, taken in seconds.items()}
-    result = compare(measured, "windows", options.windows)
-    flops = [sum(trial.row_flops(row) for row in batch) for batch in batches[1:]]
-    for side, taken in measured.items():
-        mfu = [f / s / peak for f, s in zip(flops, taken, strict=True)]
-        more = {"mfu": measure.spread_of(mfu), "first_step_seconds": seconds[side][0]}
-        result["results"][side] |= more
-    tokens = sum(len(row["input_ids"]) for batch in batches[1:] for row in batch)
+        return write_lm_inputs(options, folder, gpu)
+    pretraining = options.workload == "pretraining"
+    shape = measure.shape_of(options, "base" if pretraining else "xxlarge")
+    sizes = {"global_batch_size": options.windows, "max_steps": options.repeats + 1}
+    config = measure.experiment("step", model_config=dict(measure.SHAPES[shape]), **sizes)
+    values, data = config["hyperparameters"], config["data"]
+    data |= {"tokenizer": options.tokenizer, "cache_dir": str(folder)}
+    if pretraining:
+        text = measure.write_text(options, folder, JOINED)
+        data |= {"text": text, "validation": text}  # the latter is not read
+        values["model_config"]["classifier_dropout_prob"] = 0.0
+        values["max_seq_length"] = 128 if shape in ("tiny", "small") else 512
+    else:
+        for split, name in (("train", "train.json"), ("validation", "dev.json")):
+            data[split] = str(options.data / name)
+            data[f"max_{split}_examples"] = options.examples
     settings = {"workload": options.workload, "shape": shape, "windows": options.windows}
-    settings |= {"tokens_per_window": tokens / options.windows / options.repeats}
-    settings |= {"precision": str(trial.dtype), "first_losses": losses}
-    settings |= {"max_tokens_per_forward": trial.hparams.max_tokens_per_forward}
-    settings |= {"peak_flops": {"value": peak, "from": source}}
-    return {**result, "settings": settings, "memory": memory or "not measured"}
+    return [config, {**settings, "steps_per_turn": 1}]
+
+
+def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[str, Any]]:
+    shape = "base" if gpu and options.shape == "auto" else options.shape
+    keys = LLAMA[shape := shape if shape in LLAMA else "small"]
+    length, model = keys["max_position_embeddings"], str(folder / "model")
+    values = {"max_seq_length": length, "max_tokens_per_forward": MICRO * length}
+    values |= {"max_steps": TURN * (options.repeats + 1), "precision": "bf16" if gpu else "fp32"}
+    config = measure.experiment("lm", model=model, **values)
+    text, cache = measure.write_text(options, folder), str(folder / "cache")
+    config["data"] |= {"documents": text, "vocab_size": keys["vocab_size"], "cache_dir": cache}
+    hparams = parse_lm_hparams(config["hyperparameters"])
+    tokenizer = LmText.load(config["data"], hparams).tokenizer
+    torch.manual_seed(42)
+    made = AutoModelForCausalLM.from_config(causal_config(None, keys, tokenizer, length))
+    made.save_pretrained(model)
+    settings = {"workload": "lm", "shape": shape, "model": keys, "windows": WINDOWS}
+    return [config, {**settings, "steps_per_turn": TURN, "windows_per_forward": MICRO}]
+
+
+def train_both(config: dict[str, Any], settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train both sides in turn, in all processes; return measurements and losses."""
+    workload, turn = settings["workload"], settings["steps_per_turn"]
+    with (
+        process_group() as group,
+        measure.context_of(config, folder / str(group.rank), group) as context,
+    ):
+        trial = TRIALS[workload](context)
+        trial.model.train()
+        batches = list(islice(trial.build_training_data_loader(), trial.steps))
+        seconds, done, memory = train_in_turn(trial, Baseline(trial, workload), batches, turn)
+        everywhere = group.allgather(done)
+    ours, theirs = (zip(*(each[side] for each in everywhere), strict=True) for side in done)
+    losses = {"ours": [trial.meter.cross_slot_reduce(list(step))["loss"] for step in ours]}
+    losses["peer"] = [float(np.mean(step)) for step in theirs]
+    flops = [sum(trial.row_flops(row) for row in batch) for batch in batches]
+    tokens = sum(len(row["input_ids"]) for batch in batches for row in batch) * group.size
+    return {
+        "seconds": seconds,
+        "losses": losses,
+        "memory": memory,
+        "flops": [sum(flops[i : i + turn]) for i in range(0, len(flops), turn)],
+        "settings": {
+            "tokens_per_window": tokens / len(batches) / settings["windows"],
+            "max_tokens_per_forward": trial.hparams.max_tokens_per_forward,
+            "precision": str(trial.dtype),
+            "processes": group.size,
+        },
+    }
+
+
+def train_in_turn(trial: Any, peer: Any, batches: list[Any], turn: int) -> Any:
+    """Train on `batches` with both sides, `turn` steps of each at a time, on all processes.
+
+    Return by side the seconds of each turn, the result of each step (the meter's sums of ours, the
+    mean loss of the baseline's), and the peak memory of the first turn on a GPU.
+    """
+
+    def train(number: int, batch: list[Any]) -> Any:
+        trial.meter.reset()
+        trial.train_batch(batch, 0, number)
+        trial.schedule.step()
+        return trial.meter.per_slot_reduce()
+
+    steps = {
+        "ours": iter([partial(train, number, batch) for number, batch in enumerate(batches)]),
+        "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
+    }
+    done: dict[str, list[Any]] = {side: [] for side in steps}
+    memory: dict[str, Any] = {}
+
+    def take(side: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        done[side] += [each() for each in islice(steps[side], turn)]
+        if torch.cuda.is_available():
+            memory.setdefault(side, {"peak_bytes": torch.cuda.max_memory_allocated()})
+        if dist.is_initialized():
+            dist.barrier()
+
+    sides = {side: partial(take, side) for side in steps}
+    return measure.interleave(sides, len(batches) // turn), done, memory
+
+
+if __name__ == "__main__":  # one of several processes
+    place = Path(sys.argv[1])
+    given, chosen = json.loads((place / "inputs.json").read_text())
+    measured = train_both(given, chosen, place)
+    if os.environ["RANK"] == "0":
+        (place / "found.json").write_text(json.dumps(measured))

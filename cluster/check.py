@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import json
+import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,12 @@ from determined.common import constants, context
 from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
+from cluster.flags import Parser
 from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
-from cluster.plan_text import option_line
+from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
 from detalbert.errors import Unavailable, UserError
@@ -44,20 +46,15 @@ the inside of pod specs, startup scripts, agent configs, saml, telemetry and so 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the findings; return the status: 0 none, 2 some, 3 if the master does not answer."""
-    args = _parser().parse_args(argv)
-    if not args.configs and args.master is None:
-        _parser().error("give an experiment config, or --master")
-    if args.ask and args.master is not None:
-        _parser().error("--ask takes the pools from the master itself; leave --master out")
     try:
-        asked = Master.login() if args.ask else None
-        check = Check(args.context, asked, args.template, args.set)
+        args = _parse(argv)
+        check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
         findings = list(check.all(args.configs, args.master))
     except UserError as error:
         print(f"cluster.check: {error.kind}: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unavailable) else 2
     faults = [finding for finding in findings if not finding.warning]
-    left_out = NOT_CHECKED if asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
+    left_out = NOT_CHECKED if check.asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
     if args.json:
         _print_json(findings, check.plans, left_out)
     else:
@@ -69,28 +66,24 @@ def main(argv: list[str] | None = None) -> int:
     return 2 if faults else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cluster.check", description=__doc__.splitlines()[0])
-    parser.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
-    parser.add_argument("--master", type=Path, metavar="YAML", help="master config to check with")
-    parser.add_argument("--template", type=Path, metavar="YAML", help="template of the experiments")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY.PATH=VALUE",
-        help="config key to set in every experiment, as det's --config does",
-    )
-    parser.add_argument(
-        "--ask",
-        action="store_true",
-        help="also validate with the master of DET_MASTER and the login of det; creates nothing",
-    )
-    parser.add_argument(
-        "--context", type=Path, default=Path("."), metavar="FOLDER", help="folder to be uploaded"
-    )
-    parser.add_argument("--json", action="store_true", help="print findings as JSON")
-    return parser
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="cluster.check", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
+    add("--master", type=Path, metavar="YAML", help="master config to check with")
+    add("--template", type=Path, metavar="YAML", help="template of the experiments")
+    said = "config key to set in every experiment, as det's --config does"
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=said)
+    said = "also validate with the master of DET_MASTER and the login of det; creates nothing"
+    add("--ask", action="store_true", help=said)
+    add("--context", type=Path, default=Path(), metavar="FOLDER", help="folder to be uploaded")
+    add("--json", action="store_true", help="print findings as JSON")
+    args = parser.parse_args(argv)
+    if not args.configs and args.master is None:
+        raise UserError("CONFIG: missing; give an experiment config, or --master")
+    if args.ask and args.master is not None:
+        raise UserError("--ask: takes the pools from the master itself; leave --master out")
+    return args
 
 
 def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
@@ -138,34 +131,28 @@ class Check:
         template: dict[str, Any] | None,
         cluster: Cluster | None,
     ) -> Iterator[Finding]:
-        text = path.read_text(encoding="utf-8-sig")
+        file, text = str(path), path.read_text(encoding="utf-8-sig")
         if "triggers" in config or _is_master(config):
-            yield from check_one(str(path), config, cluster, self.folder)
+            yield from check_one(file, config, cluster, self.folder)
             return
         apply_overrides(config, self.changes)
         if template is not None:
             config = merge(config, template)
         if self.changes or template is not None:
             text = json.dumps(config)  # is YAML too
-        yield from check_one(str(path), config, cluster, self.folder)
+        yield from check_one(file, config, cluster, self.folder)
         if self.asked is not None:
-            yield from self.asked.check(str(path), text)
+            yield from self.asked.check(file, text)
         pool = cluster and cluster.pools.get(pool_name(config, cluster))
         if cluster is not None and pool is not None:
             image = image_of(config, pool) or "Determined's own"
-            plan = Start.of(config, pool).describe(load_prices())
-            self.plans.append(
-                f"{path}: image {image}; {plan}{self._run(str(path), config, cluster)}"
-            )
-
-    def _run(self, file: str, config: dict[str, Any], cluster: Cluster) -> str:
-        """Return the planner's line on a run's hours and cost, if they are known."""
-        with contextlib.suppress(UserError):  # told by the findings
-            site = options.Site(load_prices(), self.folder)
-            option = options.plan_option(file, config, cluster, site, options.Asked())
-            if option and option.cases:
-                return f"; {option_line(option)}"
-        return ""
+            plan = f"{file}: image {image}; {Start.of(config, pool).describe(load_prices())}"
+            with contextlib.suppress(UserError):  # told by the findings
+                asked = options.Asked(load_prices(), self.folder)
+                option = options.plan_option(file, config, cluster, asked)
+                if option and option.cases:
+                    plan += f"; {outcome(option)}"
+            self.plans.append(plan)
 
 
 def check_one(
@@ -224,4 +211,5 @@ def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

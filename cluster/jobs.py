@@ -76,18 +76,16 @@ def _parse(
     Keys that are not like any of ours are warnings: train.py rejects them as well, but a modified
     one may read them, and the master accepts them. The rest is checked without them.
     """
-    foreign: list[UnknownKey] = []
-    hparams, wrong = None, []
     try:
-        hparams = workload.parsers.hyperparameters(values)
+        return workload.parsers.hyperparameters(values), []
     except UserError as error:
         wrong = _problems(error)
-        foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
+    foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
     if not foreign:
-        return hparams, [_from_error(file, error) for error in wrong]
+        return None, [_from_error(file, error) for error in wrong]
     names = {error.key for error in foreign}
     hparams, found = _parse(file, workload, {k: v for k, v in values.items() if k not in names})
-    warnings = [_from_error(file, key)._replace(warning=True) for key in foreign]
+    warnings = [_from_error(file, error)._replace(warning=True) for error in foreign]
     for fault in found:  # what is not given may be another trial's matter
         given = fault.key.removeprefix("hyperparameters.") in values
         warnings.append(fault._replace(warning=not given))

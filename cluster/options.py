@@ -1,9 +1,9 @@
 """Options for a run: machines, slots and market, with time, cost, and why one cannot run."""
 
 import copy
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from cluster.fleet import check_fleet, pool_name
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
+from cluster.machines import ROOT
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price, retired
 from cluster.schema import Finding
@@ -28,20 +29,14 @@ SURE = 95  # per cent of the runs that meet a deadline or a budget
 
 
 class Asked(NamedTuple):
-    """Limits and markets that the options are for."""
-
-    markets: Mapping[str, spot.Market] = spot.CASES
-    runs: int = 4000  # that are simulated for an option and case
-    seed: int = 0
-    deadline: float | None = None  # hours
-    budget: float | None = None  # dollars
-
-
-class Site(NamedTuple):
-    """Prices of machines, and the parent folder of relative model folders."""
+    """Prices, limits and markets that the options are for."""
 
     prices: Mapping[str, Price]
-    root: Path
+    root: Path = ROOT  # parent folder of relative model folders
+    markets: Mapping[str, spot.Market] = spot.CASES
+    runs: int = 4000  # that are simulated for an option and case
+    deadline: float | None = None  # hours
+    budget: float | None = None  # dollars
 
 
 class Timing(NamedTuple):
@@ -54,18 +49,17 @@ class Timing(NamedTuple):
     longest: float = spot.LONGEST  # seconds of work that a period may put at stake
 
 
-class Option(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Option:
     """A pool's machines for a number of slots; `why_not` says why the run cannot take it."""
 
     pool: Pool
     price: Price
     slots: int
-    spot: bool
-    machines: int
     found: Estimate | None = None  # None for plain work
     cases: Sequence[dict[str, Any]] = ()  # low, middle, high
     period: int | None = None
-    keys: Mapping[str, Any] = {}  # hyperparameters to write
+    keys: Mapping[str, Any] = field(default_factory=dict)  # hyperparameters to write
     why_not: str = ""
 
     @property
@@ -73,85 +67,89 @@ class Option(NamedTuple):
         return None if self.found is None else self.found.rate
 
     @property
+    def machines(self) -> int:
+        return -(-self.slots // self.price.slots)
+
+    @property
     def name(self) -> str:
-        market = "spot" if self.spot else "on demand"
+        market = "spot" if self.pool.spot else "on demand"
         return f"{self.machines} x {self.price.instance}, {market}"
 
     def figures(self, what: str) -> tuple[float, float, float]:
         """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
         low = min(case[f"{what} 5 %"] for case in self.cases)
-        return low, self.cases[1][what], max(case[f"{what} 95 %"] for case in self.cases)
+        return low, self.mean(what), max(case[f"{what} 95 %"] for case in self.cases)
+
+    def mean(self, what: str) -> float:
+        """Return the mean `hours` or `cost` of the middle case; infinite without an estimate."""
+        return float(self.cases[1][what]) if self.cases else math.inf
 
     def sure(self, what: str) -> float:
         """Return what SURE per cent of the runs of the middle case keep below."""
         return float(self.cases[1][f"{what} {SURE} %"])
 
 
-def plan_options(
-    file: str, config: dict[str, Any], cluster: Cluster, site: Site, asked: Asked
-) -> list[Option]:
+def plan_options(file: str, config: dict[str, Any], cluster: Cluster, asked: Asked) -> list[Option]:
     """Return the options of a config in the pools of a cluster, those that can run and others.
 
     Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
     of the priced machines with a known GPU.
     """
+    own = next(parse_jobs(file, config, None, asked.root)).slots
     found = []
-    own = next(parse_jobs(file, config, None, site.root)).slots
-    for pool in cluster.pools.values():
-        if (price := site.prices.get(pool.instance)) is None:
-            continue
-        for slots in _counts(pool, price, own):
-            changed = copy.deepcopy(config)
-            resources = {"slots_per_trial": slots, "resource_pool": pool.name}
-            changed["resources"] = {**(changed.get("resources") or {}), **resources}
-            if option := plan_option(file, changed, cluster, site, asked):
-                found.append(option)
+    for offer in _offers(cluster, asked, own):
+        changed = copy.deepcopy(config)
+        resources = {"slots_per_trial": offer.slots, "resource_pool": offer.pool.name}
+        changed["resources"] = {**(changed.get("resources") or {}), **resources}
+        if option := plan_option(file, changed, cluster, asked):
+            found.append(option)
     if not found:
         raise UserError(f"{file}: resources.resource_pool: no pool has priced machines with a GPU")
     return found
 
 
-def _counts(pool: Pool, price: Price, own: int) -> list[int]:
-    width, most = price.slots, (pool.max_agents or 64) * price.slots
-    fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
-    return sorted({own, *(n for n in fits if n <= most)})
+def _offers(cluster: Cluster, asked: Asked, own: int | None) -> Iterator[Option]:
+    """Yield the priced pools, with each number of COUNTS that fills their machines and `own`."""
+    for pool in cluster.pools.values():
+        if (price := asked.prices.get(pool.instance)) is not None:
+            width, most = price.slots, (pool.max_agents or 64) * price.slots
+            fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
+            for slots in sorted({own or width, *(n for n in fits if n <= most)}):
+                yield Option(pool, price, slots)
 
 
-def plan_option(
-    file: str, config: dict[str, Any], cluster: Cluster, site: Site, asked: Asked
-) -> Option | None:
+def plan_option(file: str, config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option | None:
     """Return the option that is a config on its pool; None if its machines have no price or GPU.
 
     Raises UserError if the config is invalid.
     """
     pool = cluster.pools.get(pool_name(config, cluster))
-    price = pool and site.prices.get(pool.instance)
+    price = pool and asked.prices.get(pool.instance)
     if pool is None or price is None or pool.gpu is None:
         return None
-    jobs = list(parse_jobs(file, config, pool, site.root))
-    slots = jobs[0].slots
-    option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
+    jobs = list(parse_jobs(file, config, pool, asked.root))
+    option = Option(pool, price, jobs[0].slots)
     if why := retired(price.instance, {price.instance: price}):
-        return option._replace(why_not=why)
+        return replace(option, why_not=why)
     if fault := _first_fault(check_fleet(file, config, cluster)):
-        return option._replace(why_not=fault)
+        return replace(option, why_not=fault)
     try:
         fitted = [_fit(each) for each in jobs]
     except UserError as error:
-        return option._replace(why_not=str(error))
+        return replace(option, why_not=str(error))
     found, keys = max(fitted, key=lambda each: each[0].memory.at(each[0].tokens))
     if pool.spot and not found.hparams.spot_notice:
         keys["spot_notice"] = True
-    option = option._replace(found=found)
+    option = replace(option, found=found)
     try:
         option = simulate_option(option, time_run(found), asked)
     except UserError as error:  # a trace with fewer machines
-        return option._replace(why_not=str(error))
+        return replace(option, why_not=str(error))
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    return option._replace(
-        keys=keys, why_not=_first_fault(check_job(file, config, pool, site.root))
+    return replace(
+        option, keys=keys, why_not=_first_fault(check_job(file, config, pool, asked.root))
     )
 
 
@@ -172,7 +170,7 @@ def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
     forward = found.most // 128 * 128
     if job.hparams.max_seq_length <= forward < found.tokens:
         keys: dict[str, Any] = {"max_tokens_per_forward": forward}
-        smaller = estimate(job._replace(hparams=dataclasses.replace(job.hparams, **keys)))
+        smaller = estimate(job._replace(hparams=replace(job.hparams, **keys)))
         return smaller or found, keys
     return found, {}
 
@@ -197,23 +195,24 @@ def time_run(found: Estimate) -> Timing:
 
 def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     """Return the option with its three cases, and its period where `timing` leaves it open."""
-    low, middle, high = option.price.spot_range() if option.spot else (option.price.on_demand,) * 3
+    price = option.price
+    low, middle, high = price.spot_range() if option.pool.spot else (price.on_demand,) * 3
     work, rules = timing.seconds[1], timing.rules
     job = spot.SpotJob(work, work, option.machines, middle, rules)
     markets: Mapping[str, Any] = asked.markets
-    if not option.spot:
+    if not option.pool.spot:
         markets = dict.fromkeys(spot.CASES, spot.Constant(0.0))
-    usual, worst = (markets[case].alike() for case in ("middle", "high"))
     steps = timing.period
-    if steps is None and option.spot:
-        steps = spot.best_period(job, usual, worst, timing.step, timing.longest)
+    if steps is None and option.pool.spot:
+        seconds = spot.best_period(job, markets["middle"].alike(), timing.longest)
+        steps = max(1, int(seconds / timing.step))
     period = min(steps * timing.step, work) if steps else work
     cases = []
     for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
         job = spot.SpotJob(seconds, period * seconds / work, option.machines, dollars, rules)
-        runs = spot.simulate(job, markets[name], asked.runs if option.spot else 1, asked.seed)
+        runs = spot.simulate(job, markets[name], asked.runs if option.pool.spot else 1)
         cases.append(_figures(name, job, runs, markets[name].alike()))
-    return option._replace(cases=cases, period=steps)
+    return replace(option, cases=cases, period=steps)
 
 
 def _figures(case: str, job: spot.SpotJob, runs: Any, alike: spot.Constant) -> dict[str, Any]:
@@ -245,55 +244,53 @@ class Plain(NamedTuple):
         return per_slot * slots * teraflops / self.teraflops
 
 
-def plain_options(
-    work: Plain, cluster: Cluster, prices: Mapping[str, Price], asked: Asked
-) -> list[Option]:
+def plain_options(work: Plain, cluster: Cluster, asked: Asked) -> list[Option]:
     """Return the options for plain work, in the pools of a cluster."""
     found = []
-    for pool in cluster.pools.values():
-        price = prices.get(pool.instance)
-        if price is None or price.teraflops is None:
-            continue
-        for slots in _counts(pool, price, price.slots):
-            seconds = work.amount / work.rate(slots, price.teraflops)
+    for option in _offers(cluster, asked, None):
+        if (teraflops := option.price.teraflops) is not None:
+            seconds = work.amount / work.rate(option.slots, teraflops)
             timing = Timing((seconds,) * 3, 1.0, spot.Rules(restart_seconds=START), None)
-            option = Option(pool, price, slots, pool.spot, -(-slots // price.slots))
             found.append(simulate_option(option, timing, asked))
     return found
 
 
-def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str]:
-    """Return the option to take and why. Raises UserError if none can run or ever finishes.
+def finishing(options: Sequence[Option]) -> list[Option]:
+    """Return the options that can run and end, the cheapest first."""
+    fine = (o for o in options if not o.why_not and math.isfinite(o.mean("cost")))
+    return sorted(fine, key=lambda option: option.mean("cost"))
+
+
+def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str, bool]:
+    """Return the option to take, why, and whether it keeps to the limits.
 
     It is the cheapest of which SURE per cent of the runs meet deadline and budget; if none does,
-    the fastest with a deadline, else the cheapest.
+    the fastest with a deadline, else the cheapest. Raises UserError if none can run or finishes.
     """
-    fine = [o for o in options if not o.why_not and math.isfinite(o.cases[1]["cost"])]
+    fine = finishing(options)
     if not fine:
         why = next((option.why_not for option in options if option.why_not), "none ever finishes")
         raise UserError(f"no option can run: {why}")
     limits = {"hours": asked.deadline, "cost": asked.budget}
     given = {what: most for what, most in limits.items() if most is not None}
-    safe = [o for o in fine if all(o.sure(what) <= most for what, most in given.items())]
-    if safe:
-        best = min(safe, key=lambda option: option.cases[1]["cost"])
-        words = {"hours": "the deadline", "cost": "the budget"}
-        met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
-        many = f"the cheapest of {len(fine)} options" if len(fine) > 1 else "the one that can run"
-        return best, many + (met if given else "")
-    what = "hours" if "hours" in given else "cost"
-    best = min(fine, key=lambda option: option.cases[1][what])
-    said, kind = {
-        "hours": ("MISSES THE DEADLINE", "fastest"), "cost": ("IS OVER THE BUDGET", "cheapest")
-    }[what]  # fmt: skip
-    return best, f"{said}; no option meets what was asked, and this is the {kind}"
+    for option in fine:
+        if all(option.sure(what) <= most for what, most in given.items()):
+            words = {"hours": "the deadline", "cost": "the budget"}
+            met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
+            many = f"the cheapest of {len(fine)} options"
+            many = many if len(fine) > 1 else "the one that can run"
+            return option, many + (met if given else ""), True
+    none = "no option meets what was asked, and this is the"
+    if "hours" in given:
+        best = min(fine, key=lambda option: option.mean("hours"))
+        return best, f"MISSES THE DEADLINE; {none} fastest", False
+    return fine[0], f"IS OVER THE BUDGET; {none} cheapest", False
 
 
 def front(options: Sequence[Option]) -> Iterator[Option]:
     """Yield the options that none beats in both time and cost, the fastest first."""
     cheapest = math.inf
-    fine = [option for option in options if not option.why_not and option.cases]
-    for option in sorted(fine, key=lambda each: (each.cases[1]["hours"], each.cases[1]["cost"])):
-        if option.cases[1]["cost"] < cheapest:
-            cheapest = option.cases[1]["cost"]
+    for option in sorted(finishing(options), key=lambda each: each.mean("hours")):
+        if option.mean("cost") < cheapest:
+            cheapest = option.mean("cost")
             yield option

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib
 from markupsafe import Markup, escape
 
 HERE = Path(__file__).parent
@@ -30,6 +29,8 @@ def fill_template(template: Path, **values: Any) -> str:
 
 def inline_svg(figure: Any, label: str) -> Markup:
     """Return a matplotlib figure drawn in STYLE as SVG in the page's colours, read as `label`."""
+    import matplotlib
+
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text

@@ -14,6 +14,7 @@ recommended option is over the budget or misses the deadline.
 import argparse
 import json
 import math
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import date
@@ -28,9 +29,9 @@ from cluster.fleet import SLOTS, pool_name, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.options import Asked, Option, Plain
+from cluster.options import Asked, Plain
 from cluster.plan_text import Plan
-from cluster.prices import Price, find_price, load_cheapest, load_prices, price_notes
+from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
 from detalbert.errors import Unavailable, UserError
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import HParams
@@ -73,20 +74,16 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
     where.add_argument("--any", action="store_true", help="every machine that AWS launches")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
-    for flag, (low, most), said in (
-        ("--deadline", (1e-3, 1e6), "hours within which the run must end"),
-        ("--budget", (0.01, 1e15), "dollars that it may cost"),
-        ("--windows", (1, 1e15), "windows to train on, instead of the config's steps"),
-        ("--tokens", (1, 1e18), "tokens to train on, instead of the config's steps"),
-        ("--hourly", (0, 60), "reclaims per machine-hour (as recorded)"),
-        ("--wait-seconds", (0, 2_592_000), "mean wait for capacity (as recorded)"),
-    ):
-        add(flag, type=number(flag, low, most), metavar="N", help=said)
     for flag, (low, most), usual, said in (
+        ("--deadline", (1e-3, 1e6), None, "hours within which the run must end"),
+        ("--budget", (0.01, 1e15), None, "dollars that it may cost"),
+        ("--windows", (1, 1e15), None, "windows to train on, instead of the config's steps"),
+        ("--tokens", (1, 1e18), None, "tokens to train on, instead of the config's steps"),
+        ("--hourly", (0, 60), None, "reclaims per machine-hour (as recorded)"),
+        ("--wait-seconds", (0, 2_592_000), None, "mean wait for capacity (as recorded)"),
         ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
-        ("--seed", (0, 2**63 - 1), 0, "seed of the simulation (0)"),
     ):
-        kind = number(flag, low, most, whole=True)
+        kind = number(flag, low, most, whole=usual is not None)
         add(flag, type=kind, default=usual, metavar="N", help=said)
     add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
     add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
@@ -108,25 +105,20 @@ def make_plan(args: argparse.Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
     if args.windows is not None and args.tokens is not None:
         raise UserError("--windows and --tokens: give one of them")
-    prices = (
-        load_cheapest(args.prices) if args.any_region else load_prices(args.prices, args.region)
-    )
-    asked = Asked(_markets(args), args.runs, args.seed, args.deadline, args.budget)
+    prices = load_prices(args.prices, CHEAPEST if args.any_region else args.region)
     config = None if args.config is None else _read(args)
     cluster = _cluster(args, config, prices)
     wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
     prices, notes = live_prices.priced(args, prices, wanted)
+    limits = args.deadline, args.budget
+    asked = Asked(prices, ROOT, _markets(args), args.runs, *limits)
     if config is None:
-        found = options.plain_options(_plain(args, prices), cluster, prices, asked)
+        found = options.plain_options(_plain(args, prices), cluster, asked)
     else:
-        site = options.Site(prices, ROOT)
-        found = options.plan_options(str(args.config), config, cluster, site, asked)
-    best, why = options.recommend(found, asked)
-    kept = all(
-        most is None or best.sure(what) <= most
-        for what, most in (("hours", args.deadline), ("cost", args.budget))
-    )
-    own = None if config is None else _own(config, cluster, found)
+        found = options.plan_options(str(args.config), config, cluster, asked)
+    best, why, kept = options.recommend(found, asked)
+    wish = config and (pool_name(config, cluster), slots_of(config))
+    own = next((option for option in found if (option.pool.name, option.slots) == wish), None)
     used = list({option.price.instance: option.price for option in found}.values())
     title = str(args.config) if config is not None else "plain work"
     return Plan(title, found, best, why, own, kept, [*notes, *price_notes(used, args.today)], asked)
@@ -183,12 +175,6 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
     return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
 
 
-def _own(config: dict[str, Any], cluster: Cluster, found: list[Option]) -> Option | None:
-    """Return the option that is the config as it stands."""
-    wanted = pool_name(config, cluster), slots_of(config)
-    return next((o for o in found if (o.pool.name, o.slots) == wanted), None)
-
-
 def _markets(args: argparse.Namespace) -> dict[str, spot.Market]:
     """Return the low, middle and high market: as recorded, or three times the given one."""
     if args.trace is not None:
@@ -225,4 +211,5 @@ def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

@@ -56,8 +56,8 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Published | Non
     axes.set(xscale="log", yscale="log", xlabel="expected hours", ylabel="expected dollars")
     best = list(front(plan.options))
     for option in plan.options:
-        if not option.why_not and option.cases and math.isfinite(_at(option)[1]):
-            _mark(axes, option, any(option is each for each in [*best, *named]))
+        if not option.why_not and math.isfinite(option.mean("cost")):
+            _mark(axes, option, option in [*best, *named])
     for option in named:
         _ranges(axes, option)
     axes.plot(*zip(*map(_at, best), strict=True), "-", color=TEXT, lw=0.8, zorder=2)
@@ -73,7 +73,7 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Published | Non
 
 
 def _at(option: Option) -> tuple[float, float]:
-    return option.cases[1]["hours"], option.cases[1]["cost"]
+    return option.mean("hours"), option.mean("cost")
 
 
 def _words(option: Option) -> str:
@@ -82,14 +82,14 @@ def _words(option: Option) -> str:
 
 def _mark(axes: Axes, option: Option, named: bool) -> None:
     """Draw an option: circles are spot, squares on demand; grey unless `named`."""
-    colour = SPOT if option.spot else DEMAND
+    colour = SPOT if option.pool.spot else DEMAND
     look: Any = {"color": colour, "ms": 6, "zorder": 3} if named else {"color": OTHER, "ms": 3}
-    axes.plot(*_at(option), "o" if option.spot else "s", **look)
+    axes.plot(*_at(option), "o" if option.pool.spot else "s", **look)
 
 
 def _ranges(axes: Axes, option: Option) -> None:
     """Draw low to high hours and dollars as bars; one without an end leaves the plot."""
-    look: Any = {"color": SPOT if option.spot else DEMAND, "lw": 2.5, "alpha": 0.35}
+    look: Any = {"color": SPOT if option.pool.spot else DEMAND, "lw": 2.5, "alpha": 0.35}
     hours, dollars = _at(option)
     low, _, high = option.figures("hours")
     axes.hlines(dollars, low, min(high, 1e3 * hours), **look)
@@ -141,12 +141,12 @@ def _name(axes: Axes, named: Sequence[Option], plan: Plan, published: Published 
 
     star = place((published.hours, published.dollars)) if published else (math.inf, math.inf)
     best, bottom = list(front(plan.options)), axes.bbox.y0 * 72 / axes.figure.dpi + 6
-    left, below = sum(any(o is each for each in best) for o in named), math.inf
-    for number, option in enumerate(sorted(named, key=lambda o: -o.cases[1]["cost"])):
+    left, below = sum(option in best for option in named), math.inf
+    for number, option in enumerate(sorted(named, key=lambda option: -option.mean("cost"))):
         name = _words(option)
         right, height = place(_at(option))
         side, move = "left", (10.0, 0.0)
-        if any(option is each for each in best):
+        if option in best:
             below = min(height - 4, below - HEIGHT)
             if abs(below - star[1]) < HEIGHT and 0 < right - star[0] < LETTER * len(name):
                 below = star[1] - HEIGHT
@@ -155,7 +155,7 @@ def _name(axes: Axes, named: Sequence[Option], plan: Plan, published: Published 
             side, move = "right", (-7.0, below - height)
         axes.annotate(
             name, _at(option), move, textcoords="offset points", ha=side, va="center",
-            color=SPOT if option.spot else DEMAND, fontsize=8, zorder=5,
+            color=SPOT if option.pool.spot else DEMAND, fontsize=8, zorder=5,
             fontweight="bold" if option is plan.best else "normal", gid=f"name{number}",
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip

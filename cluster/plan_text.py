@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from cluster import layouts
-from cluster.options import Asked, Option, front
+from cluster.options import Asked, Option, finishing, front
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 from lm.hparams import LmHParams
 
@@ -33,13 +33,13 @@ class Plan(NamedTuple):
     asked: Asked
 
 
-class Figure(NamedTuple):
-    """A figure, its source and how it was computed."""
+NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
+Row = dict[str, Any]
 
-    what: str
-    figure: str
-    source: str = "modelled"
-    how: str = ""
+
+def figure(what: str, figure: str, source: str = "modelled", how: str = "") -> Row:
+    """Return a row with a figure, its source and how it was computed."""
+    return {"what": what, "figure": figure, "source": source, "how": how}
 
 
 def span(figures: tuple[float, float, float], form: str, unit: str = "") -> str:
@@ -71,52 +71,64 @@ def recommendation(plan: Plan) -> str:
     return f"Take {place(best)}: {hours(best)}, {dollars(best)}: {plan.why}."
 
 
-def option_line(option: Option) -> str:
-    """Return an option's machines, hours and cost, as `cluster.check` prints them."""
-    return f"{option.name}: about {hours(option)}, {dollars(option)}"
+def outcome(option: Option) -> str:
+    """Return an option with its hours and cost, or why the run cannot take it."""
+    if option.why_not:
+        return f"{place(option)}, which cannot run: {option.why_not}"
+    return f"{place(option)}: {hours(option)}, {dollars(option)}"
 
 
-def memory_rows(option: Option) -> list[Figure]:
+def tables(option: Option) -> dict[str, list[Row]]:
+    """Return the tables behind an option; an empty one where nothing is known or to choose."""
+    return {
+        "memory": memory_rows(option),
+        "time": time_rows(option),
+        "bill": bill_rows(option),
+        "layouts": layout_rows(option),
+    }
+
+
+def memory_rows(option: Option) -> list[Row]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
     if (found := option.found) is None:
         return []
     memory, length = found.memory, found.hparams.max_seq_length
-    rows = [Figure("states", _gib(memory.states), how="weights, gradients, two moments")]
+    rows = [figure("states", _gib(memory.states), how="weights, gradients, two moments")]
     if memory.gathered:
         how = "embeddings, head, one layer and the next"
-        rows.append(Figure("gathered", _gib(memory.gathered), how=how))
+        rows.append(figure("gathered", _gib(memory.gathered), how=how))
     how = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    rows.append(Figure("activations", _gib(found.tokens * memory.per_token), how=how))
+    rows.append(figure("activations", _gib(found.tokens * memory.per_token), how=how))
     if memory.head:
-        rows.append(Figure("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
-    rows.append(Figure("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
+        rows.append(figure("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
+    rows.append(figure("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
     total, sold = memory.at(found.tokens), found.pool.known_gpu.gigabytes
-    rows.append(Figure("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
+    rows.append(figure("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
     how = f"{found.most // length} windows of {length:,}"
-    return [*rows, Figure("largest forward", f"{max(0, found.most):,} tokens", how=how)]
+    return [*rows, figure("largest forward", f"{max(0, found.most):,} tokens", how=how)]
 
 
-def time_rows(option: Option) -> list[Figure]:
+def time_rows(option: Option) -> list[Row]:
     """Return the time by part, and what a step and a machine's end take."""
     if (found := option.found) is None:
         return []
-    rows = [Figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
+    rows = [figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
     batch, rate = found.hparams.global_batch_size, found.rate
     speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
     how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
     rows.append(
-        Figure("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how)
+        figure("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how)
     )
     if found.machine and found.machines > 1:
         kind = "EFA" if found.efa else "one plain interface"
         how = f"{found.sent / 1e9:.1f} GB a machine by {kind}"
-        rows.append(Figure("network a step", f"{found.network(found.efa):.2f} s", how=how))
+        rows.append(figure("network a step", f"{found.network(found.efa):.2f} s", how=how))
     step, disk, upload = found.leaving()
     how = f"of 120 s of notice: the step, {disk:.0f} s on disk, {upload:.0f} s of upload"
-    return [*rows, Figure("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
+    return [*rows, figure("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
 
 
-def bill_rows(option: Option) -> list[dict[str, Any]]:
+def bill_rows(option: Option) -> list[Row]:
     """Return the bill of the three cases of the spot market; the last column is its cost."""
     return [
         {
@@ -133,7 +145,7 @@ def bill_rows(option: Option) -> list[dict[str, Any]]:
     ]
 
 
-def layout_rows(option: Option) -> list[dict[str, Any]]:
+def layout_rows(option: Option) -> list[Row]:
     """Return a row for each of the fastest layouts; empty unless the model is sharded."""
     found = option.found
     if found is None or not isinstance(found.hparams, LmHParams):
@@ -155,38 +167,28 @@ def open_options(plan: Plan) -> list[Option]:
     """Return the options of the open table, the cheapest first: the recommended one, the config as
     it stands, the front without near neighbours, then the cheapest.
     """
-    fine = sorted((o for o in plan.options if not o.why_not and cost(o) < math.inf), key=cost)
-    own = [o for o in fine if o is plan.own]
-    chosen = unique([plan.best, *own, *spread_front(plan.options), *fine])
-    return sorted(chosen[:ROWS], key=cost)
-
-
-def cost(option: Option) -> float:
-    """Return expected dollars; infinite without an estimate."""
-    return option.cases[1]["cost"] if option.cases else math.inf
+    fine = finishing(plan.options)
+    own = [option for option in fine if option is plan.own]
+    chosen = dict.fromkeys([plan.best, *own, *spread_front(plan.options), *fine])
+    return sorted([*chosen][:ROWS], key=fine.index)
 
 
 def spread_front(options: Sequence[Option]) -> list[Option]:
     """Return at most NAMED options of the front; of near neighbours one stays."""
     best = list(front(options))
     while len(best) > NAMED:
-        at = [math.log(o.cases[1]["hours"] / o.cases[1]["cost"]) for o in best]
+        at = [math.log(option.mean("hours") / option.mean("cost")) for option in best]
         gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
         del best[1 + gaps.index(min(gaps))]
     return best
 
 
-def unique(options: Sequence[Option]) -> list[Option]:
-    """Return the options without those that came before."""
-    return list({id(option): option for option in options}.values())
-
-
-def option_rows(plan: Plan) -> list[dict[str, Any]]:
+def option_rows(plan: Plan) -> list[Row]:
     """Return the rows of `open_options`; * marks those that none beats in both time and cost."""
     best = list(front(plan.options))
     return [
         {
-            "machines": ("* " if option in best else "") + option.name,
+            "option": ("* " if option in best else "") + option.name,
             "slots": option.slots,
             "hours": hours(option),
             "cost": dollars(option),
@@ -231,9 +233,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "recommended": _figures(best),
         "own": plan.own and _figures(plan.own),
         "options": [_figures(option) for option in plan.options],
-        "memory": [row._asdict() for row in memory_rows(best)],
-        "time": [row._asdict() for row in time_rows(best)],
-        "layouts": layout_rows(best),
+        **tables(best),
         "yaml": snippet(plan),
         "notes": list(plan.notes),
         "method": method(),
@@ -242,7 +242,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def _figures(option: Option) -> dict[str, Any]:
     found: dict[str, Any] = {"machines": option.machines, "instance": option.price.instance}
-    found |= {"spot": option.spot, "slots": option.slots, "pool": option.pool.name}
+    found |= {"spot": option.pool.spot, "slots": option.slots, "pool": option.pool.name}
     found |= {"why_not": option.why_not or None, "rate": option.rate and option.rate._asdict()}
     if option.cases:
         found |= {what: [_finite(v) for v in option.figures(what)] for what in ("hours", "cost")}
@@ -256,34 +256,26 @@ def _finite(value: Any) -> Any:
 
 
 def print_plan(plan: Plan) -> None:
-    """Print the sentence, memory, time, bill, options, layouts, the YAML and the notes."""
-    best = plan.best
+    """Print the sentence, the tables, the options, the YAML and the notes."""
     print(f"{plan.title}: {recommendation(plan)}")
-    if plan.own is not None and plan.own is not best:
-        said = plan.own.why_not or f"{hours(plan.own)}, {dollars(plan.own)}"
-        print(f"As it stands: {place(plan.own)}: {said}.")
-    for title, rows in (("Memory", memory_rows(best)), ("Time", time_rows(best))):
+    if plan.own is not None and plan.own is not plan.best:
+        print(f"As it stands: {outcome(plan.own)}.")
+    options = {"options (*: none is faster and cheaper)": option_rows(plan)}
+    for title, rows in {**tables(plan.best), **options}.items():
         if rows:
-            _print_table(title, ["", Column("figure", justify="right"), "by", "how"], rows)
-    for title, records in (
-        ("Bill", bill_rows(best)), ("Options (*: none is faster and cheaper)", option_rows(plan)),
-        ("Layouts", layout_rows(best)),
-    ):  # fmt: skip
-        if records:
-            _print_table(title, list(records[0]), (map(str, row.values()) for row in records))
+            justify: Any = {name: "right" if name in NUMBERS else "left" for name in rows[0]}
+            heads = (Column(name, justify=justify[name]) for name in rows[0])
+            table = Table(*heads, box=None, pad_edge=False, title_justify="left")
+            table.title = title.capitalize()
+            for row in rows:
+                table.add_row(*map(str, row.values()))
+            print()
+            Console(width=max(100, Console().width)).print(table)
     print(f"\n{snippet(plan)}")
     for each in refused(plan):
         print(f"cannot run: {each}")
     for note in plan.notes:
         print(f"note: {note}")
-
-
-def _print_table(title: str, heads: Iterable[Any], rows: Iterable[Iterable[str]]) -> None:
-    table = Table(*heads, box=None, pad_edge=False, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    print()
-    Console(width=max(100, Console().width)).print(table)
 
 
 def _gib(value: float) -> str:

@@ -20,6 +20,7 @@ STALE_DAYS = 90
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
+CHEAPEST = "cheapest"  # in place of a region: each type where its spot price is lowest
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
 
@@ -30,8 +31,7 @@ class Price(Section):
     slots: int = limited(least=1)
     gpu: str = "not given"
     on_demand: float = limited(above=0, most=100_000)
-    spot: float = limited(0.0, above=0)
-    spot_discount: float | None = limited(None, least=0, below=1)  # instead of spot
+    spot: float = limited(above=0)
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
     spot_high: float | None = limited(None, above=0)
     teraflops: float | None = limited(None, above=0)  # of one GPU, dense half precision
@@ -79,6 +79,8 @@ def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
 def load_prices(path: Path | None = None, region: str | None = None) -> dict[str, Price]:
     """Load a price file, by default PRICE_FILE, at the prices of `region`, by default each row's.
 
+    CHEAPEST is each type's region with the lowest spot price.
+
     Raises:
         UserError: if the file is wrong, naming the key, or has no price in `region`.
     """
@@ -104,34 +106,23 @@ def _load(path: Path, region: str | None) -> dict[str, Price]:
             raise UserError(f"{where}{name}: expected keys such as on_demand")
         entry = {**content, **entry}
         regions |= {str(entry.get("region")), *map(str, mapping(entry.get("regions")))}
-        if (row := _in_region(entry, region)) is not None:
-            found[name] = _price(where + name, name, row)
+        if rows := [_price(where + name, name, row) for row in _in_region(entry, region)]:
+            found[name] = min(rows, key=lambda price: price.spot)
     if region is not None and not found:
         raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
     return found
 
 
-def load_cheapest(path: Path | None = None) -> dict[str, Price]:
-    """Load a price file; each type is priced in the region where its spot price is lowest."""
-    content = mapping(read_yaml(path or PRICE_FILE).get("instances"))
-    regions = {
-        str(region) for row in content.values() for region in mapping(mapping(row).get("regions"))
-    }
-    found = load_prices(path)
-    for region in sorted(regions):
-        for name, price in load_prices(path, region).items():
-            if name not in found or price.spot < found[name].spot:
-                found[name] = price
-    return found
-
-
-def _in_region(entry: dict[str, Any], region: str | None) -> dict[str, Any] | None:
-    """Return the row at the prices of `region`, by default the file's, or the first that it has."""
+def _in_region(entry: dict[str, Any], region: str | None) -> list[dict[str, Any]]:
+    """Return the row at the prices of `region`, by default the file's or the first that it has; a
+    row per region for CHEAPEST.
+    """
     listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
     if not listed:
-        return entry if region in (None, usual) else None
+        return [entry] if region in (None, CHEAPEST, usual) else []
     region = region or (usual if usual in listed else min(listed))
-    return {**entry, "region": region, **mapping(listed[region])} if region in listed else None
+    names = listed if region == CHEAPEST else {region} & set(listed)
+    return [{**entry, "region": name, **mapping(listed[name])} for name in names]
 
 
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
@@ -142,17 +133,13 @@ def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
         key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
     }
     price = parse_section(Price, where, entry)
-    if bool(price.spot) == (price.spot_discount is not None):
-        raise UserError(f"{where}.spot: missing (or spot_discount), or both; give one of them")
-    if price.spot_low and price.spot_high and price.spot_low > price.spot_high:
-        raise UserError(f"{where}.spot_low: {price.spot_low:g} is above spot_high; fix one")
-    spot = price.spot or price.on_demand * (1 - (price.spot_discount or 0))
-    if not (price.spot_low or 0) <= spot <= (price.spot_high or 1.01 * price.on_demand):
-        raise UserError(f"{where}.spot: {spot:g} is outside its range or above on_demand; fix one")
+    if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
+        problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
+        raise UserError(f"{where}.spot: {problem}; fix one")
     if known not in (None, price.slots):
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
-    return dataclasses.replace(price, instance=instance, spot=spot, teraflops=teraflops)
+    return dataclasses.replace(price, instance=instance, teraflops=teraflops)
 
 
 def _day(where: str, text: object) -> datetime.date:

@@ -18,8 +18,11 @@ VALIDATION_WINDOWS = 12_100  # of its dev-v2.0.json, from the ratio of windows t
 LENGTH = 384  # tokens of a window, padding included
 MODEL = "albert-xxlarge-v2"
 
-FINE_TUNING = [SimpleNamespace(**row) for row in _DATA["fine_tuning"]]  # runs of MODEL
 _SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]
+_RATES = {row["gpus"]: row["windows"] for row in _SPEEDS if row["by"] == "Determined AI"}
+FINE_TUNING = [  # runs of MODEL
+    SimpleNamespace(**row, throughput=_RATES[row["slots"]]) for row in _DATA["fine_tuning"]
+]
 LANGUAGE = [SimpleNamespace(**row) for row in _SPEEDS if row["task"] == "language"]
 TABLES = _DATA["tables"]
 METHOD = _DATA["method"]
@@ -29,6 +32,9 @@ def points() -> list[dict[str, Any]]:
     """Return a row per measurement of a scaling series: throughput/s at N GPUs or machines."""
     gains = {row["nodes"]: 1 + row["16 a GPU"] for row in TABLES["gains"]["rows"]}
     series = {row["series"]: row["throughput"] for row in _DATA["scaling"]}
+    for row in _SPEEDS:
+        if "series" in row:
+            series[row["series"]][row["gpus"] // 8] = row["windows"]
     ours = {run.slots: run.throughput for run in FINE_TUNING}
     workers = {nodes: rate * gains[nodes] for nodes, rate in list(series.values())[-1].items()}
     series = {"fine-tuning xxlarge, windows/s over GPUs": ours, **series}

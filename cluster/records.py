@@ -39,6 +39,7 @@ REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
 DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
 STOP_REQUEST = "remaining resources (reason: "  # how the master logs it
+LAUNCH = "determined: Launching: "  # logged as the script of a task starts
 
 
 def parse_time(text: str) -> Moment:
@@ -163,17 +164,22 @@ class _Queries:
     def end(self, text: str | None) -> Moment:
         return parse_time(text) if text else self.now
 
+    def lines(self, task: str, text: str, start: Moment, end: Moment) -> list[Any]:
+        """Return the log's lines with `text`, in order, of the allocation from `start` to `end`;
+        they do not name it. Empty if this user may not see them."""
+        with contextlib.suppress(*REFUSED):
+            lines = self.ask("TaskLogs", taskId=task, searchText=text)
+            return [line for line in lines if start <= parse_time(line.timestamp) <= end]
+        return []
+
     def exit(self, task: str, allocation: str, start: Moment, end: Moment) -> str:
         """Return why an allocation ended: its exit reason, and from the log who requested it."""
-        said = ""
         with contextlib.suppress(*REFUSED):
-            found = self.ask("GetAllocation", allocationId=allocation).allocation
-            said = found.exitReason or ""
-            if "preempted" in said or "killed" in said:  # the log's line does not name it
-                lines = self.ask("TaskLogs", taskId=task, searchText=STOP_REQUEST)
-                here = [x.log for x in lines if start <= parse_time(x.timestamp) <= end]
-                said = "; ".join([said, *here])
-        return said
+            said = self.ask("GetAllocation", allocationId=allocation).allocation.exitReason or ""
+            asked = "preempted" in said or "killed" in said
+            lines = self.lines(task, STOP_REQUEST, start, end) if asked else []
+            return "; ".join([said, *(line.log for line in lines)])
+        return ""
 
     def experiment(self, number: int, must: bool = True) -> Experiment | None:
         """Return an experiment; None if it was deleted. Raises UserError instead if `must`."""
@@ -186,13 +192,16 @@ class _Queries:
         config, pool = found.config or {}, found.resourcePool or ""
         slots = int((config.get("resources") or {}).get("slots_per_trial") or 1)
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
-        who = found.id, found.name, found.username, tuple(sorted(found.labels or ()))
         models = {(trial.hparams or {}).get("model") for trial in trials}
-        what = models.pop() if len(models) == 1 else None, config.get("data") or {}, slots
-        runs = tuple(self.trial(trial, pool, slots) for trial in trials)
-        return Experiment(*who, *what, pool, runs)
+        predicts = "predict.py" in str(config.get("entrypoint"))
+        return Experiment(
+            id=found.id, name=found.name, user=found.username, slots=slots, pool=pool,
+            labels=tuple(sorted(found.labels or ())), config=config,
+            model=models.pop() if len(models) == 1 else None,
+            trials=tuple(self.trial(trial, pool, slots, predicts) for trial in trials),
+        )  # fmt: skip
 
-    def trial(self, trial: Any, pool: str, slots: int) -> Trial:
+    def trial(self, trial: Any, pool: str, slots: int, predicts: bool) -> Trial:
         held: list[Allocation] = []
         for task in trial.taskIds or [trial.taskId]:
             machines = self.machines(task)
@@ -200,21 +209,26 @@ class _Queries:
                 if a.startTime is None:
                     continue  # it is in the queue and holds nothing
                 where = machines.get(a.allocationId, {})
-                name = next((name for name in where.values() if name), pool)
                 span = parse_time(a.startTime), self.end(a.endTime)
-                facts: tuple[Any, ...] = name, tuple(sorted(where)), slots, trial.experimentId
-                facts += (self.exit(task, a.allocationId, *span) if a.endTime else "",)
-                held.append(Allocation(a.allocationId, *span, *facts))
+                launches = self.lines(task, LAUNCH, *span) if predicts else []
+                times = [parse_time(line.timestamp) for line in launches] + [span[0]]
+                held.append(Allocation(
+                    a.allocationId, *span, slots=slots, owner=trial.experimentId,
+                    pool=next(filter(None, where.values()), pool), nodes=tuple(sorted(where)),
+                    exit=self.exit(task, a.allocationId, *span) if a.endTime else "",
+                    launched=times[0] if predicts else None,
+                ))  # fmt: skip
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
         batch = int((trial.hparams or {}).get("global_batch_size") or 0)
-        reports = tuple(_timed_reports([r for part in parts for r in part.metrics], batch))
-        saved = tuple(parse_time(c.reportTime) for c in stored if c.reportTime)
-        held.sort(key=lambda a: a.start)
         scores = dict(best.metrics.avgMetrics or {}) if (best := trial.bestValidation) else {}
-        windows = trial.totalBatchesProcessed * batch if batch else scores.get("total") or 0
-        seen = tuple(held), saved, windows, reports, scores, trial.restarts
-        return Trial(trial.id, trial.state.value, *seen)
+        return Trial(
+            id=trial.id, state=trial.state.value, restarts=trial.restarts, scores=scores,
+            allocations=tuple(sorted(held, key=lambda a: a.start)),
+            checkpoints=tuple(parse_time(c.reportTime) for c in stored if c.reportTime),
+            windows=trial.totalBatchesProcessed * batch if batch else scores.get("total") or 0,
+            reports=tuple(_timed_reports([r for part in parts for r in part.metrics], batch)),
+        )  # fmt: skip
 
 
 def _timed_reports(reports: list[Any], batch: int) -> Iterator[TrainingReport]:
@@ -230,6 +244,6 @@ def _timed_reports(reports: list[Any], batch: int) -> Iterator[TrainingReport]:
 
 def _pool(pool: Any) -> RecordedPool:
     if (aws := pool.details.aws) is None:
-        return RecordedPool("", False)
+        return RecordedPool("", False, own=True)
     times = (pool.maxAgentStartingPeriod or PATIENCE, pool.maxIdleAgentPeriod or PATIENCE)
     return RecordedPool(aws.instanceType or pool.instanceType, aws.spotEnabled, *times)

@@ -22,6 +22,7 @@ class Allocation(NamedTuple):
     slots: float = 1
     owner: int | str = 0  # an experiment, or kind and user of a task that is none
     exit: str = ""  # why it ended and what requested that, as the master says it; empty: unknown
+    launched: Moment | None = None  # of a prediction: when its script was started
 
     @property
     def task(self) -> str:
@@ -43,6 +44,8 @@ class TrainingReport(NamedTuple):
 
 
 class Trial(NamedTuple):
+    """One trial, as the master has it."""
+
     id: int
     state: str
     allocations: tuple[Allocation, ...]  # in order of start
@@ -54,12 +57,14 @@ class Trial(NamedTuple):
 
 
 class Experiment(NamedTuple):
+    """One experiment and its trials."""
+
     id: int
     name: str
     user: str
     labels: tuple[str, ...]
     model: str | None
-    data: Mapping[str, Any]
+    config: Mapping[str, Any]
     slots: int  # per trial
     pool: str
     trials: tuple[Trial, ...]
@@ -87,6 +92,7 @@ class RecordedPool(NamedTuple):
     spot: bool
     boot: float = PATIENCE
     idle: float = PATIENCE
+    own: bool = False  # the master starts none of its machines
 
 
 class Records(NamedTuple):

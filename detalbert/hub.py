@@ -49,16 +49,14 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
-    asked: dict[str, Any] = {"repo_type": kind, "revision": revision}
-    cached: dict[str, Any] = {**asked, "local_files_only": True, "allow_patterns": []}
-    for find in (
-        lambda: HfApi().repo_info(repo, timeout=20, **asked).sha,
-        lambda: Path(snapshot_download(repo, **cached)).name,
-    ):
-        with contextlib.suppress(Exception):  # whatever HTTP and the hub's client raise
-            found: Any = find()
-            commits[key] = found
-            break
+    asked: Any = {"repo_type": kind, "revision": revision}
+    with contextlib.suppress(Exception):  # whatever HTTP and the hub's client raise
+        info: Any = HfApi().repo_info(repo, timeout=20, **asked)
+        commits[key] = info.sha
+    if key not in commits:
+        with contextlib.suppress(Exception):
+            cached = snapshot_download(repo, local_files_only=True, allow_patterns=[], **asked)
+            commits[key] = Path(cached).name
     return commits.get(key, revision)
 
 

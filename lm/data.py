@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.documents import DocumentKind
-from detalbert.corpus.learn_tokenizer import own_byte_tokenizer
+from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.sources import open_text
 from detalbert.corpus.writer import write_shards
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
@@ -65,11 +64,8 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
     UserError if it has no end-of-text token.
     """
     if data.tokenizer is None:
-        assert data.vocab_size is not None and data.documents is not None
-        text = open_text(data.documents, "data.documents", "train", exact=True)
         held_out = 0.0 if data.validation_text else data.validation_fraction
-        folder = own_byte_tokenizer(text, data.vocab_size, held_out, Path(data.cache_dir))
-        return named_tokenizer(str(folder))
+        return named_tokenizer(str(own_tokenizer(data, held_out)))
     return named_tokenizer(data.tokenizer, "eos_token", kind="a causal language model")
 
 

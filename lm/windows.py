@@ -75,14 +75,11 @@ class WindowRows(Dataset):
         self, windows: LmWindows, max_tokens: int, order: WindowOrder | None = None
     ) -> None:
         self.windows, self.per_row, self.order = windows, max_tokens // windows.length, order
-        self.asked: list[int] = []  # shards
 
     def __getitem__(self, share: Share) -> list[CausalRow]:
         step, places = share
-        shards = self.windows.shards
-        if self.order and shards.remote and self.asked != (soon := self.order.soon(step)):
-            self.asked = soon
-            shards.prefetch(soon)
+        if self.order and self.windows.shards.remote:
+            self.windows.shards.prefetch(self.order.soon(step))
         groups = (places[i : i + self.per_row] for i in range(0, len(places), self.per_row))
         return [pack([self.windows[place] for place in group]) for group in groups]
 

@@ -69,7 +69,8 @@ def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedToke
     """
     if data.tokenizer is None:
         positions = hparams.model_keys()["max_position_embeddings"]
-        return named_tokenizer(str(own_tokenizer(data, positions)))
+        held_out = 0.0 if data.validation is not None else data.validation_fraction
+        return named_tokenizer(str(own_tokenizer(data, held_out, positions)))
     needed = "mask_token", "cls_token", "sep_token"
     return named_tokenizer(data.tokenizer, *needed, kind="an ALBERT or BERT")
 

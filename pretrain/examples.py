@@ -178,12 +178,10 @@ class ExampleRows(PackedRows):
     ) -> None:
         super().__init__(examples, max_tokens)
         self.corpus, self.order = examples.corpus, order
-        self.asked: list[int] = []  # shards
 
     def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
         if self.order is None:
             share = np.stack([np.full(len(share), _VALIDATION), share], axis=1)
-        elif self.corpus.remote and self.asked != (soon := self.order.soon(*share[-1].tolist())):
-            self.asked = soon
-            self.corpus.prefetch(soon)
+        elif self.corpus.remote:
+            self.corpus.prefetch(self.order.soon(*share[-1].tolist()))
         return super().__getitem__(share)

@@ -26,7 +26,7 @@ import workloads
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
-from detalbert.inference.find import fetch, find_all, is_reference
+from detalbert.inference.find import find, find_all, is_reference, read_json
 from detalbert.log import start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
@@ -98,26 +98,22 @@ def score_run(args: argparse.Namespace) -> int:
 
 def fine_tune(args: argparse.Namespace, name: str, output: Path) -> tuple[int, dict[str, Any]]:
     """Run train.py from a checkpoint: its exit status, and the best scores if it has finished."""
-    model = fetch(name) if is_reference(name) else Path(name)
-    changes = [*args.set, *OWN, f"hyperparameters.model={json.dumps(str(model))}"]
     words = ["--config", str(args.config), "--output-dir", str(output)]
-    words += [word for change in changes for word in ("--set", change)]
+    for change in (*args.set, *OWN, f"hyperparameters.model={json.dumps(str(find(name)))}"):
+        words += ["--set", change]
     log.info("python train.py %s", shlex.join(words))
     if status := train.main(words):
         return status, {}
     steps, newest = list_checkpoints(output / "checkpoints")[-1]
-    if steps < read_manifest(newest)["run"]["hyperparameters.max_steps"]:
-        return 0, {}
-    return 0, json.loads((output / "metrics.json").read_text())["best"]
+    finished = steps >= read_manifest(newest)["run"]["hyperparameters.max_steps"]
+    return 0, read_json(output / "metrics.json")["best"] if finished else {}
 
 
 def read_rows(path: Path, facts: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Read the rows of scores.json by step. Raises UserError if it was written with other facts."""
-    if not path.is_file():
-        return {}
     fault = UserError(f"{path}: not scores of a pretraining; give another --output-dir")
     with as_user_error(lambda _: fault):
-        past = json.loads(path.read_text(encoding="utf-8"))
+        past = read_json(path) or {"facts": facts, "rows": []}
         for key in sorted({*past["facts"], *facts}):
             was, now = past["facts"].get(key), facts.get(key)
             if was != now:

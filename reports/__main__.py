@@ -18,6 +18,8 @@ from typing import Any
 from cluster.flags import Parser, number
 from detalbert.errors import UserError
 
+COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots"}
+
 
 def main(argv: list[str] | None = None) -> int:
     """Print the report; return the exit status."""
@@ -28,19 +30,13 @@ def main(argv: list[str] | None = None) -> int:
         return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
     except UserError as error:
         fault = str(error)
-    except ImportError as error:  # pandas raises a bare one for tabulate
-        missing = (error.name or "tabulate").split(".")[0]
+    except ImportError as error:
+        missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
             raise
         fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
     print(f"reports: error: {fault}", file=sys.stderr)
     return 2
-
-
-COMMANDS = {
-    "cost": "what runs cost",
-    "scaling": "efficiency over slots",
-}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,24 +47,21 @@ def _parser() -> argparse.ArgumentParser:
 
     kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
     flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
-
-    def add(group: str, parser: argparse._ActionsContainer) -> None:
-        for flag, facts in flags[group].items():
-            if "number" in facts:
-                facts["type"] = number(flag, *facts.pop("number"))
-            elif "kind" in facts:
-                facts["type"] = kinds[facts.pop("kind")]
-            parser.add_argument(flag, **facts)
-
     layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="reports", description=__doc__, formatter_class=layout)
     commands = parser.add_subparsers(dest="command", required=True)
     for command, said in COMMANDS.items():
         each = commands.add_parser(command, help=said)
         each.set_defaults(today=date.today())
-        add("form", each.add_mutually_exclusive_group())
-        for group in ("common", "records", command):
-            add(group, each)
+        form = each.add_mutually_exclusive_group()
+        for group in ("form", "common", command):
+            for flag, facts in flags[group].items():
+                facts = dict(facts)
+                if "number" in facts:
+                    facts["type"] = number(flag, *facts.pop("number"))
+                elif "kind" in facts:
+                    facts["type"] = kinds[facts.pop("kind")]
+                (form if group == "form" else each).add_argument(flag, **facts)
     return parser
 
 

@@ -3,22 +3,25 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, zip_longest
+from statistics import median
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cluster.usage import Allocation, Experiment, Moment, Records, Trial
+from cluster.usage import Allocation, Entry, Experiment, Moment, Records, Trial
 from reports.runs import Run, data_name, model_name
 from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, machines
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
 EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused
+PHASES = {"training": "training", "validation": "validation", "checkpointing": "checkpoints"}
 OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED": ""}
 
 
 class Stop(NamedTuple):
     """The end of an allocation before the trial's; the work since `saved` was lost."""
 
+    allocation: str
     kind: str
     saved: Moment
     end: Moment
@@ -38,45 +41,79 @@ def stops(trial: Trial, records: Records, reclaimed: Mapping[str, int]) -> list[
         if after is None and ("COMPLETED" in trial.state or a.end == records.now):
             continue
         if after is not None and after.task != a.task:
-            found.append(Stop("continued", a.end, a.end))
+            found.append(Stop(a.id, "continued", a.end, a.end))
         elif a.id in reclaimed:
-            found.append(Stop("reclaimed", saved, a.end, reclaimed[a.id]))
+            found.append(Stop(a.id, "reclaimed", saved, a.end, reclaimed[a.id]))
         elif after is None and trial.state in OVER:
-            found.append(Stop(OVER[trial.state], saved, a.end))
+            found.append(Stop(a.id, OVER[trial.state], saved, a.end))
         elif a.exit:
             kind = next((kind for words, kind in EXITS.items() if words in a.exit), "paused")
             kept = kind != "failed" and "killed" not in a.exit
-            found.append(Stop(kind, a.end if kept else saved, a.end))
+            found.append(Stop(a.id, kind, a.end if kept else saved, a.end))
         elif after is not None:
-            unknown.append(Stop("failed", saved, a.end))
+            unknown.append(Stop(a.id, "failed", saved, a.end))
     unseen = trial.restarts - sum(stop.kind == "failed" for stop in found)
     unknown.sort(key=lambda stop: stop.saved - stop.end)
     for rank, stop in enumerate(unknown):
         kept = rank >= unseen and stop.end - stop.saved <= SAVED
-        found.append(Stop("paused", stop.end, stop.end) if kept else stop)
+        found.append(stop._replace(kind="paused", saved=stop.end) if kept else stop)
     return found
 
 
 def phase_seconds(
     experiment: Experiment, records: Records, stopped: Sequence[Stop]
 ) -> dict[str, float]:
-    """Return allocated seconds of the span by phase, over all trials; "other" is the rest."""
-    spent: dict[str, float] = defaultdict(float)
-    for entry in records.entries:
-        if entry.experiment == experiment.id:
-            spent[entry.kind] += records.seconds(entry.start, entry.end)
-    found = dict.fromkeys(["start-up", "restart", "training"], 0.0)
-    found |= {"validation": spent["validation"], "checkpoints": spent["checkpointing"]}
-    found["lost"] = sum(records.seconds(stop.saved, stop.end) for stop in stopped)
+    """Return allocated seconds of the span by phase, over all trials; no two phases overlap.
+
+    An allocation is start-up until its work begins, and lost from its last checkpoint on if it was
+    stopped so; of the time between, what no record explains is "other".
+    """
+    found = dict.fromkeys("start-up restart training validation checkpoints lost".split(), 0.0)
+    kept, work = {stop.allocation: stop.saved for stop in stopped}, _work(experiment, records)
     for trial in experiment.trials:
-        found["training"] += sum(r.seconds for r in trial.reports if records.has(r.time))
         for index, a in enumerate(trial.allocations):
-            for first in [r for r in trial.reports if a.start < r.time <= a.end][:1]:
-                begun = first.time - pd.Timedelta(seconds=first.seconds)
-                found["restart" if index else "start-up"] += records.seconds(a.start, begun)
-    found["training"] = found["training"] or max(spent["training"] - found["lost"], 0.0)
-    held = sum(records.seconds(a.start, a.end) for a in experiment.allocations)
-    return {**found, "other": max(held - sum(found.values()), 0.0)}
+            saved, entries = kept.get(a.id, a.end), work[a.id]
+            reports = [r for r in trial.reports if a.start < r.time <= saved]
+            begun = [e.start for e in entries[:1] if e.kind != "training" or not reports]
+            begun += [r.time - pd.Timedelta(seconds=r.seconds) for r in reports[:1]]
+            begin = min(max(a.launched or min(begun, default=a.start), a.start), saved)
+            found["restart" if index else "start-up"] += records.seconds(a.start, begin)
+            found["lost"] += records.seconds(saved, a.end)
+            spent = dict.fromkeys(PHASES.values(), 0.0)
+            for e in entries:
+                spent[PHASES[e.kind]] += records.seconds(max(e.start, begin), min(e.end, saved))
+            if reports:
+                spent["training"] = sum(r.seconds for r in reports if records.has(r.time))
+            if a.launched:
+                end = min(entries[-1].end, saved) if entries else saved
+                spent = {"answering": records.seconds(begin, end)}
+            left = records.seconds(begin, saved)
+            for phase, seconds in (*spent.items(), ("other", left)):
+                found[phase] = found.get(phase, 0.0) + min(seconds, left)
+                left -= min(seconds, left)
+    return found
+
+
+def _work(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
+    """Return the raw entries of each allocation in order; the first one without the start-up.
+
+    An entry begins where the trial's last one ended, the first one where the allocation did: it is
+    taken to be as long as the experiment's others of its kind are, if there are any.
+    """
+    found: dict[str, list[Entry]] = defaultdict(list)
+    ends = {a: a.start for a in experiment.allocations}
+    mine = [e for e in records.entries if e.experiment == experiment.id and e.kind in PHASES]
+    for entry in sorted(mine, key=lambda entry: entry.start):
+        if fits := [a for a in ends if ends[a] <= entry.start < a.end]:
+            last = max(fits, key=lambda a: (ends[a], a.start))
+            found[last.id].append(entry)
+            ends[last] = entry.end
+    for entries in found.values():
+        first, rest = entries[0], [e for row in found.values() for e in row[1:]]
+        others = [e.end - e.start for e in rest if e.kind == first.kind]
+        usual = median(others) if others else first.end - first.start
+        entries[0] = first._replace(start=max(first.start, first.end - usual))
+    return found
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
@@ -117,8 +154,8 @@ def _run(
     seconds = phase_seconds(experiment, records, stopped)
     windows = sum(_windows(trial, records) for trial in trials)
     reports = [r for trial in trials for r in trial.reports if records.has(r.time)]
-    done, rate = sum(r.windows for r in reports), seconds["training"] or float("inf")
-    speed = (done if reports else windows) / rate
+    done, trained = sum(r.windows for r in reports), sum(r.seconds for r in reports)
+    speed = done / trained if trained else windows / (seconds["training"] or float("inf"))
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
     costs = {} if unpriced else _costs(mine, seconds, worked, start, end)
@@ -130,7 +167,8 @@ def _run(
         hardware=f"{most} x {known.get(names[0]) or 'machine'}", pool=", ".join(names),
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
-        data=data_name(experiment.data), lost_hours=seconds["lost"] / 3600, windows=windows,
+        data=data_name(experiment.config.get("data") or {}), windows=windows,
+        lost_hours=seconds["lost"] / 3600,
         tokens=sum(r.seconds * r.tokens for r in reports) / (done or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), stops=+kinds,
         running=any(trial.state not in OVER for trial in trials),

@@ -10,33 +10,57 @@ from cluster import live_prices, records
 from cluster import prices as price_file
 from cluster.prices import Price, find_price, load_prices
 from cluster.published import FINE_TUNING
+from cluster.usage import Records
 from detalbert.errors import UserError
-from reports import bills, shares
-from reports.plots import cost_plot
-from reports.report import COLUMNS, Report, Table, frame, price_table
+from reports import bills, planned, shares
+from reports.report import Report, Table, frame
 from reports.runs import Run, machine_of, published_runs, read_run
 
 METHOD = yaml.safe_load(Path(__file__).with_name("method.yaml").read_text(encoding="utf-8"))
+COUNT, NUMBER, DOLLARS = "{}", "{:,.2f}", "${:,.2f}"
+COLUMNS = {  # head: attribute of a run, format
+    "run": ("name", ""),
+    "hardware": ("hardware", ""),
+    "slots": ("slots", COUNT),
+    "pool": ("pool", ""),
+    "windows/s": ("throughput", NUMBER),
+    "elapsed h": ("hours", NUMBER),
+    "worked h": ("worked", NUMBER),
+    "lost h": ("lost_hours", NUMBER),
+    "stops": ("stops", COUNT),
+    "$/hour": ("rate", DOLLARS),
+    "cost": ("cost", DOLLARS),
+    "low": ("low", DOLLARS),
+    "high": ("high", DOLLARS),
+    "on demand": ("on_demand", DOLLARS),
+    "interruptions": ("stopped", DOLLARS),
+    "EM": ("exact", NUMBER),
+    "F1": ("f1", NUMBER),
+}
+FORMATS = {head: form for head, (_, form) in COLUMNS.items() if form}
+FORMATS |= {"experiments": COUNT, "hours": NUMBER}
+FORMATS |= {"tokens/s": NUMBER, "cheaper": "{:.0%}", "faster": "{:.4g}x"}
+FORMATS |= dict.fromkeys(("$/1,000 windows", "$/1M tokens"), "${:,.4f}")
+NARROW = {  # within 80 columns; UNIT as --tokens says
+    "run": "{run}\n{kinds}",
+    "cost $\nlow-high": "{cost}\n{low}-{high}",
+    "on de-\nmand $": "{on demand}",
+    "inter-\nrupted $": "{interruptions}",
+    "UNIT\ncheaper": "{UNIT}\n{cheaper}",
+    "EM\nF1": "{EM}\n{F1}",
+    "worked\nhours\nfaster": "{worked h}\n{faster}",
+}
 
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    known, pools = load_prices(args.prices), dict[str, records.RecordedPool]()
-    for text in args.price_pool:
-        name, _, machine = text.partition("=")
-        price, on_spot = machine_of(f"--price-pool {name}=", machine, known)
-        pools[name] = records.RecordedPool(price.instance, on_spot)
-    found = records.fetch_experiments(args)
+    known, found = load_prices(args.prices), records.fetch_experiments(args)
     if args.by and found is None:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
+    found = _with_pools(found, args.price_pool, known)
     wanted = {row.instance for row in FINE_TUNING} if args.published else set()
     wanted |= {text.rpartition("@")[2].partition(":")[0] for text in args.run if "@" in text}
-    if pools and not (found and pools.keys() <= found.pools.keys()):
-        name = next(name for name in pools if not found or name not in found.pools)
-        seen = f"has {', '.join(found.pools)}" if found else "is not asked; give --experiment"
-        raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
     if found:
-        found = found._replace(pools={**found.pools, **pools})
         wanted |= {machine.pool.instance for machine in shares.machines(found)}
     used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
@@ -47,10 +71,27 @@ def run(args: argparse.Namespace) -> Report:
         since = found.since or min((a.start for a in found.allocations), default=found.until)
         past, more = live_prices.history(args, known, spot, since - records.LOOK_BACK, found.until)
         table = shares.segments(found, known, past)
-        runs += bills.experiment_runs(found, table)
+        billed = bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
+        if args.planned:
+            billed, unplanned = planned.with_plans(found, known, billed)
+            notes += unplanned
+        runs += billed
         sums = bills.totals(found, table, args.by) if args.by else None
     return _report(args, runs, [known[instance] for instance in used], notes, sums)
+
+
+def _with_pools(found: Records | None, asked: list[str], known: dict[str, Price]) -> Any:
+    """Return the records with pools priced as --price-pool says; UserError for others' names."""
+    pools = dict(found.pools) if found else {}
+    for text in asked:
+        name, _, machine = text.partition("=")
+        price, spot = machine_of(f"--price-pool {name}=", machine, known)
+        if name not in pools:
+            seen = f"has {', '.join(pools)}" if found else "is not asked; give --experiment"
+            raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
+        pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
+    return found and found._replace(pools=pools)
 
 
 def _report(
@@ -64,38 +105,47 @@ def _report(
     if base is None:
         known = ", ".join(named)
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
+    rows = frame([_row(run, base, args.tokens) for run in runs])
     unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
-    rows = frame([_row(run, base, unit) for run in runs])
-    formats, narrow = COLUMNS["cost"]["formats"], COLUMNS["cost"]["narrow"]
-    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, formats)]
-    tables.append(Table(f"Runs, beside {base.name}", rows, formats, narrow=narrow))
+    head = unit.replace(" ", "\n")
+    narrow = {h.replace("UNIT", head): cell.replace("UNIT", unit) for h, cell in NARROW.items()}
+    if any(run.plan for run in runs):
+        narrow["planned"] = "{planned hours}\n{planned $}"
+    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
+    tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow))
     if parts := [run for run in runs if len(run.parts) > 1]:
         paid = frame([{"run": run.name, "sum": run.cost, **run.parts} for run in parts])
-        money = dict.fromkeys(paid.columns[1:], "${:,.2f}")
-        tables.append(Table("What it was paid for", paid, money))
-    tables += [price_table(used)] if used else []
+        tables.append(Table("What it was paid for", paid, dict.fromkeys(paid.columns[1:], DOLLARS)))
+    tables += [_price_table(used)] if used else []
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
     own += [*notes, *price_file.price_notes(used, args.today)]
-    plots = [cost_plot(runs)] if any(run.cost is not None for run in runs) else []
+    bars = [(_label(run), run.parts) for run in runs if run.cost]
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]
     total = None if None in costs else sum(filter(None, costs))
-    return Report("What the runs cost", tables, METHOD["cost"], own, plots, total=total)
+    return Report("What the runs cost", tables, METHOD["cost"], own, bars, total)
 
 
-def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
-    """Return the columns of `Run`, and those that compare it with `base`."""
-    row = {head: getattr(run, name) for head, name in COLUMNS["cost"]["columns"].items()}
-    worked, its, tokens = run.worked or run.hours, base.worked or base.hours, "tokens" in unit
-    alike = not run.unlike(base)
-    cheaper = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
-    work = run.windows * (run.tokens or 0) / 1e6 if tokens else run.windows / 1e3
+def _label(run: Run) -> str:
+    """Return what stands over a run's bar."""
+    low, high = run.low or run.cost, run.high or run.cost
+    seen = f" (${low:,.2f} to ${high:,.2f})" if low != high else ""
+    return f"{run.name}: ${run.cost:,.2f}{seen}, {run.worked or run.hours:.2f} h"
+
+
+def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
+    """Return the columns of `run`, and those that compare it with `base`."""
+    row = {head: getattr(run, name) for head, (name, _) in COLUMNS.items()}
+    worked, its, alike = run.worked or run.hours, base.worked or base.hours, not run.unlike(base)
+    unit, work = "$/1,000 windows", run.windows / 1e3
     if tokens:
-        row = {"tokens/s" if head == "windows/s" else head: row[head] for head in row}
+        row = {"tokens/s" if head == "windows/s" else head: cell for head, cell in row.items()}
         row["tokens/s"] = (run.throughput or 0) * (run.tokens or 0) or None
+        unit, work = "$/1M tokens", run.windows * (run.tokens or 0) / 1e6
     if run.low == run.high:
         row["low"] = row["high"] = None
+    saved = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
     return row | {
         "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
         "worked h": worked,
@@ -103,5 +153,15 @@ def _row(run: Run, base: Run, unit: str) -> dict[str, object]:
         "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
         unit: None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
-        "cheaper": cheaper,
+        "cheaper": saved,
+        **run.plan,
     }
+
+
+def _price_table(prices: list[Price]) -> Table:
+    """Return all prices that the report used, with origin, day and source."""
+    facts = [{"instance": each.instance, **vars(each)} for each in prices]
+    rows = frame(facts).drop(columns="spot_discount").rename(columns=lambda n: n.replace("_", " "))
+    dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
+    formats = {"slots": COUNT, "teraflops": "{:,.0f}", **dollars}
+    return Table("Prices", rows, formats, long=True)

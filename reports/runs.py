@@ -47,6 +47,7 @@ class Run:
     data: str | None = None
     tokens: float | None = None  # of a window, padding left out
     parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
+    plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
     notes: tuple[str, ...] = ()
     running: bool = False
     elsewhere: str = ""  # where it was measured, if not on its hardware
@@ -97,9 +98,8 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
             exact=row.exact, f1=row.f1,
             notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
-        runs.append(
-            _priced(run, {"training": row.hours}, find_price(prices, row.instance), row.spot)
-        )
+        price = find_price(prices, row.instance)
+        runs.append(_priced(run, {"training": row.hours}, price, row.spot))
     return runs
 
 

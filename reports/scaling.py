@@ -8,12 +8,14 @@ import pandas as pd
 
 from cluster import records
 from cluster.prices import load_prices
-from cluster.published import LANGUAGE, METHOD, TABLES, points
+from cluster.published import METHOD, points
 from detalbert.errors import UserError
 from reports import bills, shares
-from reports.plots import scaling_plot
-from reports.report import COLUMNS, Report, Table, frame
+from reports.report import Report, Table
 from reports.runs import Run, read_run
+
+UNIT = "windows/s over slots"
+FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -21,24 +23,17 @@ def run(args: argparse.Namespace) -> Report:
 
     Raises UserError if runs do not belong to one series, or have no throughput yet.
     """
-    rows = list(_measured(args)) + (points() if args.published else [])
-    if not rows:
+    found = pd.DataFrame([*_measured(args), *(points() if args.published else [])])
+    if found.empty:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
-    found = pd.DataFrame(rows)
     if (twice := found[found.duplicated(["series", "N"])]).size:
         name, units = twice[["series", "N"]].iloc[0]
         said = f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH"
         raise UserError(said)
     found = efficiency(found)
-    many = found[found.groupby("series")["N"].transform("size") > 1]
-    single = found.loc[~found["series"].isin(many["series"]), "series"]
-    tables = [
-        Table("Scaling", found, COLUMNS["scaling"]["formats"]),
-        *(published_tables() if args.published else []),
-    ]
+    single = found.loc[~found["series"].duplicated(keep=False), "series"]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
-    plots = [scaling_plot(many)] if len(many) else []
-    return Report("How throughput scales", tables, METHOD, notes, plots)
+    return Report("How throughput scales", [Table("Scaling", found, FORMATS)], METHOD, notes)
 
 
 def efficiency(found: pd.DataFrame) -> pd.DataFrame:
@@ -51,44 +46,19 @@ def efficiency(found: pd.DataFrame) -> pd.DataFrame:
 
 def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row per run and experiment; one series per model and data."""
-    known, series, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
+    known, runs, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
     for text in args.run:
-        label, path = text.split("=", 1) if "=" in text else ("", text)
-        series.append((label or "measured, windows/s over slots", read_run(path, known, None)))
+        label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
+        runs.append((label, read_run(path, known, None)))
     if cluster := records.fetch_experiments(args):
         for run in bills.experiment_runs(cluster, shares.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running
-            series.append((f"{kind}, windows/s over slots", run))
-    for label, run in series:
+            runs.append((f"{kind}, {UNIT}", run))
+    for label, run in runs:
         base = first.setdefault(label, run)
         if (run.model, run.data) != (base.model, base.data):
             raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
         if run.throughput is None:
             raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
         yield {"series": label, "source": "measured", "N": run.slots, "throughput": run.throughput}
-
-
-def published_tables() -> list[Table]:
-    """Return the published tables; those with machines and hours also with today's cost."""
-    known = load_prices()
-    language = [
-        {
-            "model": f"{run.by} {run.model}",
-            "GPUs": f"{run.gpus} x {run.gpu}-{run.gigabytes}",
-            "length": run.length,
-            "AC": run.recompute,
-            "tokens/s": run.tokens,
-            "MFU": run.mfu,
-        }
-        for run in LANGUAGE
-    ]
-    found = []
-    for table in TABLES.values():
-        rows = frame(table.get("rows", language))
-        if "hours" in rows:
-            rows["machine-hours"] = rows["nodes"] * rows["hours"]
-            today = rows["instance"].map(lambda name: known[name].on_demand)
-            rows["EC2, on demand"] = rows["machine-hours"] * today
-        found.append(Table(table["title"], rows, table["formats"]))
-    return found

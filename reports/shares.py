@@ -37,32 +37,43 @@ class Life(NamedTuple):
 
 
 def machines(records: Records) -> list[Life]:
-    """Return the machines of priced pools that were held, and with --since those never held.
-
-    No pool is recorded of the latter: it is that of the machine, of as many slots if there is one,
-    that was launched nearest in time.
-    """
+    """Return the machines of priced pools that were held, and with --since those never held."""
     held: dict[str, list[Allocation]] = defaultdict(list)
     for a in (*records.allocations, *records.others):
         for node in a.nodes or (a.id,):
             held[node].append(a)
-    lives, found = records.lives(), list[Life]()
-    seen = [(Entry("", 0, "", *[records.until] * 2), p) for p in records.pools.values()]
+    lives, found, pools = records.lives(), list[Life](), dict[str, RecordedPool]()
     for node, holds in held.items():
         pool = records.pools.get(next((a.pool for a in holds if a.pool), ""))
         if pool is None or not pool.instance:
             continue
+        pools[node] = pool
         if node in lives:
             found.append(_life(lives[node], pool, holds, records))
-            seen.append((lives[node], pool))
         else:
             found += [Life(node, pool, a.start, a.end, [a], a.slots_each) for a in holds]
-    seen = [(life, pool) for life, pool in seen if pool.instance]
-    for life in lives.values() if seen and records.since is not None else ():
-        if life.name not in held:
-            far = [(x.slots != life.slots, abs(x.start - life.start)) for x, _ in seen]
-            found.append(_life(life, seen[far.index(min(far))][1], [], records))
+    if records.since is not None:
+        own = [e for e in records.entries if e.kind == "agent" and e.name not in lives]
+        for life in (*lives.values(), *own):
+            if life.name not in held and (pool := _nearest(life, pools, records)):
+                found.append(_life(life, pool, [], records))
     return found
+
+
+def _nearest(
+    life: Entry, pools: Mapping[str, RecordedPool], records: Records
+) -> RecordedPool | None:
+    """Return the pool of an unheld machine, which is not recorded: that of the machine in `pools`,
+    of as many slots if there is one, that was launched nearest in time.
+    """
+    seen = [(e, pools[e.name]) for e in records.entries if e.name in pools]
+    seen += [(life._replace(slots=-1, start=records.until), p) for p in records.pools.values()]
+    near = [
+        (x.slots != life.slots, abs(x.start - life.start), pool)
+        for x, pool in seen
+        if pool.instance and pool.own == (life.kind == "agent")
+    ]
+    return min(near, key=lambda found: found[:2])[-1] if near else None
 
 
 def _life(life: Entry, pool: RecordedPool, holds: list[Allocation], records: Records) -> Life:

@@ -4,7 +4,7 @@ python -m cluster.facts.update vms.csv --commit 00148f2 --day 2026-05-24
 
 vms.csv is catalogs/v8/aws/vms.csv of github.com/skypilot-org/skypilot-catalog at that commit, of
 that day. Rows above the line MARK are typed in by hand and stay: types that the catalog lacks, and
-retired ones. A spot price is the median over a region's zones; 0 is taken off where there is none.
+retired ones. A spot price is the median over a region's zones, else that on demand.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def price_of(zones: pd.DataFrame) -> dict[str, float]:
     """Return the prices of a type in a region, of whose zones these are the catalog's rows."""
     price = {"on_demand": float(zones["Price"].iloc[0])}
     if zones["SpotPrice"].isna().all():
-        return {**price, "spot_discount": 0.0}
+        return {**price, "spot": price["on_demand"]}
     low, middle, high = zones["SpotPrice"].quantile([0, 0.5, 1]).round(4)
     return {**price, "spot": float(middle), "spot_low": float(low), "spot_high": float(high)}
 

@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.sources import (
     Part,
-    Text,
     TextReader,
     cut_parts,
     open_text,
@@ -39,7 +38,7 @@ from detalbert.corpus.sources import (
 )
 from detalbert.corpus.storage import writing
 from detalbert.integrity import SUMS, find_change, write_facts
-from detalbert.settings.text import TextConfig
+from detalbert.settings.text import CorpusConfig
 
 SPECIALS = {
     "pad_token": "<pad>",
@@ -56,7 +55,7 @@ _ALPHABET = 1000  # letters; rarer ones are <unk>
 log = logging.getLogger(__name__)
 
 
-def train_bpe(texts: Iterable[str], size: int, positions: int) -> PreTrainedTokenizerFast:
+def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrainedTokenizerFast:
     """Train a tokenizer of at most `size` tokens, with the special ones and printable ASCII, for
     texts of at most `positions` tokens.
     """
@@ -109,49 +108,27 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     )
 
 
-def own_tokenizer(data: TextConfig, positions: int) -> Path:
-    """Return the folder of a tokenizer of `data.vocab_size` tokens, trained on the training text.
+def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> Path:
+    """Return the folder of a tokenizer of `data.vocab_size` tokens, trained on the text without the
+    fraction `held_out` of its documents: for ALBERT with `positions` tokens, or of bytes.
 
     It is trained once and cached below `data.cache_dir`; the ranks of a machine wait for the first.
     Raises UserError if text cannot be read or the folder cannot be written.
     """
-    assert data.text is not None and data.vocab_size is not None
-    size, text = data.vocab_size, open_text(data.text, "data.text", "train")
-    held_out = 0.0 if data.validation is not None else data.validation_fraction
-    facts = [_FORMAT, text.fingerprint, size, held_out, positions]
-
-    def learn() -> PreTrainedTokenizerFast:
-        units = sum(part.end for part in text.parts)  # bytes or rows
-        return train_bpe(_sample(text.parts, units, held_out), size, positions)
-
-    return _learn_once(Path(data.cache_dir), facts, learn)
-
-
-def own_byte_tokenizer(text: Text, size: int, held_out: float, cache: Path) -> Path:
-    """Return the folder of a byte-level tokenizer (`train_byte_bpe`), cached as by `own_tokenizer`;
-    `text` is exact.
-    """
-
-    def learn() -> PreTrainedTokenizerFast:
-        parts = unpack_sizes(text, cache)
-        return train_byte_bpe(_sample(parts, size_of(parts), held_out), size)
-
-    return _learn_once(cache, ["bytes", _FORMAT, text.fingerprint, size, held_out], learn)
-
-
-def _learn_once(
-    cache: Path, facts: list[Any], learn: Callable[[], PreTrainedTokenizerFast]
-) -> Path:
-    """Return the folder of the tokenizer that `facts` identify; `learn` it if absent or damaged."""
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    folder = cache / f"tokenizer-{key}"
-    sums = folder / SUMS  # commit 596c121 wrote none
+    size, cache, of_bytes = data.vocab_size, Path(data.cache_dir), positions is None
+    assert size is not None
+    text = open_text(getattr(data, data.source), f"data.{data.source}", "train", exact=of_bytes)
+    facts: list[Any] = [_FORMAT, text.fingerprint, size, held_out]
+    facts = ["bytes", *facts] if of_bytes else [*facts, positions]
+    folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
     with writing(folder, "the tokenizer"), alone(folder):
-        fault = find_change(sums) if sums.is_file() else None
-        if fault:
-            log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
-        if fault or not folder.is_dir():
-            learned = learn()
+        if fault := find_change(folder / SUMS):
+            if folder.is_dir():
+                log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
+            parts = unpack_sizes(text, cache)
+            total = size_of(parts) if of_bytes else sum(part.end for part in parts)  # hub: rows
+            some = _sample(parts, total, held_out)
+            learned = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
             with whole_folder(folder) as aside:
                 learned.save_pretrained(aside)
                 write_facts(aside / SUMS, {})

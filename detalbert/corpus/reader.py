@@ -56,6 +56,7 @@ class Shards:
         self.counts: dict[str, int] = self.facts["counts"]
         self.remote = storage.is_remote(address)
         self._open: dict[int, dict[str, np.ndarray]] = {}
+        self._prefetched: list[int] = []  # the last ones
         if not self.remote:
             self._check_files()
 
@@ -120,7 +121,12 @@ class Shards:
         return path
 
     def prefetch(self, shards: list[int]) -> None:
-        """Download shards in the background, in order; `fetch` retries those that fail."""
+        """Download remote shards in the background, in order, unless the last call named the same;
+        `fetch` retries those that fail.
+        """
+        if not self.remote or shards == self._prefetched:
+            return
+        self._prefetched = shards
         wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
 
         def work() -> None:
@@ -128,7 +134,7 @@ class Shards:
                 with contextlib.suppress(Exception):
                     self.fetch(shard)
 
-        if self.remote and wanted:
+        if wanted:
             threading.Thread(target=work, daemon=True).start()
 
     def _cache_folder(self) -> Path:
@@ -189,13 +195,13 @@ class Corpus(Shards):
     def __len__(self) -> int:
         return len(self.table)
 
-    def shard_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the shard of each example number, int64 [n]."""
-        return np.searchsorted(self.bounds, numbers, side="right") - 1
+    def shard_of(self, number: int) -> int:
+        """Return the shard that holds an example."""
+        return int(np.searchsorted(self.bounds, number, side="right")) - 1
 
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
-        shard = int(self.shard_of(np.array(number)))
+        shard = self.shard_of(number)
         columns = self.columns(shard)
         at = number - int(self.bounds[shard])  # within the shard
         tokens = slice(*columns["token_ptr"][at : at + 2].tolist())

@@ -18,30 +18,23 @@ import numpy as np
 from detalbert import atomic
 from detalbert.atomic import whole_file, write_json
 from detalbert.corpus.kinds import SPLITS, Rows
-from detalbert.integrity import SUM, is_sealed, seal
+from detalbert.integrity import is_sealed, seal
 
 FORMAT = 1  # raise it when the columns or their meaning change
+RECORD = "jobs/{:05d}.json"
 
 
-def is_done(folder: Path, number: int) -> bool:
-    """Return whether a job's record exists and its shards have the recorded sizes."""
+def read_record(folder: Path, number: int) -> dict[str, Any] | None:
+    """Return the facts on a job's shards, by split; None if it is to be done, or done again."""
     try:
-        shards = read_record(folder, number).values()
-        return all((folder / s["name"]).stat().st_size == s["bytes"] for s in shards)
+        record = json.loads((folder / RECORD.format(number)).read_text())
+        if not is_sealed(record):
+            return None
+        shards = {split: record[split] for split in SPLITS if split in record}
+        sizes = [(folder / s["name"]).stat().st_size == s["bytes"] for s in shards.values()]
+        return shards if all(sizes) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def read_record(folder: Path, number: int) -> dict[str, Any]:
-    """Return the facts on a job's shards, by split. Raises ValueError if the record is damaged."""
-    record = json.loads(_record_path(folder, number).read_text())
-    if SUM in record and not is_sealed(record):  # commit 596c121 wrote no sum
-        raise ValueError(f"the record of job {number} is not as it was written")
-    return {split: record[split] for split in SPLITS if split in record}
-
-
-def _record_path(folder: Path, number: int) -> Path:
-    return folder / "jobs" / f"{number:05d}.json"
+        return None
 
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
@@ -62,7 +55,7 @@ def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> 
             for split, rows in batch.items():
                 shards[split].add(rows)
         record = {split: shard.finish() for split, shard in shards.items() if shard.file}
-    write_json(_record_path(folder, number), seal(record))
+    write_json(folder / RECORD.format(number), seal(record))
 
 
 class _Shard:
@@ -108,8 +101,6 @@ class _Shard:
 
 
 def sweep(folder: Path) -> None:
-    """Remove leftovers of killed processes: temporary files, and chunks of earlier versions."""
-    for chunk in folder.glob(".*.npz*"):
-        chunk.unlink(missing_ok=True)
+    """Remove the temporary files that killed processes left."""
     atomic.sweep(folder, "*.bin", "*.npy", "*.json")
     atomic.sweep(folder / "jobs", "*.json")

@@ -99,9 +99,8 @@ def open_text(address: str, key: str, split: str, exact: bool = False) -> Text:
 def _file_part(file: storage.File, exact: bool) -> Part:
     if file.address.endswith(_PACKED):
         return Part("jsonl", file.address, 0, 0, packed=file.size, exact=exact)
-    form = "document" if exact else "lines"
-    if file.address.endswith((".json", ".jsonl")):
-        form = "squad" if file.address.endswith(".json") else "jsonl"
+    forms = {".json": "squad", ".jsonl": "jsonl"}
+    form = forms.get(Path(file.address).suffix, "document" if exact else "lines")
     return Part(form, file.address, file.size, file.size, exact=exact)
 
 
@@ -178,9 +177,8 @@ class TextReader:
     def __init__(self, bar: tqdm | None = None) -> None:
         self.bar = bar if bar is not None else tqdm(disable=True)
         self.stream, self.end = "", 0  # the compressed file that is read, and up to which byte
-        self.at = 0  # byte at which `line` begins
-        self.line: bytes | None = None  # the next one; None: there are no more
-        self.lines: Iterator[bytes] = iter(())
+        self.at = 0  # the byte at which the next line of `file` begins
+        self.file = storage.as_file(iter(()))
 
     def read(self, part: Part) -> Iterator[str]:
         """Yield the documents of `part` that are not empty; lone surrogates become U+FFFD. Raises
@@ -215,11 +213,10 @@ class TextReader:
         if not part.packed or part.address != self.stream or part.begin < self.end:
             self._open(part)
         self.end = part.end
-        while self.line is not None and self.at < part.end:
-            at, line = self.at, self.line
-            self.at, self.line = at + len(line) + 1, next(self.lines, None)
+        while self.at < part.end and (line := self.file.readline()):
+            at, self.at = self.at, self.at + len(line)
             if at >= part.begin:
-                yield at, line
+                yield at, line.removesuffix(b"\n")
 
     def _open(self, part: Part) -> None:
         """Begin a stream, of a compressed file at its start. Else it begins a byte before the part,
@@ -231,8 +228,7 @@ class TextReader:
         else:
             self.stream, self.at = "", max(0, part.begin - 1)
             blocks = storage.read(part.address, self.at, part.size)
-        self.lines = storage.split_lines(blocks)
-        self.line = next(self.lines, None)
+        self.file = storage.as_file(blocks)
 
 
 def _generated(split: str) -> list[str]:

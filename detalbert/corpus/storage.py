@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +91,7 @@ def unpack(address: str, size: int) -> Iterator[bytes]:
     """
     import pyarrow
 
-    packed = _Blocks(read(address, 0, size))
+    packed = as_file(read(address, 0, size))
     try:
         with pyarrow.input_stream(packed, CODECS[os.path.splitext(address)[1]]) as file:
             while block := file.read(BLOCK):
@@ -100,6 +100,11 @@ def unpack(address: str, size: int) -> Iterator[bytes]:
         raise UserError(
             f"{address}: damaged, or not what its name says: {first_line(error)}; copy it again"
         ) from None
+
+
+def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
+    """Return `blocks` as a file. A line of any length is read in linear time."""
+    return io.BufferedReader(_Blocks(blocks), BLOCK)
 
 
 class _Blocks(io.RawIOBase):
@@ -116,19 +121,6 @@ class _Blocks(io.RawIOBase):
         count = min(len(buffer), len(self.rest))
         buffer[:count], self.rest = self.rest[:count], self.rest[count:]
         return count
-
-
-def split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends. Each byte is copied a few times, however long a line is."""
-    begun: list[bytes] = []  # blocks of a line whose end has not been read
-    for block in blocks:
-        first, *lines = block.split(b"\n")
-        begun.append(first)
-        if lines:
-            yield b"".join(begun)
-            yield from lines[:-1]
-            begun = lines[-1:]
-    yield b"".join(begun)
 
 
 def read_all(address: str) -> bytes:

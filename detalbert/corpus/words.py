@@ -10,15 +10,15 @@ import json
 import re
 from collections import defaultdict
 from itertools import chain, count, islice
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
-from detalbert.squad.encoding import ranges
+from detalbert.squad.encoding import encode, ranges
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _AT_ONCE = 1000  # new words in a call
-_AT_A_TIME = 4000  # sentences; bounds the memory that encoding objects take
 
 # These normalizers change each character by itself, or a mark together with its base.
 _NORMALIZERS = "Precompiled NFC NFD NFKC NFKD StripAccents Lowercase BertNormalizer".split()
@@ -62,61 +62,37 @@ class WordEncoder:
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return ids end to end int32 [N], and tokens per sentence int64 [n].
 
-        Equal to `backend.encode_batch(sentences, add_special_tokens=False)`. Example: "a b", a
-        sentence X that stays whole, "b c". The words a, b and c are numbers 0, 1, 2 with the tokens
-        7, 8 9 and 5; X has 4 6 and is number 3. So words is [0 1 1 2] without X, before [1], at
-        [2]; then words is [0 1 3 1 2] and counts [2 1 2]; ptr is [0 1 3 4 6], tokens [1 2 2 2 1].
-        The result is [7 8 9 4 6 8 9 5] and [3 2 3].
+        Equal to `backend.encode_batch(sentences, add_special_tokens=False)`.
         """
         if not self.words or not sentences:
             return self._encode(sentences)
         if len(self.numbers) > _MOST_WORDS:
             self._forget()
-        whole = self._stay_whole(sentences)
-        plain = [s for s, is_whole in zip(sentences, whole, strict=True) if not is_whole]
-        texts, sizes = self._take_apart(plain)
-        words = self._look_up(texts)  # [p]: number of every word of the plain sentences
-        counts = np.array(sizes, np.int64)  # [n - w]
-        # The w sentences that stay whole get the numbers behind the known words, in this call.
-        others = [s for s, is_whole in zip(sentences, whole, strict=True) if is_whole]
-        ids, lengths = self._encode(others)  # [their tokens], [w]
-        before = np.flatnonzero(whole) - np.arange(len(lengths))  # [w]: plain sentences before each
-        at = np.append(0, np.cumsum(counts))[before]  # [w]: words before each
-        words = np.insert(words, at, len(self.numbers) + np.arange(len(lengths)))  # [p + w]
-        counts = np.insert(counts, before, 1)  # [n]: words per sentence
-        ids = np.concatenate([self.ids, ids])  # [tokens of known words and whole sentences]
-        ptr = np.append(self.ptr, self.ptr[-1] + np.cumsum(lengths))  # [known words + w + 1]
-        tokens = ptr[words + 1] - ptr[words]  # [p + w]: tokens per word
-        first = np.cumsum(counts) - counts  # [n]: the first word of every sentence
-        return ids[ranges(ptr[words], tokens)], np.add.reduceat(tokens, first)  # [N], [n]
+        whole = np.array(self._stay_whole(sentences))  # bool [n]
+        others = [sentences[at] for at in np.flatnonzero(whole)]
+        split = _BYTE_WORD.findall if self.words == "bytes" else methodcaller("split", " ")
+        texts = [split(sentences[at]) for at in np.flatnonzero(~whole)]
+        words = self._look_up(list(chain.from_iterable(texts)))  # [p]
+        sizes = self.ptr[words + 1] - self.ptr[words]  # [p]: tokens per word
+        ends = np.cumsum([0, *map(len, texts)])
+        plain = np.diff(np.append(0, np.cumsum(sizes))[ends])  # tokens per sentence in `texts`
+        ids, lengths = self._encode(others)
+        ids = np.concatenate([self.ids[ranges(self.ptr[words], sizes)], ids])  # [N]
+        lengths = np.concatenate([plain, lengths])  # [n]
+        place = np.argsort(np.argsort(whole, kind="stable"))  # [n]: plain ones are first
+        first = np.cumsum(lengths) - lengths
+        return ids[ranges(first[place], lengths[place])], lengths[place]
 
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
         """Return for each sentence whether it must not be split into words."""
-        if self.words == "bytes":
-            whole = [
-                not s or not s.isascii() and _NOT_PLAIN.search(s) is not None for s in sentences
-            ]
-        elif self.words == "marked":  # one space before a word, and nothing odd
-            whole = [
-                not s or s != s.strip(" ") or "  " in s or not (s.isascii() and s.isprintable())
-                for s in sentences
-            ]
-        else:
-            whole = [
-                not (s.isascii() and s.isprintable()) and bool(_ODD.search(s)) for s in sentences
-            ]
+        odd = _NOT_PLAIN if self.words == "bytes" else _ODD
+        plain = str.isascii if self.words == "bytes" else _is_printable_ascii
+        whole = [not s or not plain(s) and odd.search(s) is not None for s in sentences]
         joined = " ".join(sentences)
         for token in self.greedy:
             if token in joined:
                 whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
         return whole
-
-    def _take_apart(self, sentences: list[str]) -> tuple[list[str], list[int]]:
-        """Return the words of all sentences, and the number of words in each."""
-        if self.words == "bytes":
-            words = list(map(_BYTE_WORD.findall, sentences))
-            return list(chain.from_iterable(words)), list(map(len, words))
-        return " ".join(sentences).split(" "), [s.count(" ") + 1 for s in sentences]
 
     def _look_up(self, words: list[str]) -> np.ndarray:
         """Return the numbers of words, int64 [p]; encode new ones."""
@@ -144,22 +120,20 @@ class WordEncoder:
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode whole texts: return ids end to end int32 [N], and tokens per text int64 [n]."""
-        ids, lengths = [np.zeros(0, np.int32)], list[int]()
-        for at in range(0, len(texts), _AT_A_TIME):
-            batch = texts[at : at + _AT_A_TIME]
-            rows = [e.ids for e in self.backend.encode_batch_fast(batch, add_special_tokens=False)]
-            lengths += map(len, rows)
-            ids.append(np.fromiter(chain.from_iterable(rows), np.int32))
-        return np.concatenate(ids), np.array(lengths, np.int64)
+        """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
+        tokens = encode(self.backend, texts, with_offsets=False)
+        return tokens.ids, np.diff(tokens.ptr)
+
+
+def _is_printable_ascii(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def find_word_rule(backend: Any) -> str:
     """Return how texts split into words whose tokens do not depend on the words around them.
 
-    "apart": at spaces, which are dropped. "marked": at spaces, and a token holds the space before
-    its word (Metaspace alone). "bytes": as GPT-2's and GPT-NeoX's tokenizers do, by `ByteLevel`.
-    "": not known to do any of these.
+    "apart": at spaces, which are dropped. "bytes": as GPT-2's and GPT-NeoX's tokenizers do, by
+    `ByteLevel`. "": not known to do either.
     """
     try:
         steps = json.loads(backend.to_str())
@@ -178,9 +152,6 @@ def find_word_rule(backend: Any) -> str:
         return ""
     if any(re.search(r"\s", token["content"]) or _takes_spaces(token) for token in tokens):
         return ""
-    if first["type"] == "Metaspace" and first["prepend_scheme"] == "always" and first["split"]:
-        spaces = any(re.search(r"\s", part.get("content") or "") for part in normalizers)
-        return "" if spaces else "marked"
     return "apart" if first["type"] in _SPLITTERS else ""
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import write_json
 from detalbert.corpus.kinds import SPLITS, Kind, Rows, is_held_out
 from detalbert.corpus.reader import remove_damaged
-from detalbert.corpus.shards import FORMAT, is_done, read_record, sweep, write_job
+from detalbert.corpus.shards import FORMAT, read_record, sweep, write_job
 from detalbert.corpus.sources import (
     Part,
     Text,
@@ -137,7 +137,7 @@ def _write_missing(
 ) -> None:
     """Write the jobs that are not done."""
     sweep(folder)
-    todo = [job for job in jobs if not is_done(folder, job.number)]
+    todo = [job for job in jobs if read_record(folder, job.number) is None]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))
     tokenize = partial(_tokenize, kind, WordEncoder(backend), dtype)
@@ -209,9 +209,10 @@ def _map_in_processes(
 def _write_index(folder: Path, kind: Kind, facts: dict[str, Any], jobs: int) -> None:
     """Write `index.json`, last of all: the shards, their counts and the facts of the format."""
     records = [read_record(folder, number) for number in range(jobs)]
+    assert None not in records, f"{folder}: a shard that was written is gone"
     splits = {}
     for split in SPLITS:
-        shards = [record[split] for record in records if split in record]
+        shards = [record[split] for record in filter(None, records) if split in record]
         splits[split] = {
             "shards": shards,
             "counts": {name: sum(shard[name] for shard in shards) for name in kind.counts},

@@ -4,7 +4,7 @@ A chunk is encoded ahead of the model and merged behind it, in a thread each: th
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -61,30 +61,13 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
             spans, losses = evaluate_windows(trained, chunk)
             if merging is not None:
                 yield merging.result()
-            merging = behind.submit(_merge, trained, chunk, spans, losses, threshold)
+            merging = behind.submit(merge_chunk, trained, chunk, spans, losses, threshold)
         if merging is not None:
             yield merging.result()
 
 
 class Stopped(Exception):
     """The caller has cancelled the request."""
-
-
-def answer_together(
-    trained: Trained,
-    asked: Sequence[tuple[str, str]],
-    threshold: float,
-    go_on: Callable[[int], bool] = lambda tokens: True,
-) -> Answered:
-    """Answer (question, context) pairs in shared rows, with the ids "0", "1" and so on. Raises
-    Stopped if `go_on`, called with each row's tokens before it runs, returns False.
-    """
-    examples = [
-        Example(str(number), "", context, question, None)
-        for number, (question, context) in enumerate(asked)
-    ]
-    chunk = featurise(trained, examples)
-    return _merge(trained, chunk, *evaluate_windows(trained, chunk, go_on), threshold)
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
@@ -114,9 +97,10 @@ def evaluate_windows(
     return spans, np.concatenate(losses)
 
 
-def _merge(
+def merge_chunk(
     trained: Trained, chunk: _Chunk, spans: list[Candidates], losses: np.ndarray, threshold: float
 ) -> Answered:
+    """Merge the best spans of a chunk's windows to answers."""
     answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
     n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
     if len(losses):

@@ -9,11 +9,12 @@ from pathlib import Path, PurePath
 from string import Template
 from typing import Any
 
+import huggingface_hub
 import yaml
 from transformers import PreTrainedModel
 
 from detalbert.atomic import whole_folder, write_json
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.integrity import SUMS, write_facts
@@ -35,24 +36,20 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
 
 
 @contextlib.contextmanager
-def new_folder(
-    folder: Path,
-    faults: tuple[type[Exception], ...] = (OSError, RuntimeError),  # safetensors on a full disk
-) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` on success. Raises UserError if `folder`
-    exists, or the block raises one of `faults`.
+    exists, or the block fails: safetensors raises its own errors on a full disk.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--export {folder}: it exists; give a new folder")
-    try:
+    failed = f"--export {folder}: not written"
+    with as_user_error(lambda error: UserError(f"{failed} ({first_line(error)})")):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as aside:
             yield aside
             for file in aside.glob("*.safetensors"):
                 file.chmod(0o644)  # safetensors makes it readable for one user
             write_facts(aside / SUMS, {}, "*.safetensors")
-    except faults as error:
-        raise UserError(f"--export {folder}: not written ({first_line(error)})") from None
 
 
 def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
@@ -60,8 +57,8 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
     hold, and a loader reads again. `trained` has `tokenizer`, `hparams`, `data`, `steps`, `scores`.
     """
     trained.tokenizer.save_pretrained(folder)
-    hparams = {**dataclasses.asdict(trained.hparams), "model": _base_model(trained)}
-    hparams["model_config"] = None  # config.json has it
+    hparams = dataclasses.asdict(trained.hparams) | {"model_config": None}  # config.json has it
+    hparams["model"] = _name(hparams["model"] or FROM_SCRATCH)
     found = {"hyperparameters": hparams, "data": _public(trained.data)}
     found |= {"steps": trained.steps, "scores": trained.scores}
     write_json(folder / settings, found)
@@ -82,7 +79,7 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         front["base_model"] = split_revision(base)[0]
     if squad:
         front["datasets"] = ["rajpurkar/squad_v2"]
-    facts = {key: _shown(value) for key, value in hparams.items()}
+    facts = {key: shown_value(value) for key, value in hparams.items()}
     del hparams["model_config"]
     versions = {name: metadata.version(name) for name in PACKAGES}
     facts |= {
@@ -91,30 +88,25 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         "architecture": model.config.model_type,
         "parameters": f"{model.num_parameters():,}",
         "tokens": f"{len(trained.tokenizer):,}",
-        "base_model": _base_model(trained),
+        "base_model": _name(base),
         "steps": str(trained.steps or "an unknown number of"),
-        "data": _rows(data) if data else "Not recorded.",
+        "data": markdown_table(data) if data else "Not recorded.",
         "data_licence": "SQuAD: cc-by-sa-4.0." if squad else "Data: see its source.",
-        "scores": _rows(trained.scores) if trained.scores else "Not validated.",
-        "hyperparameters": _rows(hparams),
-        "versions": _rows({"python": platform.python_version(), **versions}),
+        "scores": markdown_table(trained.scores) if trained.scores else "Not validated.",
+        "hyperparameters": markdown_table(hparams),
+        "versions": markdown_table({"python": platform.python_version(), **versions}),
     }
     return Template(template.read_text(encoding="utf-8")).substitute(facts)
 
 
-def _rows(values: dict[str, Any]) -> str:
+def markdown_table(values: dict[str, Any]) -> str:
     """Return a Markdown table of two columns."""
-    rows = [f"| {key} | {_shown(value)} |" for key, value in values.items()]
+    rows = [f"| {key} | {shown_value(value)} |" for key, value in values.items()]
     return "\n".join(["| | |", "| --- | --- |", *rows])
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
-
-
-def _base_model(trained: Any) -> str:
-    """Return the name of the model that training started from."""
-    return _name(trained.hparams.model or FROM_SCRATCH)
 
 
 def _public(data: dict[str, Any]) -> dict[str, Any]:
@@ -133,11 +125,8 @@ def push(folder: Path, name: str) -> str:
     """Upload an exported folder to the hub (private if new); return its address. Raises UserError
     if the hub refuses, Unavailable if the network fails.
     """
-    import huggingface_hub
-
     complete = f"; the folder {folder} is complete"
     with hub_errors(f"--push-to-hub {name}: not uploaded", complete):
         hub = huggingface_hub.HfApi()
         hub.create_repo(name, private=True, exist_ok=True)
-        address = str(hub.upload_folder(repo_id=name, folder_path=folder))
-    return address
+        return str(hub.upload_folder(repo_id=name, folder_path=folder))

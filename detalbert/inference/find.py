@@ -5,10 +5,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from detalbert.atomic import alone, whole_folder, write_json
-from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.settings.experiment import masked
 from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
@@ -31,10 +31,10 @@ def is_reference(name: str) -> bool:
 
 def fetch(name: str) -> Path:
     """Return a cluster checkpoint's folder, downloaded once; raises as `find_remote`."""
-    if (uuid := cast(re.Match, _REFERENCE.fullmatch(name))["uuid"]) and (CACHE / uuid).is_dir():
-        return CACHE / uuid
+    if (CACHE / name).is_dir():  # a UUID
+        return CACHE / name
     with told(f"--model {name}"):
-        return _download(find_remote(name), CACHE)
+        return _download(find_remote(name))
 
 
 def find_remote(name: str) -> Any:
@@ -58,8 +58,7 @@ def find_remote(name: str) -> Any:
         if version is None:
             raise UserError(f"--model {name}: it has no version yet; register one")
         return version.checkpoint
-    owner = getattr(master, f"get_{kind}")(int(reference["id"]))
-    return _list_finished(f"--model {name}", owner, rank == ":latest")[0]
+    return _list_finished(f"--model {name}", reference, rank == ":latest")[0]
 
 
 @contextlib.contextmanager
@@ -69,26 +68,24 @@ def told(what: str) -> Iterator[None]:
     """
     from determined.common.api import errors
 
-    try:
-        yield
-    except UserError:
-        raise
-    except errors.MasterNotFoundException as error:
-        raise Unavailable(f"{what}: {first_line(error)}; set DET_MASTER") from None
-    except errors.UnauthenticatedException:
-        raise UserError(f"{what}: the master wants a login; det user login") from None
-    except errors.NotFoundException:
-        raise UserError(f"{what}: the master knows no such thing; give another") from None
-    except OSError as error:  # the disk's and the network's
-        raise Unavailable(f"{what}: not fetched: {first_line(error)}; try again") from None
-    except Exception as error:  # whatever storage libraries and the client raise
-        raise UserError(f"{what}: not fetched: {first_line(error)}") from None
+    with as_user_error(lambda error: UserError(f"{what}: not fetched: {first_line(error)}")):
+        try:
+            yield
+        except errors.MasterNotFoundException as error:
+            raise Unavailable(f"{what}: {first_line(error)}; set DET_MASTER") from None
+        except errors.UnauthenticatedException:
+            raise UserError(f"{what}: the master wants a login; det user login") from None
+        except errors.NotFoundException:
+            raise UserError(f"{what}: the master knows no such thing; give another") from None
+        except OSError as error:  # the disk's and the network's
+            raise Unavailable(f"{what}: not fetched: {first_line(error)}; try again") from None
 
 
-def _list_finished(name: str, owner: Any, newest_first: bool) -> list[Any]:
-    """Return the finished checkpoints of `owner`, a trial or an experiment; default: best first."""
+def _list_finished(name: str, reference: re.Match, newest_first: bool) -> list[Any]:
+    """Return the finished checkpoints of a trial or an experiment; default: best first."""
     from determined.experimental import client
 
+    owner = getattr(client.Determined(), f"get_{reference['kind']}")(int(reference["id"]))
     order = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
     found = owner.list_checkpoints(**(order if newest_first else {}))
     finished = [each for each in found if each.state is client.CheckpointState.COMPLETED]
@@ -97,8 +94,8 @@ def _list_finished(name: str, owner: Any, newest_first: bool) -> list[Any]:
     return finished
 
 
-def _download(checkpoint: Any, cache: Path) -> Path:
-    target = cache / checkpoint.uuid
+def _download(checkpoint: Any) -> Path:
+    target = CACHE / checkpoint.uuid
     with alone(target):
         if not target.is_dir():
             with whole_folder(target) as aside:
@@ -174,21 +171,17 @@ def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, 
 
 
 def _find_all_of_cluster(name: str, reference: re.Match) -> tuple[dict[str, Any], dict[int, Any]]:
-    from determined.experimental import client
-
-    owner = getattr(client.Determined(), f"get_{reference['kind']}")(int(reference["id"]))
-    found = _list_finished(name, owner, newest_first=True)
+    found = _list_finished(name, reference, newest_first=True)
     trials = sorted({each.training.trial_id for each in found})
     if len(trials) > 1:
         raise UserError(f"{name}: {len(trials)} trials; give one, such as trial:{trials[0]}")
     settings, newest = {"trial": trials[0]}, _describe(found[0].training)
     for section in ("hyperparameters", "data"):
         settings |= {f"{section}.{key}": value for key, value in newest[section].items()}
-    kept: dict[int, Any] = {}  # of two after the same steps, the newer one
-    for each in found:
-        scores = _describe(each.training)["scores"]
-        kept.setdefault(int(each.metadata["steps_completed"]), (each.uuid, scores))
-    return settings, kept
+    return settings, {  # of two after the same steps, the newer one
+        int(each.metadata["steps_completed"]): (each.uuid, _describe(each.training)["scores"])
+        for each in reversed(found)
+    }
 
 
 def _best_of_run(folder: Path) -> Path:
@@ -196,12 +189,11 @@ def _best_of_run(folder: Path) -> Path:
     if not names:
         raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
     others = f"give one of {folder / 'checkpoints'}: {', '.join(names)}"
-    try:
-        best = json.loads((folder / "metrics.json").read_text())["best"]["steps"]
-    except (FileNotFoundError, KeyError):
-        raise UserError(f"--model {folder}: no validation yet, so no best; {others}") from None
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"{folder / 'metrics.json'}: cannot be read; {others}") from None
+    unread = UserError(f"{folder / 'metrics.json'}: cannot be read; {others}")
+    with as_user_error(lambda _: unread):
+        best = read_json(folder / "metrics.json").get("best", {}).get("steps")
+    if best is None:
+        raise UserError(f"--model {folder}: no validation yet, so no best; {others}")
     if step_name(best) not in names:
         raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
     return folder / "checkpoints" / step_name(best)

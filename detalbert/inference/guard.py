@@ -6,62 +6,30 @@ trusts its network; its requests then carry that name.
 
 import hmac
 import os
+import re
 import time
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from detalbert.errors import UserError, first_line
-from detalbert.inference.meters import Meters
-from detalbert.inference.web import problem
+from detalbert.inference import web
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, and asks for it
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _find_token = HTTPBearer(auto_error=False)
 
 
-@dataclass(frozen=True)
-class Access:
-    """Host header names that are served, and the bearer token that is required, if any."""
-
-    names: tuple[str, ...] = LOOPBACK
-    token: str | None = None
-
-    @classmethod
-    def of(cls, host: str, names: list[str], token: str | None) -> "Access":
-        """Return the access for a server on `host`: loopback's names, its own and `names`."""
-        own = f"[{host}]" if ":" in host else host
-        return cls((*LOOPBACK, own.lower(), *(name.lower() for name in names)), token)
-
-    async def refuse(self, request: Request) -> JSONResponse | None:
-        """Return 421 for another Host, 401 without the token, else None."""
-        hosts = request.headers.getlist("host")
-        name = host_name(hosts[0]) if len(hosts) == 1 else ""
-        if name not in self.names:
-            return problem(421, f"not served under {name[:80]!r}; see --host-name")
-        if self.token is None or request.url.path in OPEN:
-            return None
-        given = await _find_token(request)
-        if given and hmac.compare_digest(self.token.encode(), given.credentials.encode("latin-1")):
-            return None
-        challenge = {"WWW-Authenticate": "Bearer"}
-        return problem(
-            401, "the token is missing or wrong: Authorization: Bearer TOKEN", **challenge
-        )
-
-
-LOCAL = Access()
-
-
-def host_name(host: str) -> str:
-    """Return a Host header without its port, in lower case: "[::1]:8000" gives "[::1]"."""
-    name, colon, port = host.strip().lower().rpartition(":")
-    return name if colon and port.isdecimal() else host.strip().lower()
+def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
+    """Return the Host headers of a server on `host`: loopback's names, its own and `names`."""
+    own = f"[{host}]" if ":" in host else host
+    return LOOPBACK | {name.lower() for name in (own, *names)}
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
@@ -83,17 +51,23 @@ def read_token(token: str | None, file: Path | None) -> str | None:
 
 
 class Guard:
-    """Middleware that counts requests, rejects those that `access` refuses, and bounds bodies.
+    """Middleware that counts requests, refuses those without access, and bounds bodies.
 
     Args:
-        body: most bytes of a body. Content-Length may be missing or wrong, so bytes are counted.
-        paths: the paths that are counted separately.
+        names: Host headers without ports that are served, in lower case.
+        token: bearer token that is required, if any.
+        registry: gets the metrics requests and request_seconds.
     """
 
     def __init__(
-        self, app: Any, access: Access, meters: Meters, body: int, paths: frozenset[str]
+        self, app: Any, names: frozenset[str], token: str | None, registry: CollectorRegistry
     ) -> None:
-        self.app, self.access, self.meters, self.body, self.paths = app, access, meters, body, paths
+        self.app, self.names, self.token = app, names, token
+        kept: dict[str, Any] = {"registry": registry}
+        labels = ["path", "status"]
+        self.requests = Counter("requests", "Requests by path and status", labels, **kept)
+        said = "From a request's headers to its answer's last byte"
+        self.seconds = Histogram("request_seconds", said, ["path"], buckets=_SECONDS, **kept)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -102,16 +76,17 @@ class Guard:
         began, status, size = time.monotonic(), "none", 0
 
         async def receive_bounded() -> dict[str, Any]:
+            """Receive; bytes are counted, as Content-Length may be missing or wrong."""
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size <= self.body:
+            if size <= web.BODY:
                 return message
             # Most clients read a response only after sending, so some of the rest is dropped first.
-            while message.get("more_body") and size <= 32 * self.body:
+            while message.get("more_body") and size <= 32 * web.BODY:
                 message = await receive()
                 size += len(message.get("body", b""))
-            raise HTTPException(413, f"at most {self.body:,} bytes are read; cut the text")
+            raise HTTPException(413, f"at most {web.BODY:,} bytes are read; cut the text")
 
         async def send_counted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -119,10 +94,25 @@ class Guard:
                 status = str(message["status"])
             await send(message)
 
-        path = scope["path"] if scope["path"] in self.paths else "other"
+        known = {route.path for route in scope["app"].routes}
+        path = scope["path"] if scope["path"] in known else "other"
         try:
-            refusal = await self.access.refuse(Request(scope))
+            refusal = await self._refuse(Request(scope))
             await (refusal or self.app)(scope, receive_bounded, send_counted)
         finally:
-            self.meters.requests.labels(path, status).inc()
-            self.meters.seconds.labels(path).observe(time.monotonic() - began)
+            self.requests.labels(path, status).inc()
+            self.seconds.labels(path).observe(time.monotonic() - began)
+
+    async def _refuse(self, request: Request) -> JSONResponse | None:
+        """Return 421 for another Host, 401 without the token, else None."""
+        hosts = request.headers.getlist("host")
+        name = re.sub(r":\d+$", "", hosts[0].strip().lower()) if len(hosts) == 1 else ""
+        if name not in self.names:
+            return web.problem(421, f"not served under {name[:80]!r}; see --host-name")
+        if self.token is None or request.url.path in OPEN:
+            return None
+        given = await _find_token(request)
+        if given and hmac.compare_digest(self.token.encode(), given.credentials.encode("latin-1")):
+            return None
+        said = "the token is missing or wrong: Authorization: Bearer TOKEN"
+        return web.problem(401, said, {"WWW-Authenticate": "Bearer"})

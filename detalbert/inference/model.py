@@ -56,12 +56,10 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         read = _read_checkpoint if (folder / STATE_DICT).is_file() else _read_export
         settings, model = read(folder)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
-        return Trained(
-            *prepare(model, tokenizer, parse_hparams(settings["hyperparameters"]), device),
-            scores=settings.get("scores") or {},
-            data=settings.get("data") or {},
-            steps=settings.get("steps"),
-        )
+        hparams = parse_hparams(settings["hyperparameters"])
+        forward = prepare(model, tokenizer, hparams, device)
+    facts = settings.get("scores") or {}, settings.get("data") or {}, settings.get("steps")
+    return Trained(model, tokenizer, hparams, forward, *facts)
 
 
 def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
@@ -100,14 +98,9 @@ def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     return settings, model
 
 
-def prepare(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    hparams: HParams,
-    device: torch.device,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, HParams, Forward]:
-    """Return the first four fields of `Trained`: model on `device`, in evaluation mode, compiled.
-    Raises UserError if the model cannot run packed rows, or has fewer tokens than the tokenizer.
+def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) -> Forward:
+    """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
+    UserError if the model cannot run packed rows, or has fewer tokens than the tokenizer.
     """
     check_model(model)
     if len(tokenizer) > model.config.vocab_size:
@@ -115,12 +108,11 @@ def prepare(
             f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "
             "they are not of one model"
         )
-    model = model.to(device).eval()
-    forward = Forward(model, hparams.precision, device, hparams.compile)
+    forward = Forward(model.to(device).eval(), hparams.precision, device, hparams.compile)
     forward.refresh()
     budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
     forward.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
-    return model, tokenizer, hparams, forward
+    return forward
 
 
 def choose_threshold(trained: Trained, wanted: str | None = None) -> float:

@@ -1,6 +1,7 @@
 """Prediction of a file of questions to the official files, with scores if it has answers."""
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ def write_answers(
     chunks: Iterable[Answered], total: int, folder: Path, threshold: float
 ) -> dict[str, float]:
     """Write the files of `predict` from all questions' answers, in order; return the scores."""
+    tally, losses, metrics = Tally(), [], {}
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -46,8 +48,17 @@ def write_answers(
             writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
             bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
             stack.enter_context(bar)
-            metrics = _write_all(chunks, writers, threshold, bar)
-        if metrics:
+            for chunk in chunks:
+                results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
+                for add, values in zip(writers, results, strict=True):
+                    add(values)
+                if known := [each for each in chunk.examples if each.answers is not None]:
+                    tally.add(known, chunk.predictions, chunk.null_odds)
+                    losses.append(chunk.losses)
+                bar.update(len(chunk.examples))
+        if losses:
+            loss = float(np.concatenate(losses).mean(dtype=np.float64))
+            metrics = {**tally.metrics(threshold), "loss": loss}
             write_json(folder / METRICS, metrics)
         else:
             (folder / METRICS).unlink(missing_ok=True)  # of other questions
@@ -73,39 +84,16 @@ def open_questions(data: str) -> tuple[Iterable[Example], int]:
     return examples, len(examples)
 
 
-def _write_all(
-    chunks: Iterable[Answered], writers: list[Any], threshold: float, bar: tqdm
-) -> dict[str, float]:
-    tally, losses = Tally(), []
-    for chunk in chunks:
-        results: list[dict[str, Any]] = [chunk.predictions, chunk.null_odds, chunk.n_best]
-        for writer, values in zip(writers, results, strict=True):
-            writer(values)
-        known = [example for example in chunk.examples if example.answers is not None]
-        if known:
-            odds = {example.id: chunk.null_odds[example.id] for example in known}
-            tally.add(known, chunk.predictions, odds)
-            losses.append(chunk.losses)
-        bar.update(len(chunk.examples))
-    if not losses:
-        return {}
-    metrics = tally.metrics(threshold)
-    metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
-    return metrics
-
-
 @contextlib.contextmanager
 def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yield a function that appends entries to a JSON mapping, in the bytes of `write_json`."""
     with whole_file(path) as file:
-        before = "{\n "
+        before = itertools.chain(["{\n "], itertools.repeat(",\n "))
 
         def add(values: dict[str, Any]) -> None:
-            nonlocal before
             for name, value in values.items():
                 text = _indented(value) if isinstance(value, list) else _encode(value)
-                file.write(f"{before}{_encode(name)}: {text}")
-                before = ",\n "
+                file.write(f"{next(before)}{_encode(name)}: {text}")
 
         yield add
         file.write("\n}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
+from detalbert.inference.export import markdown_table, shown_value
 from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
 from detalbert.training.folder import SCORES
 
@@ -53,14 +54,12 @@ def register(checkpoint: Any, name: str) -> str:
         model = master.get_model(name)
     except errors.NotFoundException:
         model = master.create_model(name)
-    shown = ", ".join(f"{key} {_shown(value)}" for key, value in facts.items())
+    shown = ", ".join(f"{key} {shown_value(value)}" for key, value in facts.items())
     for version in model.list_versions():
         if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
             there = f"as version {version.model_version}"
             return f"{name} has this checkpoint already, {there}: {shown}"
-    rows = [f"| {key} | {_shown(value)} |" for key, value in facts.items()]
-    notes = "\n".join(["| | |", "| --- | --- |", *rows])
-    number = register_version(model, checkpoint.uuid, notes, facts)
+    number = register_version(model, checkpoint.uuid, markdown_table(facts), facts)
     return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
 
 
@@ -75,10 +74,6 @@ def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
     facts |= read_json(folder / SCORES)
     facts[THRESHOLD] = read_json(folder / "load_data.json").get("hparams", {}).get(THRESHOLD)
     return {key: value for key, value in facts.items() if value is not None}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -1,77 +1,112 @@
 """Replies to questions about texts, for the command line and the server."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from detalbert.inference.answering import Answered, answer_together
+from detalbert.inference import answering
 from detalbert.inference.model import Trained
+from detalbert.squad.windows import Example
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _SHOWN = 200  # characters of a sentence on either side of the answer
 
 
-def ask(trained: Trained, question: str, context: str, threshold: float) -> dict[str, Any]:
-    """Return the reply to one question, ready for JSON: see `replies`."""
-    answered = answer_together(trained, [(question, context)], threshold)
-    return replies([question], answered, threshold)[0]
-
-
-def replies(questions: Sequence[str], answered: Answered, threshold: float) -> list[dict[str, Any]]:
-    """Return the replies to questions that `answer_together` answered, ready for JSON.
-
-    answer: the text, "" if the model abstains, and start and end, its characters in the context
-    (end exclusive; None if it abstains). probability: of the answer, or of "no answer", among
-    `n_best`. margin: score of the best span minus score of "no answer", in logits; None if no span
-    is possible. The model abstains if -margin is above `threshold`. n_best: text, probability,
-    start and end of the best answers, best first; the text "" is "no answer".
+@dataclass
+class Choice:
+    """A possible answer, from character `start` to before `end` of the context (Unicode code
+    points), and its probability among all that are listed; the text "" is "no answer".
     """
-    return [_reply(str(n), each, answered, threshold) for n, each in enumerate(questions)]
+
+    text: str
+    probability: float
+    start: int
+    end: int
 
 
-def _reply(number: str, question: str, answered: Answered, threshold: float) -> dict[str, Any]:
-    n_best = list(_trimmed(answered.n_best[number]))
-    spans = [entry for entry in n_best if entry["text"]]
-    abstained = not spans or not answered.predictions[number]
-    chosen = next(x for x in n_best if not x["text"]) if abstained else spans[0]
-    return {
-        "question": question,
-        "answer": chosen["text"],
-        "abstained": abstained,
-        "start": None if abstained else chosen["start"],
-        "end": None if abstained else chosen["end"],
-        "probability": chosen["probability"],
-        "margin": -answered.null_odds[number] if spans else None,
-        "threshold": threshold,
-        "n_best": n_best,
-    }
+@dataclass
+class Reply:
+    """The model's answer to a question: "", with start and end null, if it abstains.
+
+    probability is that of the answer, or of "no answer"; margin the score of the best span minus
+    that of "no answer", in logits, null if no span is possible. The model abstains if -margin is
+    above threshold. n_best: the best answers, best first.
+    """
+
+    question: str
+    answer: str
+    abstained: bool
+    start: int | None
+    end: int | None
+    probability: float
+    margin: float | None
+    threshold: float
+    n_best: list[Choice]
 
 
-def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def ask(trained: Trained, question: str, context: str, threshold: float) -> Reply:
+    """Return the reply to one question."""
+    return ask_together(trained, [(question, context)], threshold)[0]
+
+
+def ask_together(
+    trained: Trained,
+    asked: Sequence[tuple[str, str]],
+    threshold: float,
+    go_on: Callable[[int], bool] = lambda tokens: True,
+) -> list[Reply]:
+    """Return the replies to (question, context) pairs, answered in shared rows. Raises Stopped if
+    `go_on`, called with each row's tokens before it runs, returns False.
+    """
+    examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
+    chunk = answering.featurise(trained, examples)
+    found = answering.evaluate_windows(trained, chunk, go_on)
+    answered = answering.merge_chunk(trained, chunk, *found, threshold)
+    return [_reply(example, answered, threshold) for example in examples]
+
+
+def _reply(example: Example, answered: answering.Answered, threshold: float) -> Reply:
+    n_best = list(_trimmed(answered.n_best[example.id]))
+    spans = [choice for choice in n_best if choice.text]
+    abstained = not spans or not answered.predictions[example.id]
+    chosen = next(choice for choice in n_best if not choice.text) if abstained else spans[0]
+    return Reply(
+        example.question,
+        chosen.text,
+        abstained,
+        start=None if abstained else chosen.start,
+        end=None if abstained else chosen.end,
+        probability=chosen.probability,
+        margin=-answered.null_odds[example.id] if spans else None,
+        threshold=threshold,
+        n_best=n_best,
+    )
+
+
+def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[Choice]:
     """Yield the entries stripped of the white space in tokens; skip spans of white space only."""
     for entry in n_best:
         text, start = entry["text"].strip(), entry["start"]
         start += len(entry["text"]) - len(entry["text"].lstrip())
         if text or not entry["text"]:
-            place = {"start": start, "end": start + len(text)}
-            yield {"text": text, "probability": entry["probability"], **place}
+            yield Choice(text, entry["probability"], start, start + len(text))
 
 
-def format_reply(reply: dict[str, Any], context: str, marks: tuple[str, str] = ("**", "**")) -> str:
+def format_reply(reply: Reply, context: str, marks: tuple[str, str] = ("**", "**")) -> str:
     """Format the reply for display, the sentence with the answer between `marks`."""
-    spans: list[dict[str, Any]] = [entry for entry in reply["n_best"] if entry["text"]]
     margin = "no span of the text is possible"
-    if reply["margin"] is not None:
-        least = 0.0 - reply["threshold"]
-        margin = f'{reply["margin"]:+.2f} over "no answer" (it answers from {least:+.2f} on)'
+    if reply.margin is not None:
+        least = 0.0 - reply.threshold
+        margin = f'{reply.margin:+.2f} over "no answer" (it answers from {least:+.2f} on)'
     lines = {
-        "answer": reply["answer"] or "(no answer)",
-        "probability": f"{reply['probability']:.3f}",
+        "answer": reply.answer or "(no answer)",
+        "probability": f"{reply.probability:.3f}",
         "margin": margin,
     }
-    if spans:
-        name = "nearest" if reply["abstained"] else "sentence"
-        lines[name] = sentence(context, spans[0]["start"], spans[0]["end"], marks)
+    if best := next((choice for choice in reply.n_best if choice.text), None):
+        name = "nearest" if reply.abstained else "sentence"
+        lines[name] = sentence(context, best.start, best.end, marks)
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
 
 

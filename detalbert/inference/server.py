@@ -7,22 +7,21 @@ rejected immediately: a body over the limit (413), a full queue (503), a wait ov
 
 import asyncio
 import signal
-import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, Field
 
 from detalbert.errors import UserError
 from detalbert.inference import web
-from detalbert.inference.answering import Stopped
-from detalbert.inference.batching import Batcher, Full, Waiting
-from detalbert.inference.guard import LOCAL, Access, Guard
+from detalbert.inference.batching import Batcher, Waiting
+from detalbert.inference.guard import LOOPBACK, Guard, served_names
 from detalbert.inference.model import Trained
-from detalbert.inference.web import LIMITS, Limits
+from detalbert.inference.reply import Reply
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.question_stream import check_text
 
@@ -42,38 +41,15 @@ class Ask(BaseModel):
     context: str = Field(examples=["The book is by Ada."])
 
 
-class Choice(BaseModel):
-    """One possible answer; the empty text is "no answer"."""
-
-    text: str
-    probability: float = Field(description="among all that are listed")
-    start: int = Field(description="its first character in the context (Unicode code points)")
-    end: int = Field(description="the character after its last")
-
-
-class Reply(BaseModel):
-    """The model's answer to a question."""
-
-    question: str
-    answer: str = Field(description="empty where the model abstains")
-    abstained: bool
-    start: int | None
-    end: int | None
-    probability: float = Field(description='of the answer, or of "no answer"')
-    margin: float | None = Field(
-        description='score of the best span less score of "no answer"; null without any span'
-    )
-    threshold: float = Field(description="the model abstains where -margin is above it")
-    n_best: list[Choice] = Field(description="best first")
-
-
 def make_app(
-    trained: Trained, threshold: float, limits: Limits = LIMITS, access: Access = LOCAL
+    trained: Trained, threshold: float, names: frozenset[str] = LOOPBACK, token: str | None = None
 ) -> FastAPI:
-    """Create the application: the page, and what `/openapi.json` lists."""
-    app = FastAPI(title="Questions and answers", version="1", description=__doc__)
-    batcher = Batcher(trained, threshold, limits.waiting)
-    web.handle_errors(app)
+    """Create the application: the page, and what `/openapi.json` lists. Access is as in `Guard`."""
+    facts: Any = {"title": "Questions and answers", "version": "1", "description": __doc__}
+    app = FastAPI(**facts, exception_handlers=web.HANDLERS)
+    registry = CollectorRegistry()
+    batcher = Batcher(trained, threshold, registry)
+    app.add_middleware(Guard, names=names, token=token, registry=registry)
     responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), PROBLEM)
 
     @app.get("/", include_in_schema=False)
@@ -83,7 +59,7 @@ def make_app(
     @app.get("/metrics")
     async def metrics() -> Response:
         """Return the metrics in Prometheus' text format."""
-        return Response(generate_latest(batcher.meters.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -94,65 +70,63 @@ def make_app(
     async def answer(asked: Ask, request: Request) -> Any:
         """Find the answer to a question in a text, or say that the text has none."""
         # As it is: the framework would check each entry against `Reply` first.
-        return JSONResponse((await respond(batcher, [asked], limits, request))[0])
+        return JSONResponse((await respond(batcher, [asked], request))[0])
 
     @app.post("/answers", response_model=list[Reply], responses=responses)
     async def answers(
         asked: Annotated[list[Ask], Field(min_length=1, fail_fast=True)], request: Request
     ) -> Any:
         """Answer a list of questions, in order: all of them, or none."""
-        return JSONResponse(await respond(batcher, asked, limits, request))
+        return JSONResponse(await respond(batcher, asked, request))
 
-    paths = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]  # ours have one
-    app.add_middleware(Guard, access=access, meters=batcher.meters, body=limits.body, paths=paths)
     return app
 
 
-async def respond(
-    batcher: Batcher, asked: list[Ask], limits: Limits, request: Request
-) -> list[dict[str, Any]]:
+async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[dict[str, Any]]:
     """Return a reply for each question. Raises HTTPException for the first that fails."""
-    deadline = time.monotonic() + limits.seconds
-    jobs = [Waiting(each.question.strip(), each.context, deadline) for each in asked]
-    waits = [job.reply for job in jobs]
+    replies: list[Any] = [asyncio.get_running_loop().create_future() for _ in asked]
+    pairs = zip(asked, replies, strict=True)
+    jobs = [Waiting(each.question.strip(), each.context, reply) for each, reply in pairs]
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
-    left.add_done_callback(lambda _: [reply.cancel() for reply in waits])
+    left.add_done_callback(lambda _: [reply.cancel() for reply in replies])
     try:
         for job in jobs:
-            check_text("request", job.question, job.context, limits.context)
-        batcher.submit(*jobs)
-        done, late = await asyncio.wait(
-            waits, timeout=limits.seconds, return_when=asyncio.FIRST_EXCEPTION
-        )
+            check_text("request", job.question, job.context, web.CONTEXT)
+        batcher.submit(jobs)
+        ends: Any = {"timeout": web.SECONDS, "return_when": asyncio.FIRST_EXCEPTION}
+        done, late = await asyncio.wait(replies, **ends)
         if left.done():
             raise HTTPException(499, "the client closed the connection")
-        for error in filter(None, [reply.exception() for reply in done]):
-            raise error
+        for reply in done:
+            reply.result()  # raises its error
         if late:
-            raise Stopped
-        return [reply.result() for reply in waits]
+            text = f"no answer within {web.SECONDS:g} s; give a shorter context"
+            raise HTTPException(504, text)
+        return [asdict(reply.result()) for reply in replies]
     except UserError as error:
         raise HTTPException(422, str(error)) from None
-    except Full:
-        again = {"Retry-After": "1"}
-        raise HTTPException(503, "too many questions at once; ask again soon", again) from None
-    except Stopped:
-        text = f"no answer within {limits.seconds:g} s; give a shorter context"
-        raise HTTPException(504, text) from None
     finally:
         left.cancel()  # and so are the replies that nobody waits for any more
 
 
-def serve(trained: Trained, threshold: float, host: str, port: int, access: Access) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UserError if the address is not available."""
-    listener = web.listen(host, port)
-    server = web.make_server(make_app(trained, threshold, LIMITS, access), LIMITS)
+def serve(
+    trained: Trained, threshold: float, address: tuple[str, int], names: Any, token: str | None
+) -> None:
+    """Serve until SIGTERM or SIGINT. Raises UserError if the address is not available.
+
+    Args:
+        names: other names by which clients call the server.
+        token: bearer token that clients must send, if any.
+    """
+    listener = web.listen(*address)
+    app = make_app(trained, threshold, served_names(address[0], names), token)
+    server = web.make_server(app)
     for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to these at the end
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     host, port = listener.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    here = access.token is not None or host in ("127.0.0.1", "::1")
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    here = token is not None or host in ("127.0.0.1", "::1")
     word = "" if here else "; without --token whoever reaches it may ask"
-    print(f"serving on {address} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
+    print(f"serving on {url} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
     server.run(sockets=[listener])
     print("stopped")

@@ -46,43 +46,28 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
     `wanted` is `--threshold`, `threads` `--threads`. Raises UserError as `load_model` and `predict`
     do, and if the checkpoint has answers to other questions.
     """
-    info = master.task()
     launched = "RANK" in os.environ
     distributed = core.DistributedContext.from_torch_distributed() if launched else None
     mode = core.PreemptMode.WorkersAskMaster  # a slot asks after each part, in its own time
-    with core.init(distributed=distributed, preempt_mode=mode) as context:
-        slot = context.distributed.local_rank
-        set_threads(threads, context.distributed)
+    with (
+        core.init(distributed=distributed, preempt_mode=mode) as context,
+        tempfile.TemporaryDirectory() as own,
+    ):
+        distributed = context.distributed
+        set_threads(threads, distributed)
         on_gpu = torch.cuda.is_available()
-        device = torch.device("cuda", slot) if on_gpu else torch.device("cpu")
-        folder = _find_together(name, context.distributed)
+        device = torch.device("cuda", distributed.local_rank) if on_gpu else torch.device("cpu")
+        folder = find(name)
+        if len(set(distributed.allgather(folder))) > 1:  # the registry got a version in between
+            raise UserError(f"--model {name}: it became another one; say which version")
         trained = load_model(str(folder), device)
         threshold, path = choose_threshold(trained, wanted), Path(data)
         questions = checksum(path) if path.is_file() else data
         asked: dict[str, Any] = {"model": folder.name, "questions": questions}
         asked |= {"total": open_questions(data)[1], "threshold": threshold, "chunk": CHUNK}
-        with tempfile.TemporaryDirectory() as own:
-            job = _Job(context, asked, data, Path(own))
-            if job.restore(info.latest_checkpoint):
-                answers = answer(trained, job.questions(), threshold)
-                job.run(zip(job.mine, answers, strict=True))
-
-
-def _find_together(name: str, distributed: core.DistributedContext) -> Path:
-    """Find a model as `find` does, with one download per machine. Collective."""
-    found: Path | UserError | None = None
-    if distributed.local_rank == 0:
-        try:
-            found = find(name)
-        except UserError as error:
-            found = error
-    folders = [each for each in distributed.allgather(found) if each is not None]
-    for folder in folders:
-        if isinstance(folder, UserError):
-            raise folder
-    if len(set(folders)) > 1:  # the registry got a version in between
-        raise UserError(f"--model {name}: it became another one; say which version")
-    return folders[0]
+        job = _Job(context, asked, data, Path(own))
+        if job.restore(master.task().latest_checkpoint):
+            job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
 
 
 class _Job:
@@ -111,8 +96,7 @@ class _Job:
             if (path / PREDICTIONS).is_file():
                 self.say(f"everything is answered already, in checkpoint {checkpoint}")
                 return False
-            if fault := find_fault(path):
-                raise UserError(f"checkpoint {checkpoint}: {fault}; start the experiment anew")
+            _check(path, checkpoint)
             for key, value in json.loads((path / ASKED).read_text()).items():
                 if (now := self.asked.get(key)) != value:
                     said = f"{key}: the answers so far are for {value}, and this is {now}"
@@ -136,12 +120,11 @@ class _Job:
     def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
         """Answer and save until all is answered, or the master preempts the trial."""
         while True:
-            ended, stopped = self._answer(answers)
-            everywhere = self.distributed.allgather((ended, stopped))
+            everywhere = self.distributed.allgather(self._answer(answers))
             self._store()
-            if all(slot_ended for slot_ended, _ in everywhere):
+            if all(ended for ended, _ in everywhere):
                 break
-            if any(slot_stopped for _, slot_stopped in everywhere):
+            if any(stopped for _, stopped in everywhere):
                 if self.chief:
                     self.context.preempt.acknowledge_preemption_signal()
                 return
@@ -150,10 +133,11 @@ class _Job:
 
     def _answer(self, answers: Iterator[tuple[int, Answered]]) -> tuple[bool, bool]:
         """Answer for PERIOD seconds; return whether none are left, and if the master preempts."""
-        until, preempted = time.monotonic() + PERIOD, self.context.preempt.should_preempt
-        while not (stopped := preempted(auto_ack=False)) and time.monotonic() < until:
-            found = next(answers, None)
-            if found is None:
+        until = time.monotonic() + PERIOD
+        while time.monotonic() < until:
+            if self.context.preempt.should_preempt(auto_ack=False):
+                return False, True
+            if (found := next(answers, None)) is None:
                 return True, False
             number, answered = found
             values = {**answered._asdict(), "losses": answered.losses.tolist()}
@@ -162,7 +146,7 @@ class _Job:
             if self.chief:
                 mine = len(list(self.own.iterdir())) * self.distributed.size
                 self.context.train.report_progress(min(1.0, mine / self.parts))
-        return False, stopped
+        return False, False
 
     def _store(self) -> None:
         """Save all ranks' parts so far into one checkpoint; rank 0 logs it. Collective."""
@@ -182,13 +166,13 @@ class _Job:
         """Write the files of a single process from all parts in the last checkpoint."""
         checkpoint, steps = self.context.checkpoint, self.parts + 1
         assert self.stored is not None
-        with tempfile.TemporaryDirectory() as name:
-            parts, out = Path(name) / "parts", Path(name) / "out"
-            checkpoint.download(self.stored, parts, download_mode=DownloadMode.NoSharedDownload)
-            if fault := find_fault(parts):
-                raise UserError(f"checkpoint {self.stored}: {fault}; start the experiment anew")
+        with (
+            checkpoint.restore_path(self.stored, DownloadMode.NoSharedDownload) as parts,
+            tempfile.TemporaryDirectory() as out,
+        ):
+            _check(parts, self.stored)
             chunks = self._read(parts)
-            metrics = write_answers(chunks, self.asked["total"], out, self.asked["threshold"])
+            metrics = write_answers(chunks, self.asked["total"], Path(out), self.asked["threshold"])
             stored = checkpoint.upload(out, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
@@ -206,6 +190,11 @@ class _Job:
     def say(self, text: str) -> None:
         if self.chief:
             print(text, flush=True)
+
+
+def _check(path: Path, checkpoint: str) -> None:
+    if fault := find_fault(path):
+        raise UserError(f"checkpoint {checkpoint}: {fault}; start the experiment anew")
 
 
 def _name(part: int) -> str:

@@ -5,8 +5,7 @@ import json
 import logging
 import socket
 import time
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -19,28 +18,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from detalbert.errors import UserError, first_line
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one request, and of all requests together."""
-
-    head: int = 1 << 16  # bytes of headers, trailers and chunk sizes
-    body: int = 1 << 20  # bytes
-    context: int = 200_000  # characters
-    waiting: int = 64  # questions behind those that the model works on
-    seconds: float = 30.0  # for the request to arrive, and again for its answer
-    connections: int = 500  # half of the files that most systems let a process open
-
-
-LIMITS = Limits()
+# Limits of a request, and of all requests together:
+HEAD = 1 << 16  # bytes of headers, trailers and chunk sizes
+BODY = 1 << 20  # bytes
+CONTEXT = 200_000  # characters
+WAITING = 64  # questions behind those that the model works on
+SECONDS = 30.0  # for the request to arrive, and again for its answer
+CONNECTIONS = 500  # half of the files that most systems let a process open
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with `head`, `seconds` and `connections` of the limits."""
+    """uvicorn's protocol with the limits HEAD, SECONDS and CONNECTIONS."""
 
-    def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limits = limits
         self.since = time.monotonic()  # the last time that a request began or ended
         self.head = 0  # bytes of the current request that are not its body's
 
@@ -52,7 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Close the connection that has waited longest for a request if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
+        if len(self.connections) > CONNECTIONS:
             connections: Any = self.connections  # of this class
             idle = [each for each in connections if not each.busy]  # with this one
             oldest = min(idle, key=lambda each: each.since)
@@ -62,8 +53,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self.head += len(data)
         super().data_received(data)
-        if self.head > self.limits.head:
-            self.refuse(431, f"at most {self.limits.head:,} bytes of headers are read")
+        if self.head > HEAD:
+            self.refuse(431, f"at most {HEAD:,} bytes of headers are read")
 
     def on_body(self, body: bytes) -> None:
         self.head -= len(body)
@@ -78,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def end_if_late(self) -> None:
-        if not self.busy and time.monotonic() > self.since + self.limits.seconds:
+        if not self.busy and time.monotonic() > self.since + SECONDS:
             self.refuse(408, "the request did not arrive in time")
 
     def refuse(self, status: int, text: str) -> None:
@@ -93,25 +84,25 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def problem(status: int, text: str, **headers: str) -> JSONResponse:
+def problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers)
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Return every error as one line of JSON."""
+async def _invalid(request: Request, error: Any) -> JSONResponse:
+    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
+    return problem(422, "; ".join(f"{where}: {what}" for where, what in faults))
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
-        return problem(422, "; ".join(f"{where}: {what}" for where, what in faults))
 
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail), **(error.headers or {}))
+async def _refused(request: Request, error: Any) -> JSONResponse:
+    return problem(error.status_code, str(error.detail), error.headers)
 
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, "the model failed on this request; the server's log says how")
+
+async def _broken(request: Request, error: Exception) -> JSONResponse:
+    return problem(500, "the model failed on this request; the server's log says how")
+
+
+# Every error as one line of JSON.
+HANDLERS: Any = {RequestValidationError: _invalid, HTTPException: _refused, Exception: _broken}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -129,7 +120,7 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
+def make_server(app: FastAPI) -> uvicorn.Server:
     """Return a server that ends when its `should_exit` is set; requests then get 3 s."""
 
     async def end_late() -> None:
@@ -140,7 +131,7 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]  # it is called
+            http=BoundedProtocol,
             ws="none",
             log_level="warning",
             timeout_keep_alive=5,

@@ -15,7 +15,7 @@ class Tokens(NamedTuple):
 
     ids: np.ndarray  # int32 [N]
     ptr: np.ndarray  # int64 [n + 1], text i is ids[ptr[i]:ptr[i + 1]]
-    offsets: np.ndarray  # int32 [N, 2], characters of the text, half open
+    offsets: np.ndarray  # int32 [N, 2], characters of the text, half open; [0, 2]: not requested
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -27,19 +27,21 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - ends + lengths, lengths) + np.arange(total)
 
 
-def encode(backend: Any, texts: Sequence[str]) -> Tokens:
+def encode(backend: Any, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
     """Encode texts without special tokens, `_CHUNK` at a time. `backend` is a
     `tokenizers.Tokenizer` without truncation and padding.
     """
+    call = backend.encode_batch if with_offsets else backend.encode_batch_fast
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
         some = texts[at : at + _CHUNK]
         if len(some) <= _FEW:  # `encode_batch` takes longer to start threads
             encodings = [backend.encode(text, add_special_tokens=False) for text in some]
         else:
-            encodings = backend.encode_batch(some, add_special_tokens=False)
+            encodings = call(some, add_special_tokens=False)
         lengths += [len(encoding) for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
-        pairs = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
-        offsets.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
+        if with_offsets:
+            pairs = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
+            offsets.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
     return Tokens(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64), np.concatenate(offsets))

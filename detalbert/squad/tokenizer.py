@@ -2,23 +2,10 @@
 
 import hashlib
 
-import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
 from detalbert.errors import UserError
-
-# These releases drop overflow windows silently: they covered only 39 % of a long context.
-BAD_TOKENIZERS = ("0.23.1", "0.23.2")
-
-
-def check_tokenizers_version() -> None:
-    """Raise UserError if the installed `tokenizers` release loses windows."""
-    if tokenizers.__version__ in BAD_TOKENIZERS:
-        raise UserError(
-            f"tokenizers {tokenizers.__version__} silently drops overflow windows of long "
-            "contexts; install 0.23.3: pip install tokenizers==0.23.3"
-        )
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -33,7 +20,6 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     them. Raises UserError if it does not load, is not fast or lacks one, Unavailable for a network
     fault.
     """
-    check_tokenizers_version()
     with hub.hub_errors(f"data.tokenizer: {name!r} does not load as a tokenizer"):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:

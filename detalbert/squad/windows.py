@@ -13,7 +13,6 @@ import numpy as np
 
 from detalbert.errors import UserError
 from detalbert.squad.encoding import encode, ranges
-from detalbert.squad.tokenizer import check_tokenizers_version
 
 
 class Example(NamedTuple):
@@ -134,10 +133,9 @@ def build_windows(
         doc_stride: tokens that two neighbouring windows SHARE.
 
     Raises:
-        UserError: if the tokenizer is slow or one of BAD_TOKENIZERS, or a question leaves at most
-            doc_stride tokens to a context that does not fit in one window.
+        UserError: if the tokenizer is slow, or a question leaves at most doc_stride tokens to a
+            context that does not fit in one window.
     """
-    check_tokenizers_version()
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"tokenizer {type(tokenizer).__name__} is not a fast one, so it has no character "

@@ -52,9 +52,9 @@ def complete(
     """Generate the text after `prompt`, which begins a document.
 
     Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
+    The model's generation config is replaced.
 
     Args:
-        model: of load.load_model; its generation config is replaced.
         show: receives the text as it comes, in complete characters; default: shows nothing.
 
     Returns:
@@ -70,23 +70,19 @@ def complete(
             f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions; cut it"
         )
     end, text = tokenizer.eos_token_id, _Text(tokenizer, show)
-    model.generation_config = _settings(sampling, room, end)
-    torch.manual_seed(sampling.seed)
-    given: Any = {"attention_mask": torch.ones_like(ids), "logits_processor": [_check]}
-    made = model.generate(ids, streamer=text, **given)
-    ended = "positions" if room <= sampling.max_new_tokens else "max_new_tokens"
-    return text.text[text.first :], "end of text" if made[0, -1] == end else ended
-
-
-def _settings(sampling: Sampling, room: int, end: int | None) -> GenerationConfig:
-    """Return the settings of `generate`, of which the model's own folder decides none."""
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
-    return GenerationConfig(
+    # The model's own folder decides none of the settings.
+    model.generation_config = GenerationConfig(
         max_new_tokens=min(sampling.max_new_tokens, room),
         eos_token_id=end,
         pad_token_id=end,
         **({"do_sample": True, **drawn} if sampling.temperature > _GREEDY else {}),
     )
+    torch.manual_seed(sampling.seed)
+    given: Any = {"attention_mask": torch.ones_like(ids), "logits_processor": [_check]}
+    made = model.generate(ids, streamer=text, **given)
+    ended = "positions" if room <= sampling.max_new_tokens else "max_new_tokens"
+    return text.text[text.first :], "end of text" if made[0, -1] == end else ended
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:

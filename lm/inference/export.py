@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.find import is_sharded
 from detalbert.training.parts import read_sharded_weights
-from lm.inference.load import DAMAGE, SETTINGS, SavedLm
+from lm.inference.load import SETTINGS, SavedLm
 from lm.model import empty_model
 
 CARD = Path(__file__).with_name("card.md")
@@ -24,9 +24,7 @@ FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has 
 _FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 
 
-def export(
-    source: SavedLm, folder: Path, license_id: str = "unknown", file_bytes: int = FILE_BYTES
-) -> None:
+def export(source: SavedLm, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
     `AutoModelForCausalLM.from_pretrained` loads it. The folder is written atomically. Raises
@@ -34,21 +32,21 @@ def export(
     """
     if not is_sharded(source.folder):
         raise UserError(f"--export: {source.folder} is a model folder already; copy it")
-    with new_folder(folder, DAMAGE) as aside:
+    with new_folder(folder) as aside:
         model = empty_model(source.config)
-        _write_weights(source.folder, model, aside, file_bytes)
+        _write_weights(source.folder, model, aside)
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(aside)
         model.generation_config.save_pretrained(aside)
         write_rest(aside, source, SETTINGS, card(CARD, source, model, license_id))
 
 
-def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path, file_bytes: int) -> None:
+def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path) -> None:
     """Write the weights of `model`, on the meta device; of tied parameters, write the first."""
     named = model.state_dict(keep_vars=True)
     tensors = {id(tensor): (name, tensor) for name, tensor in reversed(named.items())}
     wanted = dict(reversed(tensors.values()))
-    split = split_torch_state_dict_into_shards(wanted, max_shard_size=file_bytes)
+    split = split_torch_state_dict_into_shards(wanted, max_shard_size=FILE_BYTES)
     filed = _FILED_AS.get(model.config.model_type, {})
     for file, names in split.filename_to_tensors.items():
         held = {name: torch.empty(wanted[name].shape, dtype=wanted[name].dtype) for name in names}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -20,7 +19,6 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from detalbert.engine import determinism
-from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, all_lines, as_user_error
@@ -34,8 +32,6 @@ from lm.hparams import LmHParams, parse_lm_hparams
 from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
-# What libraries raise for files that are damaged or of another make.
-DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
 
 
 class SavedLm(NamedTuple):
@@ -74,9 +70,8 @@ def open_saved(folder: Path) -> SavedLm:
         tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
         facts = _checkpoint_facts(folder) if sharded else read_json(folder / SETTINGS)
     positions = getattr(config, "max_position_embeddings", None)
-    values = facts.get("hyperparameters") or {
-        "max_seq_length": min(filter(None, (1024, positions)))
-    }
+    longest = min(filter(None, (1024, positions)))
+    values = facts.get("hyperparameters") or {"max_seq_length": longest}
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
     steps, scores = facts.get("steps"), facts.get("scores") or {}
@@ -105,40 +100,33 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     return {**config, "steps": steps, "scores": scores}
 
 
-def load_model(
-    source: SavedLm, device: torch.device | None = None, attention: str = "sdpa"
-) -> PreTrainedModel:
-    """Load the model in fp32 and evaluation mode.
-
-    `device`: default: a GPU if there is one; `attention`: a name that transformers knows. Raises
-    UserError if weights are missing, damaged or do not fit.
+def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
+    """Load the model in fp32 and evaluation mode, on a GPU if there is one; `attention` is a name
+    that transformers knows. Raises UserError if weights are missing, damaged or do not fit.
     """
     determinism.choose_exact_kernels()
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with as_user_error(partial(_no_model, source.folder)):
-        make = _from_checkpoint if is_sharded(source.folder) else _from_library
-        return make(source, device, attention).eval().requires_grad_(False)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folder = source.folder
+    with as_user_error(partial(_no_model, folder)):
+        if is_sharded(folder):
+            model = _read_sharded(source, device)
+            model.set_attn_implementation(attention)
+        else:
+            options: Any = {"attention": attention, "use_safetensors": True}
+            model, missing = load_weights(AutoModelForCausalLM, str(folder), **options)
+            if missing:
+                raise UserError(f"{folder}: its weights lack {min(missing)!r}; give a whole model")
+        return model.to(device).eval().requires_grad_(False)
 
 
-def _from_checkpoint(source: SavedLm, device: torch.device, attention: str) -> PreTrainedModel:
+def _read_sharded(source: SavedLm, device: torch.device) -> PreTrainedModel:
     model = empty_model(source.config)
     rules = initial.record_rules(model)
     model.to_empty(device=device)
     model.tie_weights()  # to_empty unties
     read_sharded_weights(source.folder, model.state_dict())
     initial.fill_buffers(model, rules)
-    if attention != PACKED_CAUSAL:
-        model.set_attn_implementation(attention)
     return model
-
-
-def _from_library(source: SavedLm, device: torch.device, attention: str) -> PreTrainedModel:
-    model, missing = load_weights(
-        AutoModelForCausalLM, str(source.folder), attention, use_safetensors=True
-    )
-    if missing:
-        raise UserError(f"{source.folder}: its weights lack {min(missing)!r}; give a whole model")
-    return model.to(device)
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:

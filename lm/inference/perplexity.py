@@ -32,12 +32,11 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
         print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
     limit = source.hparams.max_validation_windows
     if limit and limit < scores["windows"]:
-        print(
-            f"(a validation of the run takes the first {limit:,} windows: max_validation_windows)"
-        )
+        said = f"the first {limit:,} windows: max_validation_windows"
+        print(f"(a validation of the run takes {said})")
 
 
-def perplexity(source: SavedLm, text: str, device: torch.device | None = None) -> dict[str, float]:
+def perplexity(source: SavedLm, text: str) -> dict[str, float]:
     """Return the scores of lm/trial.Scores over the whole of `text`, and `windows`.
 
     `loss` (nats per target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte`, `accuracy`.
@@ -47,7 +46,7 @@ def perplexity(source: SavedLm, text: str, device: torch.device | None = None) -
     """
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
-        model = load_model(source, device, PACKED_CAUSAL)
+        model = load_model(source, PACKED_CAUSAL)
         return {**measure(model, windows, source.hparams), "windows": len(windows)}
 
 

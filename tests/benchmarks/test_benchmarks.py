@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import lm, predict, serve, step
+from benchmarks import baselines, predict, serve, step
 from benchmarks.__main__ import BEGIN, END, main
 from detalbert.squad import world
 from tests.conftest import ROOT, Script
@@ -101,8 +101,8 @@ def test_serving_beside_another_checkout(result_of: Any, monkeypatch: pytest.Mon
 def test_another_loss_fails_the_step(
     workload: str, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    right = step.Padded.step
-    monkeypatch.setattr(step.Padded, "step", lambda *arguments: right(*arguments) * 1.01)
+    right = baselines.Baseline.step
+    monkeypatch.setattr(baselines.Baseline, "step", lambda *arguments: right(*arguments) * 1.01)
     assert main(["step", *tiny, "--workload", workload]) == 1
     assert "not equal: step" in capsys.readouterr().err
 
@@ -111,11 +111,13 @@ def test_another_loss_fails_the_step(
 def test_one_other_loss_of_a_language_model_is_noticed(
     off: float, status: int, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    found = {"losses": {"ours": [6.0, 5.5], "peer": [6.0, 5.5 + off]}}
-    found["seconds"] = {"ours": [2.0], "peer": [2.0]}
-    monkeypatch.setattr(lm, "in_processes", lambda *_: found)
-    assert main(["lm", *tiny]) == status
-    assert not status or "not equal: lm: loss 5.5 in step 1" in capsys.readouterr().err
+    found: dict[str, Any] = {"losses": {"ours": [6.0, 5.5], "peer": [6.0, 5.5 + off]}}
+    found |= {"seconds": {"ours": [2.0] * 2, "peer": [2.0] * 2}, "flops": [1.0] * 2}
+    found["settings"] = {"precision": "torch.float32", "tokens_per_window": 32}
+    found["memory"] = {}
+    monkeypatch.setattr(step, "train_both", lambda *_: found)
+    assert main(["step", "--workload", "lm", *tiny]) == status
+    assert not status or "not equal: step: loss 5.5 in step 1" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(tiny: tuple[str, ...], tmp_path: Path, capsys: Any) -> None:

@@ -73,7 +73,7 @@ MASTERS = sorted(path.name for path in (ROOT / "cluster").glob("master-*.yaml"))
 def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -> None:
     """And a config has one time and one price on a pool, whichever way it is asked for."""
     cluster, some = cluster_of(master(master_name)), 0
-    site = options.Site(load_prices(), ROOT)
+    asked_for = options.Asked(load_prices(), runs=100)
     for name in CONFIGS:
         path = ROOT / "configs" / name
         asked = [str(path), "--master", str(ROOT / "cluster" / master_name)]
@@ -87,7 +87,7 @@ def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -
         wrong = [f for f in check_one(name, config, cluster, ROOT) if not f.warning]
         assert [f for f in wrong if "my-" not in f.problem] == [], name
         assert cluster.pools[found["recommended"]["pool"]].instance != "p3.16xlarge"
-        own = options.plan_option(name, config, cluster, site, options.Asked(runs=100))
+        own = options.plan_option(name, config, cluster, asked_for)
         assert own is not None
         for what in ("hours", "cost"):
             figures = [value if math.isfinite(value) else None for value in own.figures(what)]
@@ -166,7 +166,7 @@ def made(hours: float, cost: float, why_not: str = "") -> Option:
     pool = next(iter(any_cluster(prices).pools.values()))
     case = {f"{what}{end}": value for what, value in (("hours", hours), ("cost", cost))
             for end in ("", " 5 %", " 95 %")}  # fmt: skip
-    return Option(pool, prices["p4d.24xlarge"], 8, True, 1, cases=[case] * 3, why_not=why_not)
+    return Option(pool, prices["p4d.24xlarge"], 8, cases=[case] * 3, why_not=why_not)
 
 
 def test_the_front_and_the_recommendation_leave_out_what_cannot_run() -> None:
@@ -224,10 +224,12 @@ def test_the_checker_prints_the_planner_s_hours_and_dollars(
     paths = [str(ROOT / "configs" / f"{name}.yaml"), "--master"]
     paths.append(str(ROOT / "cluster" / f"master-{master_name}.yaml"))
     check.main(paths)
-    line = next(s for s in capsys.readouterr().out.splitlines() if ": about " in s)
+    line = next(
+        s for s in capsys.readouterr().out.splitlines() if " slots): " in s or " slot): " in s
+    )
     assert plan.main([*paths, "--json"]) == 0
     own = json.loads(capsys.readouterr().out)["own"]
-    assert f"about {own['hours'][1]:,.{2 if own['hours'][1] < 10 else 1}f} h (" in line
+    assert f" {own['hours'][1]:,.{2 if own['hours'][1] < 10 else 1}f} h (" in line
     assert f"${own['cost'][1]:,.{2 if own['cost'][1] < 100 else 0}f} (" in line
 
 

@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from tests.conftest import ROOT
 
 FAULTS = yaml.safe_load((ROOT / "tests" / "reports" / "faults.yaml").read_text())["prices"]
-ENTRY: dict[str, Any] = {"slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot_discount": 0.7}
+ENTRY: dict[str, Any] = {"slots": 8, "gpu": "V100 16 GB", "on_demand": 24.48, "spot": 7.344}
 ENTRY |= {"region": "us-east-1", "source": "a test", "date": datetime.date(2026, 9, 17)}
 
 
@@ -109,3 +109,13 @@ def test_a_stale_price_is_said(tmp_path):
     stale = prices.price_notes([price], datetime.date(2027, 10, 1))
     assert not any("STALE" in line for line in fresh)
     assert any("STALE price of 2026-09-17" in line for line in stale)
+
+
+def test_the_cheapest_region_of_each_type() -> None:
+    cheapest = prices.load_prices(None, prices.CHEAPEST)
+    regions = {price.region for price in cheapest.values()}
+    assert len(regions) > 2 and cheapest.keys() == prices.load_prices().keys()
+    for region in regions:
+        for name, price in prices.load_prices(None, region).items():
+            assert cheapest[name].spot <= price.spot
+            assert cheapest[name].region != region or cheapest[name].spot == price.spot

@@ -10,7 +10,6 @@ from cluster.estimate import estimate
 from cluster.job import parse_jobs
 from cluster.machines import FAMILIES, Gpu
 from cluster.masterconf import Pool
-from cluster.published import FINE_TUNING, points
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
@@ -79,18 +78,3 @@ def test_llama_8b_is_as_fast_as_torchtitan_published(kind: str, tokens: float) -
     gpu: Gpu = GPUS["H100"]
     shape = speeds.Shape("language", flops, "H100", True, 80, 8, 8192, recompute="part", **keys)
     assert speeds.speed(shape, gpu).tokens == pytest.approx(tokens, rel=0.15)
-
-
-def test_rows_that_stand_twice_are_equal() -> None:
-    """Runs and series of published.yaml are rows of speeds.yaml, too."""
-    rates = {row.name: row.tokens for row in ROWS}
-    for run in FINE_TUNING:
-        name = f"Determined AI: albert-xxlarge-v2, {run.slots} x V100 16 GB"
-        assert rates[name] == pytest.approx(run.throughput * 384 / run.slots)
-    series = {(p["series"].partition(",")[0], p["N"]): p["throughput"] for p in points()}
-    for size, nodes in (("base", 1), ("base", 8), ("large", 1), ("large", 8)):
-        name = f"AWS: albert-{size}-v2, {8 * nodes} x V100 32 GB"
-        found = [p["throughput"] for p in points() if f"pretraining {size}," in p["series"]
-                 and " x accumulation" in p["series"] and p["N"] == nodes]  # fmt: skip
-        assert rates[name] == pytest.approx(found[0] * 512 / 8 / nodes)
-    assert series

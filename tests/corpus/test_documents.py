@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
-from detalbert.corpus.storage import split_lines
+from detalbert.corpus.sources import TextReader, open_text, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
-from tests.conftest import max_examples
 from tests.corpus.documents import CODE, byte_tokenizer, read, write_lines
 
 
@@ -60,18 +59,6 @@ def test_tokens_are_the_tokenizers_and_end_of_text() -> None:
 TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
 
 
-@given(st.integers(20, 5000), st.integers(40, 4000), st.sampled_from([".zst", ".gz"]))
-@max_examples(20)
-def test_parts_share_out_every_line_once(
-    tmp_path_factory: Any, part_bytes: int, block: int, suffix: str
-) -> None:
-    path = tmp_path_factory.mktemp("packed") / f"a.jsonl{suffix}"
-    write_lines(path, TEXTS[:60])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", block)
-        assert read(path, part_bytes) == TEXTS[:60]
-
-
 def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> None:
     """Also where lines are longer than blocks and parts."""
     path = write_lines(tmp_path / "a.jsonl.zst", TEXTS)
@@ -80,25 +67,17 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
     assert read(path, 50) == TEXTS
     assert len(opened) == 2  # for its size, and to read it
+    (part,) = unpack_sizes(open_text(str(path), "key", "train", exact=True), tmp_path)
+    reader = TextReader()
+    assert [list(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
 
 
-class Counted(bytes):
-    """Bytes that count how many of them are joined or searched."""
-
-    work = 0
-
-    def __radd__(self, other: bytes) -> "Counted":
-        Counted.work += len(other) + len(self)
-        return Counted(other + bytes(self))
-
-    def split(self, *ends: Any) -> list[Any]:
-        Counted.work += len(self)
-        return [Counted(line) for line in bytes(self).split(*ends)]
-
-
-def test_a_long_line_takes_linear_work() -> None:
-    lines = list(split_lines([*[Counted(b"x" * 50)] * 1000, Counted(b"\nend")]))
-    assert lines == [b"x" * 50_000, b"end"] and Counted.work < 3 * 50_000
+@given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
+def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "BLOCK", size)
+        lines = list(storage.as_file(block.encode() for block in blocks))
+    assert lines == "".join(blocks).encode().splitlines(keepends=True)
 
 
 @pytest.mark.parametrize("how", ["truncated", "not compressed"])

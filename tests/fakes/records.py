@@ -38,6 +38,7 @@ class Held(NamedTuple):
     pool: str = SPOT
     exit: str = ""  # its exit reason; empty where the master recorded none
     log: str = ""  # who requested its end
+    launched: str = ""  # when its script was started
 
     @property
     def task(self) -> str:
@@ -68,6 +69,7 @@ class Ran(NamedTuple):
     data: dict[str, Any] = {"train": "rajpurkar/squad_v2"}
     kind: str = "TRIAL"
     name: str = "albert-squad"
+    config: dict[str, Any] = {"entrypoint": "python3 train.py"}
 
     @property
     def held(self) -> list[Held]:
@@ -131,8 +133,8 @@ DEFAULT = Cluster(
 
 
 def _experiment(number: int, ran: Ran) -> dict[str, Any]:
-    config: dict[str, Any] = {"data": ran.data}
-    config |= {"resources": {"slots_per_trial": ran.slots}}
+    config: dict[str, Any] = {"data": ran.data, "resources": {"slots_per_trial": ran.slots}}
+    config |= ran.config
     running = any(trial.state == "RUNNING" for trial in ran.trials)
     facts = {"id": number, "name": ran.name, "labels": ran.labels, "username": ran.user}
     facts |= {"state": "STATE_ACTIVE" if running else "STATE_COMPLETED", "startTime": at("10:00")}
@@ -172,6 +174,9 @@ def _logs(held: Held, query: dict[str, str]) -> bytes:
     """The lines of one allocation that are asked for; the master's name neither it nor an agent."""
     agent = {"source": "agent", "agentId": held.machines[0], "log": "image already found"}
     lines = [agent, {"source": "master", "log": held.log}]
+    if held.launched:
+        words = "[7] determined: Launching: ['sh', '-c', 'python3 predict.py']"
+        lines.append({"source": "task", "log": words, "timestamp": at(held.launched)})
     found = b""
     for line in lines:
         named = query.get("sources", line["source"]) == line["source"]

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.engine import rows as packed
-from detalbert.engine.rows import pack_rows, validation_rows
 from detalbert.inference import answering
 from detalbert.inference.model import Trained, prepare
 from detalbert.inference.reply import ask, format_reply, sentence
@@ -21,7 +20,7 @@ from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
-from detalbert.squad.windows import Example, build_windows
+from detalbert.squad.windows import Example
 from tests.conftest import LocalRun, max_examples
 from tests.fakes import encoders
 
@@ -31,29 +30,16 @@ def examples(local_run: LocalRun) -> list[Example]:
     return list(read_questions(local_run.questions))
 
 
-@pytest.mark.parametrize("size", [1, 7, 50, 1000])
-def test_chunks_pack_alike(size: int, model: Trained, examples: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(packed, "CHUNK", size)
-    some, budget = examples[:60], 500
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_chunks_answer_as_one_pass_does(
+    size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same rows, so to the bit on any device; three chunks are held at most."""
+    for module in (packed, answering):
+        monkeypatch.setattr(module, "CHUNK", size)
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
-    windows = build_windows(some, model.tokenizer, **sizes)
-    assert len(windows) > len(some)  # several to a question
-    hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=budget, **sizes)
-    model = model._replace(hparams=hparams)
-    shares = validation_rows(windows.lengths, windows.example_index, budget)
-    whole = [row for share in shares for row in pack_rows(windows, share, budget)]
-    parts = [some[at : at + size] for at in range(0, len(some), size)]
-    rows = [row for part in parts for row in answering.featurise(model, part).rows]
-    assert len(rows) == len(whole) >= len(parts)
-    for one, other in zip(rows, whole, strict=True):
-        for name in ("input_ids", "token_type_ids", "cu_seqlens", "start_positions"):
-            assert torch.equal(one[name], other[name])
-
-
-def test_chunks_answer_as_one_pass_does(model: Trained, examples: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(packed, "CHUNK", 8)
-    monkeypatch.setattr(answering, "CHUNK", 8)
-    some, read, answered = examples[:50], [], 0
+    hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=500, **sizes)
+    model, some, read, answered = model._replace(hparams=hparams), examples[:52], [], 0
 
     def reader() -> Iterator[Example]:
         for example in some:
@@ -61,21 +47,29 @@ def test_chunks_answer_as_one_pass_does(model: Trained, examples: Any, monkeypat
             yield example
 
     chunk = answering.featurise(model, some)
+    assert len(chunk.windows) > len(some)  # several to a question
+    parts = [answering.featurise(model, some[at : at + size]) for at in range(0, 52, size)]
+    for one, other in zip((r for part in parts for r in part.rows), chunk.rows, strict=True):
+        for name in ("input_ids", "token_type_ids", "cu_seqlens", "start_positions"):
+            assert torch.equal(one[name], other[name])
     spans, losses = answering.evaluate_windows(model, chunk)
     answers = merge_answers(some, chunk.windows, spans, -1.0)
     order = np.argsort(np.concatenate([found.windows for found in spans]))
     tally, n_best, in_parts = Tally(), {}, []
     for part in answering.answer(model, reader(), -1.0):
         answered += len(part.examples)
-        assert len(part.examples) in (8, 2) and len(read) - answered <= 3 * 8
+        assert len(part.examples) in (size, 52 % size) and len(read) - answered <= 3 * size
         tally.add(part.examples, part.predictions, part.null_odds)
         n_best.update(part.n_best)
         in_parts.append(part.losses)
     assert tally.metrics(-1.0) == score(some, *answers, -1.0)
     assert n_best == n_best_list(some, chunk.windows, spans, model.hparams.n_best_size)
     assert np.array_equal(np.concatenate(in_parts), losses[order])
+
+
+def test_no_questions_and_broken_ones(model: Trained, examples: list[Example]) -> None:
     assert list(answering.answer(model, [], 0.0)) == []
-    broken = (1 / 0 if n else example for n, example in enumerate(some))
+    broken = (1 / 0 if n else example for n, example in enumerate(examples))
     with pytest.raises(ZeroDivisionError):
         list(answering.answer(model, broken, 0.0))
 
@@ -98,21 +92,20 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
 def test_replies_are_text(model: Any, question: str, context: str, threshold: float) -> None:
     reply = ask(model, question, context, threshold)
-    for entry in reply["n_best"]:
-        assert entry["text"] == context[entry["start"] : entry["end"]]
-        assert entry["text"] == entry["text"].strip()
-    assert reply["abstained"] == (not reply["answer"])
-    if not reply["abstained"]:
-        assert reply["answer"] == context[reply["start"] : reply["end"]]
-        assert -reply["margin"] <= threshold
+    for choice in reply.n_best:
+        assert choice.text == context[choice.start : choice.end] == choice.text.strip()
+    assert reply.abstained == (not reply.answer)
+    if not reply.abstained:
+        assert reply.answer == context[reply.start : reply.end]
+        assert -reply.margin <= threshold
         # In order, white space may differ from the text's; the answer's own words do not.
-        shown = sentence(context, reply["start"], reply["end"], ("\0[", "]\0"))
+        shown = sentence(context, reply.start, reply.end, ("\0[", "]\0"))
         inside = shown.split("\0[")[-1].split("]\0")[0] if "\0" not in context else None
-        assert inside is None or inside.split() == reply["answer"].split()
-    elif reply["margin"] is not None:
-        assert -reply["margin"] > threshold
+        assert inside is None or inside.split() == reply.answer.split()
+    elif reply.margin is not None:
+        assert -reply.margin > threshold
     assert format_reply(reply, context).startswith("answer ")
-    json.dumps(reply)
+    json.dumps(dataclasses.asdict(reply))
 
 
 def test_the_sentence_around_an_answer() -> None:
@@ -145,12 +138,12 @@ def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPa
         with_gradients.append(torch.is_grad_enabled())
         return graph.forward
 
-    model = prepared(backend, monkeypatch)[0]
+    model = prepared(backend, monkeypatch).model
     assert with_gradients and not any(with_gradients)
     assert not model.training and all(p.grad is None for p in model.parameters())
 
 
 def test_prediction_does_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
-    run = prepared(encoders.broken_compiler, monkeypatch)[-1]
+    run = prepared(encoders.broken_compiler, monkeypatch)
     encoders.assert_runs_uncompiled(run, caplog.text)

@@ -96,8 +96,9 @@ def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: A
     assert not find.CACHE.exists() or not list(find.CACHE.glob("[!.]*"))
 
 
-def test_a_checkpoint_is_fetched_once(tmp_path: Path) -> None:
+def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
     """The second process waits for the first; what a killed one left is removed."""
+    monkeypatch.setattr(find, "CACHE", tmp_path)
     (tmp_path / f".{BEST}.writing-abc").mkdir()
     fetched = []
 
@@ -109,7 +110,7 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path) -> None:
             time.sleep(0.2)
 
     with ThreadPoolExecutor(2) as threads:
-        assert set(threads.map(find._download, [Slow()] * 2, [tmp_path] * 2)) == {tmp_path / BEST}
+        assert set(threads.map(find._download, [Slow()] * 2)) == {tmp_path / BEST}
     assert len(fetched) == 1
     assert {path.name for path in tmp_path.iterdir()} == {BEST, f".{BEST}.lock"}
 

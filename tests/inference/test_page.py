@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 
-from detalbert.inference.guard import Access
+from detalbert.inference import web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
@@ -19,7 +19,7 @@ from tests.inference.test_server import serving_here
 def questions(local_run: LocalRun, model: Trained) -> tuple[Example, Example, float]:
     """One that the model answers, one on which it abstains, the threshold between their margins."""
     some = list(read_questions(local_run.questions))[:30]
-    margins = {e: ask(model, e.question, e.context, 0.0)["margin"] for e in some}
+    margins = {e: ask(model, e.question, e.context, 0.0).margin for e in some}
     low, *_, high = sorted(some, key=margins.get)
     return high, low, -(margins[high] + margins[low]) / 2
 
@@ -54,8 +54,9 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: Any, questions: Any, model: Trained) -> Iterator[Page]:
-    with serving_here(model, questions[-1], context=5000) as port:
+def page(browser: Any, questions: Any, model: Trained, monkeypatch: Any) -> Iterator[Page]:
+    monkeypatch.setattr(web, "CONTEXT", 5000)
+    with serving_here(model, questions[-1]) as port:
         yield Page(browser, port)
         loud = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         assert all("/answer" in entry["message"] for entry in loud), loud
@@ -66,12 +67,12 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Any, model: Trained
     context = f"🚢 {answerable.context}"  # one code point, two of JavaScript's units
     expected = ask(model, answerable.question, context, threshold)
     page.ask(answerable.question, context)
-    assert page.is_answered() and page.text("#answer") == expected["answer"] != ""
-    assert [mark.text for mark in page.all("#text mark")] == [expected["answer"]]
+    assert page.is_answered() and page.text("#answer") == expected.answer != ""
+    assert [mark.text for mark in page.all("#text mark")] == [expected.answer]
     script = "t = document.getElementById('text'); return [t.textContent, t.firstChild.data]"
-    before = context[: expected["start"]]  # the mark, in its place
+    before = context[: expected.start]  # the mark, in its place
     assert page.browser.execute_script(f"let {script}") == [context, before]
-    assert f"{100 * expected['probability']:.1f} %" in page.text("#facts")
+    assert f"{100 * expected.probability:.1f} %" in page.text("#facts")
     assert "It would abstain if the margin were" in page.text("#facts")
     assert len(page.all("#others tr")) == 5 and "(no answer)" in page.text("#result")
     markup = "<img src=x onerror='document.title=1'><b>bold</b> & <script>document.title=2</script>"
@@ -96,7 +97,7 @@ def test_the_model_abstains_and_a_limit_is_said(page: Page, questions: Any) -> N
 
 def test_the_page_asks_for_the_token(browser: Any, questions: Any, model: Trained) -> None:
     answerable, _, threshold = questions
-    with serving_here(model, threshold, access=Access(token="secret")) as port:
+    with serving_here(model, threshold, token="secret") as port:
         page = Page(browser, port)
         assert not page.find("#token").is_displayed()
         page.ask(answerable.question, answerable.context)

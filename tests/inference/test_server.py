@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from threading import Event, Thread
 from typing import Any
 
@@ -16,10 +17,8 @@ import psutil
 import pytest
 
 from detalbert.inference import batching, server, web
-from detalbert.inference.answering import answer_together
-from detalbert.inference.guard import LOCAL
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import ask
+from detalbert.inference.reply import ask, ask_together
 from tests.conftest import ROOT, LocalRun, Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
@@ -55,10 +54,9 @@ def meter(port: int, name: str) -> float:
 
 
 @contextlib.contextmanager
-def serving_here(model: Trained, threshold: float = 0.0, **options: Any) -> Iterator[int]:
-    """The application on a port of this process, with limits of its own."""
-    access, limits = options.pop("access", LOCAL), web.Limits(**options)
-    served = web.make_server(server.make_app(model, threshold, limits, access), limits)
+def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Iterator[int]:
+    """The application on a port of this process."""
+    served = web.make_server(server.make_app(model, threshold, **access))
     listener = web.listen("127.0.0.1", 0)
     thread = Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -91,8 +89,7 @@ def port(model: Trained) -> Iterator[int]:
 def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
     """As the command line does; nothing of the page is from elsewhere."""
     status, _, reply = send(port, ASKED)
-    assert status == 200 and reply == ask(model, ASKED["question"], TEXT, 0.0)
-    assert server.Reply(**reply).model_dump() == reply
+    assert status == 200 and reply == asdict(ask(model, ASKED["question"], TEXT, 0.0))
     status, headers, page = get(port, "/")
     assert status == 200 and page == server.PAGE.read_bytes()
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -100,7 +97,7 @@ def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
     described = json.loads(get(port, "/openapi.json")[2])
     wanted = "200 400 401 408 413 421 422 503 504".split()
     assert sorted(described["paths"]["/answer"]["post"]["responses"]) == wanted
-    assert "threshold" in json.dumps(described["components"])
+    assert list(described["components"]["schemas"]["Reply"]["properties"]) == list(reply)
     assert (get(port, "/etc/passwd")[0], get(port, "/answer")[0]) == (404, 405)
     assert json.loads(get(port, "/nowhere")[2]) == {"error": "Not Found"}
 
@@ -152,10 +149,12 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         began.set()
         release.wait(60)
         answered.append([question for question, _ in asked])
-        return answer_together(trained, asked, *more)
+        return ask_together(trained, asked, *more)
 
-    monkeypatch.setattr(batching, "answer_together", slow)
-    with serving_here(model, waiting=1, seconds=3.0) as port, ThreadPoolExecutor(2) as pool:
+    monkeypatch.setattr(batching, "ask_together", slow)
+    monkeypatch.setattr(web, "WAITING", 1)
+    monkeypatch.setattr(web, "SECONDS", 3.0)
+    with serving_here(model) as port, ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, port, {**ASKED, "question": "first"})
         assert began.wait(60)  # it is no longer in the queue
         second = pool.submit(send, port, {**ASKED, "question": "second"})

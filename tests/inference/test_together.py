@@ -16,10 +16,9 @@ import pytest
 from detalbert.engine.evaluation import evaluate_row
 from detalbert.errors import UserError
 from detalbert.inference import answering, batching
-from detalbert.inference.answering import answer_together
-from detalbert.inference.guard import Access, read_token
+from detalbert.inference.guard import read_token, served_names
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import ask
+from detalbert.inference.reply import ask, ask_together
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import ROOT, LocalRun
@@ -37,13 +36,13 @@ def assert_answered(replies: list[dict[str, Any]], model: Trained) -> None:
     """Each reply is that of the question by itself, but for rounding; they are in order."""
     for reply, (question, context) in zip(replies, PAIRS, strict=True):
         alone = ask(model, question, context, 0.0)
-        assert reply["probability"] == pytest.approx(alone["probability"], abs=1e-4)
+        assert reply["probability"] == pytest.approx(alone.probability, abs=1e-4)
         for name in ("question", "answer", "abstained", "start", "end"):
-            assert reply[name] == alone[name]
+            assert reply[name] == getattr(alone, name)
 
 
 class Held:
-    """`answer_together`, each call held until it is let go; notes how many questions a call had."""
+    """`ask_together`, each call held until it is let go; notes how many questions a call had."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -54,7 +53,7 @@ class Held:
         assert self.go.wait(60)
         if any(question == "bad" for question, _ in asked):
             raise RuntimeError("one of them")
-        return answer_together(trained, asked, *more)
+        return ask_together(trained, asked, *more)
 
     def ask(self, port: int, questions: list[dict[str, str]]) -> list[tuple[int, Any]]:
         """Statuses and replies to questions, of which all but the first come while it is held."""
@@ -70,7 +69,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made = Held()
-    monkeypatch.setattr(batching, "answer_together", made)
+    monkeypatch.setattr(batching, "ask_together", made)
     return made
 
 
@@ -120,7 +119,8 @@ def test_a_question_that_fails_fails_alone(model: Trained, held: Held) -> None:
 
 @pytest.fixture(scope="module")
 def port(model: Trained) -> Iterator[int]:
-    with serving_here(model, access=Access.of("::1", ["Ask.Example"], "secret")) as port:
+    names = served_names("::1", ["Ask.Example"])
+    with serving_here(model, names=names, token="secret") as port:
         yield port
 
 

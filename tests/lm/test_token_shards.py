@@ -151,7 +151,7 @@ def test_an_own_tokenizer_loses_nothing(tmp_path, monkeypatch):
     assert load_tokenizer(data).name_or_path == tokenizer.name_or_path
     held_out: list[float] = []
     monkeypatch.setattr(lm.data, "named_tokenizer", lambda _: None)
-    monkeypatch.setattr(lm.data, "own_byte_tokenizer", lambda _, n, held, at: held_out.append(held))
+    monkeypatch.setattr(lm.data, "own_tokenizer", lambda _, held: held_out.append(held))
     for validation in (None, str(path)):
         load_tokenizer(dataclasses.replace(data, validation_documents=validation))
     assert held_out == [data.validation_fraction, 0.0]

@@ -19,6 +19,7 @@ from detalbert.errors import UserError
 from detalbert.inference.find import is_sharded
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
+from lm.inference import export as export_lm
 from lm.inference.export import export
 from lm.inference.load import load_model, open_saved
 from lm.layout import Layout, make_mesh
@@ -65,7 +66,9 @@ def saved(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "large"])
-def test_plain_transformers_gives_the_trained_models_logits(name, saved, tmp_path, capsys):
+def test_plain_transformers_gives_the_trained_models_logits(
+    name, saved, tmp_path, capsys, monkeypatch
+):
     folder, weights = saved
     family, _, keys = MODELS[name]
     trained = AutoModelForCausalLM.from_config(tiny(family, **keys), attn_implementation="eager")
@@ -76,7 +79,8 @@ def test_plain_transformers_gives_the_trained_models_logits(name, saved, tmp_pat
     assert f"the model is in {tmp_path / 'out'}" in capsys.readouterr().out
     source = open_saved(folder / name)
     in_parts = tmp_path / "parts"
-    export(source, in_parts, file_bytes=100_000)
+    monkeypatch.setattr(export_lm, "FILE_BYTES", 100_000)
+    export(source, in_parts)
     assert len(list(in_parts.glob("*.safetensors"))) > 2
     with torch.no_grad():
         expected = trained.eval()(IDS).logits

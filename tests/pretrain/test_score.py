@@ -38,7 +38,7 @@ def recipe(tmp_path: Path, cache_dir: Path) -> Path:
     return path
 
 
-def scored(pretraining: Any, recipe: Path, output: Path, *more: str) -> int:
+def scored(pretraining: Any, recipe: Path, output: Path, *more: Any) -> int:
     words = [pretraining, "--config", recipe, "--output-dir", output, *more]
     return score.main([str(word) for word in words])
 
@@ -118,27 +118,20 @@ def assert_one_line(capsys: Any, *said: str) -> None:
 
 
 SQUAD = {"data": {"train": "generated"}}
-BAD = {
-    "no run": (["none"], "none: no checkpoint there"),
-    "another workload": (["--config", "pretraining"], "not a fine-tuning on SQuAD"),
-    "unknown key": (["--set", "hyperparameters.max_step=1"], "did you mean 'max_steps'?"),
-    "scores of something else": (["--output-dir", "foreign"], "not scores of a pretraining"),
-}
 
 
-@pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line(
-    fault: str, pretrained: Path, recipe: Path, tmp_path: Path, capsys: Any
-) -> None:
-    (words, said), out = BAD[fault], tmp_path / "out"
-    foreign = tmp_path / "foreign"
+def test_bad_input_is_one_line(pretrained: Path, recipe: Path, tmp_path: Path, capsys: Any) -> None:
+    out, foreign = tmp_path / "out", tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "scores.json").write_text('{"f1": 1}')
-    places = {"pretraining": pretrained / "config.yaml", "foreign": foreign}
-    words = [str(places.get(word, word)) for word in words]
-    named = words.pop() if words == ["none"] else pretrained
-    assert scored(named, recipe, out, *words) == 2
-    assert_one_line(capsys, said)
+    for said, (name, *words) in {
+        "none: no checkpoint there": ["none"],
+        "not a fine-tuning on SQuAD": [pretrained, "--config", pretrained / "config.yaml"],
+        "did you mean 'max_steps'?": [pretrained, "--set", "hyperparameters.max_step=1"],
+        "not scores of a pretraining": [pretrained, "--output-dir", foreign],
+    }.items():
+        assert scored(name, recipe, out, *words) == 2
+        assert_one_line(capsys, said)
     assert not out.exists() and (foreign / "scores.json").read_text() == '{"f1": 1}'
 
 

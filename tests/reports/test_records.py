@@ -8,9 +8,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cluster import live_prices, records
+from cluster import live_prices, plan, records
+from detalbert.settings.yaml_files import read_yaml
+from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request, assert_recorded
-from tests.fakes.records import DEFAULT, SPOT, TOKEN, Cluster, FakeRecords, Held, Kept, Ran, answer
+from tests.fakes.records import (
+    DEFAULT,
+    EIGHT,
+    ON_DEMAND,
+    SPOT,
+    TOKEN,
+    Cluster,
+    FakeRecords,
+    Held,
+    Kept,
+    Ran,
+    answer,
+)
 from tests.reports.conftest import refused, report
 
 UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
@@ -122,6 +136,27 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
     each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
     assert row["windows/s"] == pytest.approx(1.5 * each)
     assert row["cost"] == pytest.approx((40 + 60) / 60 * SPOT_HOUR)
+
+
+def test_what_was_planned_stands_beside_it(capsys):
+    """As cluster.plan has it; a line says why some have no plan, and costs stay."""
+    config = read_yaml(ROOT / "configs" / "modern8.yaml")
+    assert plan.main([str(ROOT / "configs" / "modern8.yaml"), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)["own"]
+    odd = Ran([EIGHT], config={"hyperparameters": [1], "searcher": "x"})
+    search = Ran([EIGHT], config={**config, "searcher": {"name": "random"}})
+    cluster = Cluster({1: Ran([EIGHT], config=config), 2: odd, 3: search})
+    asked = ["cost", "--experiment", "1", "2", "3", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
+    before = bill(capsys, *asked, cluster=cluster)
+    found = bill(capsys, *asked, "--planned", cluster=cluster)
+    mine, other, searched = found["tables"][0]["rows"]
+    (low, middle, high), dollars = own["hours"], own["cost"][1]
+    assert mine["planned hours"] == f"{middle:.2f} h ({low:.2f} to {high:.2f})"
+    assert mine["planned $"].startswith(f"${dollars:,.2f}")
+    assert [row["planned hours"] for row in (other, searched)] == [None, None]
+    said = set(found["notes"]) - {*before["notes"]}
+    assert len(said) == 2 and all("no plan: " in note for note in said)
+    assert found["total"] == before["total"]
 
 
 @pytest.mark.parametrize(

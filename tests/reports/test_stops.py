@@ -20,14 +20,21 @@ from tests.fakes.records import (
 )
 from tests.reports.conftest import report
 
-SPOT_HOUR = 24.48 * 0.3
+HOUR = 24.48
+SPOT_HOUR = HOUR * 0.3
 
 
-def bill(capsys, cluster: Cluster) -> dict[str, Any]:
+def bill(capsys, cluster: Cluster, table: int = 0) -> dict[str, Any]:
     with FakeRecords(cluster) as server:
         asked = ["--master", server.url, "--until", "2026-11-20T16:00:00Z"]
-        (row,) = report(capsys, "cost", "--experiment", "9", *asked)["tables"][0]["rows"]
+        (row,) = report(capsys, "cost", "--experiment", "9", *asked)["tables"][table]["rows"]
     return row
+
+
+def minutes(parts: dict[str, Any]) -> dict[str, float]:
+    """Return the minutes of a machine that the parts of a bill are, but those of none."""
+    parts = {part: cost for part, cost in parts.items() if part not in ("run", "sum") and cost}
+    return {part: pytest.approx(cost / HOUR * 60) for part, cost in parts.items()}
 
 
 def test_windows_of_a_search_are_those_of_each_trial(capsys):
@@ -50,6 +57,48 @@ def test_a_prediction_has_answered_questions(capsys):
     cluster = Cluster({9: ran}, [("i-0", "12:00", "12:40")])
     row = bill(capsys, cluster)
     assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 11.873)
+
+
+def test_the_start_up_of_a_search_is_no_validation(capsys):
+    """An allocation's first entry begins with it: 11 min of which 10 are start-up. Of $0.044 on a
+    real master $0.021 were validation, for 6 s of 157."""
+    trials, lives, work = [], [], []
+    for m in (0, 2, 25):  # minutes past 12:00; the last one begins when the others leave
+        times = [f"12:{minute + m:02}" for minute in (0, 11, 21, 22, 23, 30)]
+        held = Held(f"9.t{m}.0", times[0], times[-1], [f"i-{m}"], ON_DEMAND)
+        trials.append(Kept([held], reports=[(times[2], 100, 25600 / 600)]))
+        lives.append((f"i-{m}", times[0], times[-1]))
+        kinds = "validation", "training", "validation", "checkpointing"
+        work += [(9, *row) for row in zip(kinds, times, times[1:], strict=False)]
+    parts = bill(capsys, Cluster({9: Ran(trials)}, lives, work=work), 1)
+    expected = {"start-up": 30, "training": 30, "validation": 6, "checkpoints": 3, "other": 21}
+    assert minutes(parts) == expected
+
+
+@pytest.mark.parametrize("launched, parts", [("12:10", {"start-up": 10, "answering": 17}),
+                                             ("", {"answering": 27})])  # fmt: skip
+def test_a_prediction_starts_and_answers(capsys, launched, parts):
+    """Both were checkpoints, as its first entry is one; without its log they are one."""
+    held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched=launched)
+    config = {"entrypoint": "python3 predict.py --model a"}
+    work = [(9, "checkpointing", "12:00", "12:25"), (9, "checkpointing", "12:25", "12:26"),
+            (9, "validation", "12:26", "12:27")]  # fmt: skip
+    ran = Ran([Kept([held])], hyperparameters={}, config=config)
+    found = bill(capsys, Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work), 1)
+    assert minutes(found) == {**parts, "other": 3}
+
+
+def test_work_that_was_lost_is_nothing_else(capsys):
+    """The start-up of an allocation that saved nothing, and a validation after the last save."""
+    held = [Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, FAILED) for n in range(3)]
+    work = [(9, "training", "10:00", "10:25"), (9, "training", "11:00", "11:05"),
+            (9, "validation", "11:05", "11:06"), (9, "validation", "11:20", "11:25"),
+            (9, "training", "12:00", "12:20")]  # fmt: skip
+    reports = [("10:25", 100, 25600 / 600), ("12:20", 200, 25600 / 600)]
+    trial = Kept(held, ["11:10", "12:20"], reports)
+    parts = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "10:00", "12:30")], work=work), 1)
+    expected = {"restart": 10, "training": 15, "validation": 1, "lost": 50, "other": 14}
+    assert minutes(parts) == expected
 
 
 # Restarts; of each allocation but the last: exit reason, log, if it had just saved; hours lost.

@@ -1,0 +1,53 @@
+"""Plans of a cluster's experiments, as `cluster.plan` makes them, in the pools where they ran."""
+
+import copy
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from cluster.machines import ROOT, gpu_of
+from cluster.masterconf import Cluster, Pool
+from cluster.prices import Price
+from cluster.usage import Experiment, Records
+from detalbert.errors import UserError
+from reports.runs import Run
+
+
+def with_plans(
+    records: Records, prices: Mapping[str, Price], runs: Sequence[Run]
+) -> tuple[list[Run], list[str]]:
+    """Return `runs`, which begin with the experiments', with plans; a line per reason of none."""
+    found, reasons = list(runs), defaultdict[str, list[str]](list)
+    for index, experiment in enumerate(records.experiments):
+        try:
+            plan = _plan(experiment, records, prices)
+            found[index] = dataclasses.replace(runs[index], plan=plan)
+        except UserError as error:
+            reasons[str(error)].append(str(experiment.id))
+        except Exception as error:  # a master has any config, and no plan may fail the bill
+            reasons[f"{type(error).__name__}: {error}"].append(str(experiment.id))
+    return found, [f"experiment {', '.join(ids)}: no plan: {why}" for why, ids in reasons.items()]
+
+
+def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price]) -> dict[str, str]:
+    """Return hours and dollars of an experiment's plan. Raises UserError if it has none."""
+    from cluster import options, plan_text  # they import torch
+
+    name, config = experiment.pool, copy.deepcopy(dict(experiment.config))
+    pool = records.pools.get(name)
+    if pool is None or not pool.instance:
+        raise UserError(f"pool {name} has no price")
+    if (config.get("searcher") or {}).get("name", "single") != "single":
+        raise UserError("a search's trials end when it drops them")
+    if "predict.py" in str(config.get("entrypoint")):
+        raise UserError("it is no training")
+    price = dataclasses.replace(prices[pool.instance], retired=None)  # it was not yet
+    gpu = gpu_of(pool.instance)
+    where = Pool(name, price.slots, None, gpu, pool.spot, pool.instance)
+    cluster = Cluster({name: where}, name, launch_error=False, images_known=False)
+    config["resources"] = {**(config.get("resources") or {}), "resource_pool": name}
+    site = options.Site({pool.instance: price}, ROOT)
+    option = options.plan_option("config", config, cluster, site, options.Asked())
+    if option is None or not option.cases:
+        raise UserError(option.why_not if option else f"{pool.instance}: its GPU is not known")
+    return {"planned hours": plan_text.hours(option), "planned $": plan_text.dollars(option)}
