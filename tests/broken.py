@@ -1,22 +1,26 @@
-"""train.py with one of the parts that make a restart exact switched off, or a gradient broken.
+"""train.py with a part switched off that makes a restart exact, a gradient broken, or marks.
 
-    python -m tests.broken rng|order|position|gradient|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|gradient|marks|none TRAIN-ARGUMENTS...
 
 `tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
 
 import functools
+import runpy
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import torch
+from determined import pytorch
 
-import train
 from detalbert.engine import determinism, order, trial
 from detalbert.engine.gradients import local_part
 from detalbert.engine.order import Steps
 from detalbert.engine.trial import StepTrial
+from detalbert.training import local
+from detalbert.training.workload import Training
 from lm import order as windows
 from pretrain import examples
 
@@ -40,10 +44,27 @@ def switch_off(part: str) -> None:
                 local_part(next(self.model.parameters()).grad).view(-1)[0] = torch.inf
 
         StepTrial.backward = planted
+    elif part == "marks":
+        mark(Training, "load", "start")
+        mark(pytorch._PyTorchTrialController, "_validate", "validation")  # private
+        mark(local, "copy_modules", "checkpoint")
     elif part != "none":
         raise SystemExit(f"no such part: {part}")
 
 
+def mark(owner: Any, name: str, place: str) -> None:
+    """Have the first call of a function say MARK and the place, and stay there for a second."""
+    original: Any = getattr(owner, name)
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        setattr(owner, name, original)
+        print(f"MARK {place}", file=sys.stderr, flush=True)
+        time.sleep(1)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, marked)
+
+
 if __name__ == "__main__":
-    switch_off(sys.argv[1])
-    sys.exit(train.main(sys.argv[2:]))
+    switch_off(sys.argv.pop(1))
+    runpy.run_path(str(local.HERE / "train.py"), run_name="__main__")

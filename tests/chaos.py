@@ -13,7 +13,6 @@ Compared bit for bit: parameters, optimizer, schedule, metrics (but for the timi
 """
 
 import argparse
-import copy
 import os
 import random
 import resource
@@ -22,13 +21,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, configured, launcher
+from tests.conftest import ROOT, launcher, settings
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import steps_of
 from tests.leftovers import Started
@@ -42,17 +39,14 @@ class Soak:
     """One configuration, trained uncut and cut; `python` starts it."""
 
     def __init__(
-        self, folder: Path, kind: dict, steps: int, processes: int, without: str, python: str
+        self, folder: Path, words: list[str], processes: int, without: str, python: str
     ) -> None:
         self.log, self.processes, self.metadata = folder / "log", processes, MetadataServer()
-        values: dict[str, Any] = {"max_steps": steps, "num_workers": 1, "spot_notice": True}
-        values |= {"checkpoint_period": 4, "validation_period": 10, "reporting_period": 1}
-        most = min(256, kind["hyperparameters"]["max_tokens_per_forward"])
-        config = configured(kind, folder / "cache", **values, max_tokens_per_forward=most)
-        config["checkpoint_storage"] = {"save_trial_latest": 3, "save_trial_best": 1}
-        (folder / "soak.yaml").write_text(yaml.safe_dump(config))
-        words = ["-m", "tests.broken", without, "--config", folder / "soak.yaml", "--output-dir"]
-        self.command = [*launcher(processes, python), *words]
+        periods = {"checkpoint_period": 4, "validation_period": 10, "reporting_period": 1}
+        storage = "checkpoint_storage={save_trial_latest: 3, save_trial_best: 1}"
+        words = [*words, *settings(num_workers=1, spot_notice=True, **periods), "--set", storage]
+        words += ["--set", f"data.cache_dir={folder}/cache", "--output-dir"]
+        self.command = [*launcher(processes, python), "-m", "tests.broken", without, *words]
 
     def start(self, output: Path) -> Started:
         """The trainer, as soon as it trains."""
@@ -118,7 +112,7 @@ def soak(
     seed: int = 0,
     steps: int = 400,
     kinds: list[str] | None = None,
-    config: dict[str, Any] = TINY,
+    workload: list[str] | None = None,
     python: str = sys.executable,
 ) -> list[str]:
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
@@ -126,7 +120,8 @@ def soak(
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
     with tempfile.TemporaryDirectory() as name:
         uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
-        trial = Soak(Path(name), config, steps, processes, without, python)
+        words = [*(workload or words_of()), *settings(max_steps=steps)]
+        trial = Soak(Path(name), words, processes, without, python)
         seconds = trial.whole(uncut)
         print(f"uncut: {seconds:.0f} s", flush=True)
         for number in range(1, cuts + 1):
@@ -146,13 +141,15 @@ def soak(
         return differences(uncut, chopped)
 
 
-def chosen(pretraining: bool, layout: str | None) -> dict[str, Any]:
-    config = copy.deepcopy(TINY_PRETRAINING if pretraining else TINY_LM if layout else TINY)
-    if pretraining:
-        config["hyperparameters"]["span_fraction"] = 0.3
+def words_of(pretraining: bool = False, layout: str | None = None) -> list[str]:
+    """The config of a workload, as arguments of train.py."""
     if layout:
-        config["hyperparameters"]["layout"] = yaml.safe_load(layout)
-    return config
+        name, more = "language_model", ["--set", f"hyperparameters.layout={layout}"]
+    elif pretraining:
+        name, more = "pretraining", settings(span_fraction=0.3, max_tokens_per_forward=256)
+    else:
+        name, more = "finetuning", settings(max_tokens_per_forward=256)
+    return ["--config", f"{ROOT}/tests/configs/{name}.yaml", *more]
 
 
 def main() -> int:
@@ -165,7 +162,8 @@ def main() -> int:
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
     parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
     given = vars(parser.parse_args())
-    found = soak(**given, config=chosen(given.pop("pretraining"), given.pop("lm")))
+    workload = words_of(given.pop("pretraining"), given.pop("lm"))
+    found = soak(**given, workload=workload)
     print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
     return 1 if found else 0
 

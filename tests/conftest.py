@@ -28,7 +28,7 @@ import yaml
 
 from detalbert.squad import world
 from tests.fakes import secrets
-from tests.forks import start_zygote
+from tests.zygote import start_zygote
 
 SOAK = 10 if "SOAK" in os.environ else 1
 

@@ -27,7 +27,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import MutationVisitor
 
 from tests.contexts import Users
-from tests.forks import start_zygote
+from tests.zygote import start_zygote
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = 0.9  # of the faults

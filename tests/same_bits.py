@@ -9,7 +9,6 @@ and exports the other's checkpoints. `--keep` leaves the runs there, and takes t
 
 import argparse
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read check
 from detalbert.integrity import checksum
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
+from tests.fakes.runs import metrics
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -73,8 +73,7 @@ def hashes(output: Path) -> dict[str, str]:
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():  # fine-tuning leaves them
             found[name] = checksum(output / name)
-    metrics = json.loads((output / "metrics.json").read_text())
-    return {**found, "best": of_value(metrics["best"]), "last": of_value(metrics["last"])}
+    return found | {key: of_value(metrics(output)[key]) for key in ("best", "last")}
 
 
 def unequal(one: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -98,40 +97,27 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
 
 def of_value(value: Any) -> str:
     """SHA-256 of nested dicts and lists of tensors, numbers and text."""
-    digest = hashlib.sha256()
-    _add(digest, value)
-    return digest.hexdigest()
-
-
-def _add(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.cpu().numpy().tobytes())
+        said = f"{value.dtype} {tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
     elif isinstance(value, dict):
-        for key in sorted(value, key=str):
-            digest.update(str(key).encode())
-            _add(digest, value[key])
+        said = repr([(str(key), of_value(value[key])) for key in sorted(value, key=str)]).encode()
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            _add(digest, item)
+        said = repr([of_value(item) for item in value]).encode()
     else:
-        digest.update(repr(value).encode())
+        said = repr(value).encode()
+    return hashlib.sha256(said).hexdigest()
 
 
 def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
     """What `checkout` predicts from and exports of the runs in `before`, by SHA-256."""
     kept.mkdir(parents=True, exist_ok=True)
     answers = ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"]
-    said = run(checkout, ["predict.py", "--model", str(before / "local"), *answers])
-    model = str(before / "lm_local")
-    said += run(
-        checkout, ["predict.py", "--model", model, "--prompt", "The", "--max-new-tokens", "9"]
-    )
-    found = {"answers": hashlib.sha256(said.encode()).hexdigest()}
-    for name in ("local", "lm_local"):
-        target = kept / name
+    prompt, found = ["--prompt", "The", "--max-new-tokens", "9"], {}
+    for name, words in {"local": answers, "lm_local": prompt}.items():
+        start, target = ["predict.py", "--model", str(before / name)], kept / name
+        found[name] = of_value(run(checkout, [*start, *words]))
         if not target.is_dir():
-            run(checkout, ["predict.py", "--model", str(before / name), "--export", str(target)])
+            run(checkout, [*start, "--export", str(target)])
         files = [path for path in target.rglob("*") if path.is_file()]
         same = (path for path in files if path.name not in ("README.md", "sums.json"))
         found |= {f"{name}: {path.name}": checksum(path) for path in same}

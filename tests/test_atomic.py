@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ LEFT = (
 KEPT = "checkpoints/step-00000004/manifest.json predictions.json .lock .mine previous-1/.a".split()
 
 
-def test_a_start_removes_what_killed_ones_left(tmp_path: Path) -> None:
+def test_a_start_removes_what_killed_ones_left(tmp_path):
     for name in [*KEPT, *LEFT]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -31,26 +32,23 @@ def test_a_start_removes_what_killed_ones_left(tmp_path: Path) -> None:
         assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link to a device", "folder"])
-def test_nothing_but_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+LINK = partial(os.symlink, "/dev/null")
+MADE = {"pipe": os.mkfifo, "link to a device": LINK, "folder": os.mkdir}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_nothing_but_a_file_or_folder_is_replaced_by_one(tmp_path, kind):
     target = tmp_path / "out"
-    made = {
-        "pipe": lambda: os.mkfifo(target),
-        "link to a device": lambda: target.symlink_to("/dev/null"),
-        "folder": target.mkdir,
-    }
-    made[kind]()
+    MADE[kind](target)
     before = target.lstat()
-    with pytest.raises(OSError, match="not a regular file"), atomic.whole_file(target):
-        raise AssertionError("the block ran")
-    assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
-    if kind != "folder":
-        with pytest.raises(OSError, match="not a folder"), atomic.whole_folder(target):
-            raise AssertionError("the block ran")
-        assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
+    for name, write in {"regular file": atomic.whole_file, "folder": atomic.whole_folder}.items():
+        if name != kind:
+            with pytest.raises(OSError, match=f"not a {name}"), write(target):
+                raise AssertionError("the block ran")
+            assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
 
 
-def test_what_a_live_process_writes_stays(tmp_path: Path) -> None:
+def test_what_a_live_process_writes_stays(tmp_path):
     """In a cache: the lock is that of one entry."""
     (tmp_path / ".one.writing-x").mkdir()
     (tmp_path / ".two.writing-x").mkdir()
@@ -60,7 +58,7 @@ def test_what_a_live_process_writes_stays(tmp_path: Path) -> None:
             filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
 
 
-def test_a_process_that_ends_at_once_removes_its_own(tmp_path: Path, fork: None) -> None:
+def test_a_process_that_ends_at_once_removes_its_own(tmp_path, fork):
     def write() -> None:
         with atomic.whole_file(tmp_path / "file"), atomic.whole_folder(tmp_path / "folder") as path:
             (path / "part").touch()
@@ -75,9 +73,7 @@ def test_a_process_that_ends_at_once_removes_its_own(tmp_path: Path, fork: None)
     assert process.exitcode == 7
 
 
-def test_a_folder_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     flushed: list[Path] = []
     monkeypatch.setattr(
         os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink())
@@ -90,7 +86,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(
 
 
 @pytest.mark.parametrize("write", [atomic.whole_file, atomic.whole_folder])
-def test_a_signal_at_any_line_leaves_nothing_half_written(write: Any, tmp_path: Path) -> None:
+def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
     """A handler raises between two lines, also between a file's creation and its use."""
     for moment in itertools.count(1):
         folder, lines = tmp_path / str(moment), iter(range(moment, 0, -1))

@@ -5,7 +5,7 @@ import pytest
 from tests import chaos
 
 
-def test_a_few_cuts_leave_no_trace(python: str) -> None:
+def test_a_few_cuts_leave_no_trace(python):
     assert chaos.soak(cuts=2, seed=4, steps=30, kinds=["SIGKILL", "full disk"], python=python) == []
 
 
@@ -15,13 +15,13 @@ RUNS |= {"a language model": (4, False, "{shard: 2, tensor: 2}")}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", RUNS)
-def test_cuts_in_numbers(name: str, real_python: str) -> None:
+def test_cuts_in_numbers(name, real_python):
     processes, *kind = RUNS[name]
-    assert chaos.soak(20, processes, seed=1, config=chaos.chosen(*kind)) == []
+    assert chaos.soak(20, processes, seed=1, workload=chaos.words_of(*kind)) == []
 
 
 @pytest.mark.soak
-def test_without_our_randomness_two_ranks_differ(real_python: str) -> None:
+def test_without_our_randomness_two_ranks_differ(real_python):
     """Determined's own restore gives every rank the chief's generator, so masks change."""
     # Seed 4 cuts early, at a quarter of the uncut run's time, so that a busy machine which is
     # less busy the second time is not past the end by then.

@@ -12,7 +12,7 @@ NEEDED |= {"pretrain.score": "RUN, --config", "train": ""}
 
 
 @pytest.mark.parametrize("module", NEEDED)
-def test_a_command_says_how_it_is_used(module: str, python: str, real_python: str) -> None:
+def test_a_command_says_how_it_is_used(module, python, real_python):
     # train.py, as a user starts it: in an interpreter of its own.
     command = [real_python if module == "train" else python, "-m", module]
     told = {"cwd": ROOT, "capture_output": True, "text": True}

@@ -25,7 +25,7 @@ CONFIG |= {"checkpoint_storage": {"save_trial_latest": 9}}
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path) -> Path:
     """A copy of the product with the page's workload as a package, and a row in the table."""
     example, row = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60
@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout: Path, python: str) -> None:
+def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout, python):
     def start(*words: Any, processes: int = 1) -> str:
         command = [*launcher(processes, python), *map(str, words)]
         done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600)

@@ -7,7 +7,6 @@ import os
 import random
 import resource
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture
-def load(tmp_path: Path, tokenizer: Any) -> Load:
+def load(tmp_path, tokenizer) -> Load:
     """`load(**changes)`: the training split of so changed `data:`, cached in cache/."""
 
     def read(tokenizer: Any = tokenizer, hparams: HParams = HPARAMS, **changes: Any) -> data.Split:
@@ -41,7 +40,7 @@ def load(tmp_path: Path, tokenizer: Any) -> Load:
     return read
 
 
-def test_the_cache_gives_back_the_same_columns(tmp_path: Path, load: Load) -> None:
+def test_the_cache_gives_back_the_same_columns(tmp_path, load):
     fresh = load()
     written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")}
     assert written
@@ -54,9 +53,7 @@ def test_the_cache_gives_back_the_same_columns(tmp_path: Path, load: Load) -> No
     assert again.counts["tokens"] == again.windows.lengths.sum()
 
 
-def test_a_damaged_cache_is_built_anew_with_one_line(
-    tmp_path: Path, load: Load, caplog: Any
-) -> None:
+def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
     fresh = load(max_train_examples=10)
     columns = {name: np.array(column) for name, column in fresh.windows.columns().items()}
     (folder,) = tmp_path.glob("cache/windows-train-*/")
@@ -73,9 +70,7 @@ def test_a_damaged_cache_is_built_anew_with_one_line(
         caplog.clear()
 
 
-def test_anything_that_can_change_a_byte_is_in_the_key(
-    tmp_path: Path, tokenizer: Any, load: Load
-) -> None:
+def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load):
     tokenizer.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "normalizer": None}))
@@ -89,7 +84,7 @@ def test_anything_that_can_change_a_byte_is_in_the_key(
         assert len(list(tmp_path.glob("cache/windows-train-*/meta.json"))) == number
 
 
-def test_of_many_processes_one_featurises(load: Load, monkeypatch: Any, fork: None) -> None:
+def test_of_many_processes_one_featurises(load, monkeypatch, fork):
     context = multiprocessing.get_context("fork")
     barrier, built, build = context.Barrier(3), context.SimpleQueue(), data.build_windows
     monkeypatch.setattr(data, "build_windows", lambda *a: built.put(1) or build(*a))
@@ -102,7 +97,7 @@ def test_of_many_processes_one_featurises(load: Load, monkeypatch: Any, fork: No
     assert built.get() == 1 and built.empty()
 
 
-def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path: Path, load: Load) -> None:
+def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path, load):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
     try:

@@ -34,7 +34,7 @@ USES = {
 }
 
 
-def test_names_and_signatures_are_as_used() -> None:
+def test_names_and_signatures_are_as_used():
     for function, names in SIGNATURES.items():
         assert list(inspect.signature(function).parameters) == names, function
     for owner, names in USES.items():

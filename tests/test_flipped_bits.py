@@ -58,7 +58,7 @@ class Disk:
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 42), marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits(kind: str, seeds: range, tmp_path: Path, finished: Path, capsys: Any) -> None:
+def test_flipped_bits(kind, seeds, tmp_path, finished, capsys):
     disk = Disk(tmp_path, kind, finished)
     for number, pattern in enumerate(disk.patterns * len(seeds)):
         capsys.readouterr()

@@ -20,7 +20,7 @@ from tests.fakes.hub import put
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch) -> None:
+def online(monkeypatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # all of it stays on loopback
 
 
@@ -31,7 +31,7 @@ def failure(endpoint: str) -> Exception:
     return raised.value
 
 
-def test_which_failures_are_worth_another_try() -> None:
+def test_which_failures_are_worth_another_try():
     kinds = {401: UserError, 404: UserError, 429: Unavailable, 500: Unavailable}
     for status, kind in kinds.items():
         with AnswerServer(lambda _, status=status: (status, b"")) as server:
@@ -44,7 +44,7 @@ def test_which_failures_are_worth_another_try() -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     """An empty cache of the hub's client, which is all that it has."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -64,9 +64,7 @@ def size_of(name: str) -> int:
     return hub.load_named(AutoConfig.from_pretrained, name).intermediate_size
 
 
-def test_a_branch_a_tag_and_a_commit(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_a_tag_and_a_commit(cache, tmp_path, monkeypatch):
     first, second = model_of(1, tmp_path / "first"), model_of(2, tmp_path / "second")
     main, tag = put(cache, "org/a", "main", first), put(cache, "org/a", "v1.0", second)
     names = ("org/a", "org/a@main", "org/a@v1.0", f"org/a@{main}", f"org/a@{tag}")
@@ -81,20 +79,17 @@ def test_a_branch_a_tag_and_a_commit(
         size_of("org/a@none")
 
 
-def test_the_revision_of_a_data_set(cache: Path, tmp_path: Path) -> None:
+def test_the_revision_of_a_data_set(cache, tmp_path):
     read, folder = Mock(), tmp_path / "data"
     folder.mkdir()
     commit = put(cache, "org/text", "v1", folder, "datasets")
     for name in ("org/text", "org/text@v1", "org/text@v2", str(folder)):
         hub.load_named(read, name, "dataset", name="en")
-    v1, v2 = (
-        call("org/text", name="en", revision=commit),
-        call("org/text", name="en", revision="v2"),
-    )
+    v1, v2 = (call("org/text", name="en", revision=one) for one in (commit, "v2"))
     assert read.mock_calls == [call("org/text", name="en"), v1, v2, call(str(folder), name="en")]
 
 
-def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_with_an_at_sign_is_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model_of(7, tmp_path / "runs@home")
     assert size_of("runs@home") == 7

@@ -12,7 +12,7 @@ from detalbert.integrity import checksum, find_change, find_damaged, is_sealed, 
 
 
 @pytest.fixture
-def sums(tmp_path: Path) -> dict[Path, str]:
+def sums(tmp_path) -> dict[Path, str]:
     files = [tmp_path / "a", tmp_path / "b"]
     return {path: path.write_text(path.name * 9) and checksum(path) for path in files}
 
@@ -26,9 +26,7 @@ def reads(sums: dict[Path, str], *places: Path) -> list[str]:
     return sorted(seen)
 
 
-def test_a_machine_reads_files_once(
-    sums: dict[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_reads_files_once(sums, tmp_path, monkeypatch):
     first, place = next(iter(sums)), tmp_path / "place"
     assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
     os.utime(first, ns=(1, 1))
@@ -41,7 +39,7 @@ def test_a_machine_reads_files_once(
     assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
 
 
-def test_where_no_place_can_be_written_files_are_read_again(sums: Any, tmp_path: Path) -> None:
+def test_where_no_place_can_be_written_files_are_read_again(sums, tmp_path):
     (tmp_path / "blocked").write_text("")
     for _ in range(2):
         assert reads(sums, tmp_path / "blocked") == ["a", "b"]
@@ -59,14 +57,14 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_found_and_not_taken_for_checked(kind: str, sums: Any, tmp_path: Path) -> None:
+def test_damage_is_found_and_not_taken_for_checked(kind, sums, tmp_path):
     DAMAGE[kind](tmp_path / "a")
     for _ in range(2):
         assert find_damaged(sums, tmp_path / "place") == [tmp_path / "a"]
     assert not (tmp_path / "place").exists()
 
 
-def test_facts_and_the_files_beside_them(tmp_path: Path) -> None:
+def test_facts_and_the_files_beside_them(tmp_path):
     path = tmp_path / "facts.json"
     (tmp_path / "a").write_text("a")
     write_facts(path, {"loss": float("nan"), "nested": {"b": [1.5, None]}})

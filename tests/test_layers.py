@@ -32,7 +32,7 @@ def wrong_imports(place: str, source: str) -> list[str]:
     return upward + [module for module in modules if module.split(".")[0] in OUTSIDE]
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_go_one_way():
     package = ROOT / "detalbert"
     files = {path.relative_to(package).as_posix(): path for path in package.glob("**/*.py")}
     sources = {place: path.read_text() for place, path in files.items() if path.stat().st_size}
@@ -40,12 +40,12 @@ def test_imports_go_one_way() -> None:
     assert len(wrong) > 50 and {place: names for place, names in wrong.items() if names} == {}
 
 
-def test_reports_stand_on_the_facts_of_cluster_and_not_the_reverse() -> None:
+def test_reports_stand_on_the_facts_of_cluster_and_not_the_reverse():
     found = [name for path in ROOT.glob("cluster/*.py") for name in imported(path.read_text())]
     assert "detalbert.errors.UserError" in found
     assert not {"reports", "benchmarks"} & {name.split(".")[0] for name in found}
 
 
-def test_the_root_holds_what_a_user_runs() -> None:
+def test_the_root_holds_what_a_user_runs():
     assert len(list(ROOT.glob("*.py"))) <= 6
     assert all(not path.read_text() for path in ROOT.glob("detalbert/**/__init__.py"))

@@ -39,11 +39,11 @@ def all_broken() -> list[str]:
     return [fault for page in pages for fault in broken(page)]
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_leads_somewhere():
     assert all_broken() == []
 
 
-def test_the_layout_names_modules_that_exist() -> None:
+def test_the_layout_names_modules_that_exist():
     text = "".join((ROOT / "docs" / f"layout.{kind}").read_text() for kind in ("md", "svg"))
     places = [ROOT, ROOT / "detalbert", *(ROOT / "detalbert").iterdir()]
     named = set(re.findall(r"\w[\w/]*\.py\b", text))

@@ -4,17 +4,11 @@ import logging
 import subprocess
 import sys
 import warnings
-from typing import Any
-
-import pytest
 
 from detalbert.log import start_logging
-from tests.conftest import Script
 
 
-def test_every_line_has_a_level_and_comes_once(
-    capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it changes them
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     for _ in range(3):
@@ -37,7 +31,7 @@ raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 """
 
 
-def test_warnings_and_uncaught_errors_have_levels_too(script: Script) -> None:
+def test_warnings_and_uncaught_errors_have_levels_too(script):
     done = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     first, trace, *_, last = lines = done.stderr.splitlines()

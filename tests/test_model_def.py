@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
 from tests.engine.trials import first_batch, trial_of
 
 
-def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
+def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config):
     with trial_of(tiny_config, max_steps=100, lr_scale=0.75) as trial:
         assert isinstance(trial.optimizer, torch_optimizer.RAdam)
         assert (trial.steps, trial.warmup) == (100, 10)
@@ -35,7 +34,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config: Path) -> None:
         assert rates[5] == pytest.approx(peak / 2) and rates[55] == pytest.approx(peak / 2)
 
 
-def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config: Path) -> None:
+def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config):
     def gradients(step: int, rank: int, seed: int = 1) -> torch.Tensor:
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
@@ -65,7 +64,7 @@ def validated(trial: SquadTrial) -> list[tuple[list, list]]:
     return parts
 
 
-def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: Path) -> None:
+def test_the_chief_scores_the_answers_of_all_slots(tiny_config, tmp_path):
     with trial_of(tiny_config, null_score_diff_threshold=-1.0) as trial:
         parts, reducer, split = validated(trial), trial.answers, trial.data.validation
         assert len(parts) > 2 and trial.validated()[0] is None
@@ -75,9 +74,8 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         assert trial.validated() == (wanted, reducer.metrics)
         loss = metrics.pop("loss")
         assert metrics == score(split.examples, *wanted, -1.0)
-        assert metrics != score(
-            split.examples, *merge_answers(split.examples, split.windows, spans)
-        )
+        others = merge_answers(split.examples, split.windows, spans)
+        assert metrics != score(split.examples, *others)
         losses = np.concatenate([part[1][0] for part in parts])
         assert loss == pytest.approx(losses.mean(), rel=1e-6) and len(losses) == len(split.windows)
         # However rows are dealt, the bits are the same; what is kept is not what is handed on.
@@ -97,7 +95,7 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config: Path, tmp_path: 
         assert other.cross_slot_reduce(parts) == {} and other.latest is None
 
 
-def test_the_span_head_alone_is_drawn_from_the_seed() -> None:
+def test_the_span_head_alone_is_drawn_from_the_seed():
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
     tokenizer = load_tokenizer(DataConfig("generated", "generated"), hparams)
     assert not starts_from_scratch(hparams, tokenizer)

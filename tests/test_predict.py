@@ -6,7 +6,6 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -14,10 +13,10 @@ import predict
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.model import choose_threshold, load_model
 from detalbert.squad.metrics import score
 from detalbert.squad.question_stream import read_questions
-from tests.conftest import ROOT, LocalRun, Once
+from tests.conftest import ROOT
 from tests.fakes.no_models import no_models, refused
 from tests.fakes.runs import wait_for
 
@@ -38,7 +37,7 @@ def load(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def predicted(local_run: LocalRun, once: Once, real_python: str) -> Path:
+def predicted(local_run, once, real_python) -> Path:
     def fill(folder: Path) -> None:
         arguments = ("--data", local_run.questions, "--output-dir", folder / "new")
         done = run(real_python, "--model", local_run.path, *arguments, text=True)
@@ -49,9 +48,7 @@ def predicted(local_run: LocalRun, once: Once, real_python: str) -> Path:
     return once("predicted", fill) / "new"
 
 
-def test_a_run_and_its_predictions_are_equal_to_the_bit(
-    local_run: LocalRun, predicted: Path
-) -> None:
+def test_a_run_and_its_predictions_are_equal_to_the_bit(local_run, predicted):
     for name in ("predictions.json", "null_odds.json"):
         assert (predicted / name).read_bytes() == (local_run.path / name).read_bytes()
     best = local_run.best
@@ -62,7 +59,7 @@ def test_a_run_and_its_predictions_are_equal_to_the_bit(
     assert load(local_run.checkpoint / "scores.json") == load(predicted / "metrics.json")
 
 
-def test_n_best_says_where_and_how_likely(local_run: LocalRun, predicted: Path) -> None:
+def test_n_best_says_where_and_how_likely(local_run, predicted):
     n_best, answers = (load(predicted / f"{name}.json") for name in ("nbest", "predictions"))
     assert list(n_best) == list(answers)
     for example in read_questions(local_run.questions):
@@ -74,8 +71,8 @@ def test_n_best_says_where_and_how_likely(local_run: LocalRun, predicted: Path) 
 
 
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
-    local_run: LocalRun, predicted: Path, tmp_path: Path
-) -> None:
+    local_run, predicted, tmp_path
+):
     best, odds = local_run.best, load(predicted / "null_odds.json")
     threshold, entries = best["best_f1_thresh"], load(predicted / "nbest.json")
     texts = {id_: next(e["text"] for e in entries[id_] if e["text"]) for id_ in odds}
@@ -95,7 +92,7 @@ def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
     assert load(tmp_path / "out" / "metrics.json")["total"] == len(questions) // 2
 
 
-def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Path) -> None:
+def test_best_is_refused_where_none_was_found(local_run, tmp_path):
     checkpoint = shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint")
     (checkpoint / "scores.json").unlink()
     (checkpoint / "manifest.json").unlink()  # as on a cluster
@@ -108,7 +105,7 @@ def test_best_is_refused_where_none_was_found(local_run: LocalRun, tmp_path: Pat
     assert choose_threshold(model, "-1.5") == -1.5 and choose_threshold(model) == 0.0
 
 
-def test_the_same_questions_as_rows(local_run: LocalRun, model: Trained, tmp_path: Path) -> None:
+def test_the_same_questions_as_rows(local_run, model, tmp_path):
     examples = list(read_questions(local_run.questions))[:50]
     rows = [{"id": e.id, "question": e.question, "context": e.context} for e in examples]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -124,26 +121,12 @@ def test_the_same_questions_as_rows(local_run: LocalRun, model: Trained, tmp_pat
     assert {path.name for path in out.iterdir()} == {".lock", *names}
 
 
-def test_after_an_error_nothing_is_left(
-    local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    effects = [DEFAULT, UserError("x: the second chunk fails")]
-    merge = Mock(wraps=answering.merge_chunk, side_effect=effects)
-    monkeypatch.setattr(answering, "merge_chunk", merge)
-    monkeypatch.setattr(answering, "CHUNK", 8)
-    arguments = ["--data", local_run.questions, "--output-dir", tmp_path / "out"]
-    assert predict_here("--model", local_run.path, *arguments) == 2
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
-    assert merge.call_count == 2
-    assert capsys.readouterr().err == "predict.py: error: x: the second chunk fails\n"
-
-
 # One question.
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk came late!"
 
 
-def test_a_question_to_people_and_to_programs(local_run: LocalRun, python: str) -> None:
+def test_a_question_to_people_and_to_programs(local_run, python):
     words = ["--model", local_run.path, "--context", TEXT, "--question", "Which ship carried tar?"]
     always = run(python, *words, "--threshold", "1e9", "--json", text=True)
     reply = json.loads(always.stdout)
@@ -158,7 +141,7 @@ def test_a_question_to_people_and_to_programs(local_run: LocalRun, python: str) 
     assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
 
 
-def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path, python: str) -> None:
+def test_questions_one_after_another(local_run, tmp_path, python):
     (tmp_path / "text.txt").write_text(TEXT)
     words = ["--model", local_run.path, "--context-file", tmp_path / "text.txt"]
     asked = "Who?\n\n   \nWo wär\u2019s?\n".encode() + b"caf\xe9?\n" + b"Which ship?\n"
@@ -171,9 +154,7 @@ def test_questions_one_after_another(local_run: LocalRun, tmp_path: Path, python
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_one_line(
-    number: signal.Signals, local_run: LocalRun, tmp_path: Path, python: str
-) -> None:
+def test_a_signal_ends_it_with_one_line(number, local_run, tmp_path, python):
     out = tmp_path / "out"
     command = [python, str(ROOT / "predict.py"), "--model", str(local_run.path)]
     command += ["--data", str(local_run.questions), "--output-dir", str(out)]
@@ -188,9 +169,7 @@ def test_a_signal_ends_it_with_one_line(
 # What a user can get wrong.
 
 
-def test_things_that_are_no_model(
-    local_run: LocalRun, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_things_that_are_no_model(local_run, tmp_path, capsys, monkeypatch):
     cases = no_models(local_run, tmp_path)
     monkeypatch.chdir(tmp_path)
     for message, name in cases.items():
@@ -198,7 +177,7 @@ def test_things_that_are_no_model(
     assert not (tmp_path / "pwned").exists()
 
 
-def test_bad_words(local_run: LocalRun, tmp_path: Path, capsys: Any) -> None:
+def test_bad_words(local_run, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "large.txt").write_text("x" * 10_000_000)
     (tmp_path / "blocked").write_text("")

@@ -19,9 +19,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 @pytest.mark.parametrize("way", ["linux", "elsewhere"])
-def test_a_child_ends_with_its_parent(
-    way: str, monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+def test_a_child_ends_with_its_parent(way, monkeypatch, fork):
     monkeypatch.setattr(processes, "sys", types.SimpleNamespace(platform=way))
     ids = CONTEXT.SimpleQueue()
 
@@ -44,14 +42,14 @@ def test_a_child_ends_with_its_parent(
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_child_whose_parent_has_ended_already(fork: None) -> None:
+def test_a_child_whose_parent_has_ended_already(fork):
     child = CONTEXT.Process(target=processes.end_with_parent, args=(os.getppid(),))
     child.start()
     child.join(60)
     assert child.exitcode == 1
 
 
-def test_an_affinity_takes_cores_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_affinity_takes_cores_away(monkeypatch):
     monkeypatch.delenv("LOKY_MAX_CPU_COUNT")
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(mine)})
@@ -70,7 +68,7 @@ IDLE = [
 ]
 
 
-def test_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_cores(monkeypatch):
     for usable, mine, busy, idle in IDLE:
         monkeypatch.setattr(processes, "count_cores", Mock(return_value=usable))
         monkeypatch.setattr(os, "sched_getaffinity", Mock(return_value=mine))
@@ -79,9 +77,7 @@ def test_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("victim, ranks", [("train.py", 1), ("a rank", 2), ("torchrun", 2)])
-def test_a_killed_run_leaves_nothing(
-    victim: str, ranks: int, tmp_path: Path, python: str, real_python: str
-) -> None:
+def test_a_killed_run_leaves_nothing(victim, ranks, tmp_path, python, real_python):
     """Batches of the shipped default go through the pipe, and fill it: at its parent's death
     torch's own worker then waits at its exit for ever."""
     starter = real_python if victim == "torchrun" else python  # it must be its ranks' parent

@@ -11,7 +11,7 @@ def pins(name: str) -> dict[str, str]:
     return {package.lower().replace("_", "-"): version for package, version in lines}
 
 
-def test_the_lock_has_the_tested_versions_with_hashes() -> None:
+def test_the_lock_has_the_tested_versions_with_hashes():
     locked, tested = pins("requirements.lock"), pins("constraints.txt")
     assert {name: tested.get(name, version) for name, version in locked.items()} == locked
     wanted = re.findall(r"^[\w-]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)

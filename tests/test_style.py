@@ -11,7 +11,7 @@ WRONG = {"What", "Of", "On", "As", "At", "Where", "Nobody", "All", "None"}
 OWNERS = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 
 
-def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+def test_docstrings_begin_with_a_verb_or_a_noun():
     wrong = []
     for file in PRODUCT:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -34,7 +34,7 @@ SHARED = {
 }
 
 
-def test_a_public_name_means_one_thing() -> None:
+def test_a_public_name_means_one_thing():
     places = collections.defaultdict(list)
     for file in PRODUCT:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

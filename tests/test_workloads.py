@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from detalbert.errors import UserError
-from tests.conftest import ROOT, Script
+from tests.conftest import ROOT
 from workloads import choose, find_row
 
 LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.workload", "model_def"
@@ -21,21 +21,19 @@ FITTING: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "hparams", "module"), FITTING)
-def test_the_first_row_that_fits_counts(data: Any, hparams: Any, module: str) -> None:
+def test_the_first_row_that_fits_counts(data, hparams, module):
     config = {"data": data, "hyperparameters": hparams}
     assert find_row(config).workload.split(":")[0] == module
 
 
 @pytest.mark.parametrize("config", [{}, {"data": None}, {"data": {"trian": "a"}}])
-def test_a_config_that_no_row_fits_is_one_line(config: dict) -> None:
+def test_a_config_that_no_row_fits_is_one_line(config):
     keys = "documents, shards, text, train, validation"
     with pytest.raises(UserError, match=f"^data: selects no workload; .* keys: {keys}$"):
         choose(config)
 
 
-def test_parsers_come_without_torch_and_workloads_without_each_other(
-    real_python: str, script: Script
-) -> None:
+def test_parsers_come_without_torch_and_workloads_without_each_other(real_python, script):
     names = "[row.parsers for row in workloads.TABLE]"
     code = f"import sys, pkgutil, workloads; list(map(pkgutil.resolve_name, {names}))"
     check = f"{code}; sys.exit('torch' in sys.modules)"

@@ -29,6 +29,20 @@ transformers.models.albert.modeling_albert transformers.models.llama.modeling_ll
 SIZE = 1 << 20  # bytes of a request: arguments and environment
 
 
+def start_zygote(folder: os.PathLike) -> str:
+    """The program, in `folder`; the zygote starts unless ZYGOTE_OWNER has one already."""
+    import subprocess  # which no start of the program shall import
+
+    path, owner = folder / "python3", os.environ.setdefault("ZYGOTE_OWNER", str(os.getpid()))
+    start = f'exec "{sys.executable}" -SE "{__file__}" run {owner} "{sys.executable}" "$0" "$@"'
+    path.write_text(f"#!/bin/sh\n{start}\n")
+    path.chmod(0o755)
+    env = {"GOMP_SPINCOUNT": "10000", **os.environ}  # as train.py has it
+    serve = [sys.executable, __file__, "serve", owner]
+    subprocess.Popen(serve, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    return str(path)
+
+
 def run(owner: str, python: str, program: str, *words: str) -> None:
     """Be the command: have the zygote fork, wait for the fork's end, end in the same way."""
     options = list(words[words[:1] == ("-u",) :])
@@ -96,8 +110,12 @@ def become(files: list[int], program: str, words: list[str], cwd: str, env: dict
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    if context := env.get("COVERAGE_CONTEXT"):  # see tests/contexts.py
-        sys.modules["coverage"].Coverage.current().switch_context(context)
+    if test := env.get("COVERAGE_CONTEXT"):  # see tests/contexts.py
+        sys.modules["coverage"].Coverage.current().switch_context(test)
+    if port := env.get("INTER_TRAIN_PROCESS_COMM_PORT_1"):  # read by an import that is behind us
+        ports = {"pub_port": int(port), "pull_port": int(env["INTER_TRAIN_PROCESS_COMM_PORT_2"])}
+        context = sys.modules["determined.core"].DistributedContext
+        context.__init__.__kwdefaults__.update(ports)
     module = words[0] == "-m"
     sys.executable, sys.argv = program, words[module:]
     sys.path[0] = cwd if module else os.path.dirname(os.path.abspath(words[0]))

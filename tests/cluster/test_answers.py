@@ -3,7 +3,6 @@ the line names the key that is wrong."""
 
 import copy
 import json
-import pathlib
 import re
 from typing import Any
 
@@ -42,7 +41,7 @@ ELSEWHERE = {  # changed is one key, wrong then is another
 
 
 @pytest.fixture(scope="module")
-def answers(shared: pathlib.Path) -> dict[str, Any]:
+def answers(shared) -> dict[str, Any]:
     return json.loads((shared / "golden" / "determined-answers.json").read_text())
 
 

@@ -1,8 +1,8 @@
 """`python -m cluster.check`: clean on what ships, its exit status, mistakes that are planted, and
 what cannot break it."""
 
+import copy
 import json
-import pathlib
 import re
 import sys
 from typing import Any
@@ -23,7 +23,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
-def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_every_config_is_clean_on_every_master(path, tmp_path):
     """A config that names a pool takes the widest one of a master that has none of that name,
     unless its model was laid out for the GPUs of its own."""
     cluster = filled(path)
@@ -42,13 +42,13 @@ def test_every_config_is_clean_on_every_master(path: pathlib.Path, tmp_path: pat
     assert problems == []
 
 
-def test_every_pool_that_a_config_names_is_there() -> None:
+def test_every_pool_that_a_config_names_is_there():
     there = {pool["pool_name"] for path in MASTERS for pool in filled(path)["resource_pools"]}
     wanted = [yaml.safe_load(path.read_text())["resources"] for path in CONFIGS]
     assert {one["resource_pool"] for one in wanted if "resource_pool" in one} <= there
 
 
-def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
+def test_what_ships_is_refused_until_filled_in(tmp_path):
     for path in MASTERS:
         left = [one for one in check.Check(ROOT).all([], path) if not one.warning]
         text = re.sub(r"#.*", "", path.read_text())
@@ -62,20 +62,15 @@ def test_what_ships_is_refused_until_filled_in(tmp_path: pathlib.Path) -> None:
     assert "bind_mounts[0].host_path" in keys
 
 
-def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in() -> None:
+def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in():
     left = [one for one in check.Check(ROOT).all(CONFIGS, None) if not one.warning]
-    named = sorted({one.file.rsplit("/", 1)[-1] for one in left})
-    assert named == [
-        *("finetune_pretrained.yaml", "lm_125m.yaml", "lm_13b.yaml", "lm_1b.yaml"),
-        *("pretrain_base.yaml", "pretrain_large.yaml", "pretrain_mlm.yaml"),
-    ]
-    assert {one.problem.split(" is ")[0] for one in left} == {
-        "placeholder my-bucket",
-        "placeholder my-pretrained-checkpoint",
-    }
+    named = "finetune_pretrained lm_125m lm_13b lm_1b pretrain_base pretrain_large pretrain_mlm"
+    assert {one.file.rpartition("/")[2] for one in left} == {f"{x}.yaml" for x in named.split()}
+    places = {"placeholder my-bucket", "placeholder my-pretrained-checkpoint"}
+    assert {one.problem.split(" is ")[0] for one in left} == places
 
 
-def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path: Any) -> None:
+def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path):
     path = tmp_path / "master.yaml"
     path.write_text(json.dumps(master()))
     found = list(check.Check(ROOT).all([ROOT / "configs" / "distributed64.yaml"], path))
@@ -87,7 +82,7 @@ def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path
     assert list(check.Check(ROOT).all([ROOT / "configs" / "modern64.yaml"], path)) == []
 
 
-def test_set_changes_every_experiment_as_it_is_submitted(capsys: Any, tmp_path: Any) -> None:
+def test_set_changes_every_experiment_as_it_is_submitted(capsys, tmp_path):
     path = tmp_path / "master.yaml"
     path.write_text(json.dumps(master("master-aws-modern.yaml")))
     job = str(ROOT / "configs" / "modern8.yaml")
@@ -104,7 +99,7 @@ def test_set_changes_every_experiment_as_it_is_submitted(capsys: Any, tmp_path: 
     assert capsys.readouterr().err == said
 
 
-def test_a_webhook_is_no_experiment(capsys: Any, tmp_path: pathlib.Path) -> None:
+def test_a_webhook_is_no_experiment(capsys, tmp_path):
     path = tmp_path / "webhook.json"
     path.write_text((ROOT / "cluster" / "webhook.json").read_text())
     said = list(check.Check(tmp_path).all([path], None))
@@ -114,7 +109,7 @@ def test_a_webhook_is_no_experiment(capsys: Any, tmp_path: pathlib.Path) -> None
     assert f"{path}: triggers: warning: a webhook, not an experiment" in capsys.readouterr().out
 
 
-def test_context_that_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_context_that_is_too_large(monkeypatch, tmp_path):
     assert check.CONTEXT_LIMIT == 95 * 2**20
     (tmp_path / "weights.bin").write_bytes(bytes(3000))
     monkeypatch.setattr(check, "CONTEXT_LIMIT", 2000)
@@ -123,7 +118,7 @@ def test_context_that_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: pa
     assert list(check.check_context(tmp_path)) == []
 
 
-def test_exit_status_and_json(capsys: Any, tmp_path: pathlib.Path) -> None:
+def test_exit_status_and_json(capsys, tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text((ROOT / "configs" / "smoke.yaml").read_text().replace("labels:", "lables:"))
     arguments = [str(path), "--context", str(ROOT)]
@@ -144,7 +139,7 @@ def test_exit_status_and_json(capsys: Any, tmp_path: pathlib.Path) -> None:
     assert "cannot read it" in capsys.readouterr().out
 
 
-def test_template_and_master_fill_in(capsys: Any, tmp_path: pathlib.Path) -> None:
+def test_template_and_master_fill_in(capsys, tmp_path):
     """What the check is told of: image, pool, machines at the start and their price an hour."""
     job, cluster, template = (tmp_path / f"{name}.yaml" for name in ("job", "master", "template"))
     config = experiment("distributed64.yaml")
@@ -180,12 +175,13 @@ MORE = [pytest.param(value, marks=pytest.mark.soak) for value in (2.5, True, [1]
 
 
 @pytest.mark.parametrize("odd", [*ODD, *MORE], ids=str)
-def test_no_value_anywhere_breaks_the_checker(odd: Any) -> None:
+def test_no_value_anywhere_breaks_the_checker(odd):
     """Whatever stands at a key, the answer is findings and not a traceback."""
-    pools = masterconf.cluster_of(master())
-    for name in ("lr_search.yaml", "distributed64.yaml"):
-        for path in paths(experiment(name)):
-            config = experiment(name)
+    pools, search = masterconf.cluster_of(master()), experiment("lr_search.yaml")
+    del search["hyperparameters"]["global_batch_size"]["vals"][1:-1]  # each takes its time
+    for job in (search, experiment("distributed64.yaml")):
+        for path in paths(job):
+            config = copy.deepcopy(job)
             put(config, path, odd)
             list(check.check_one("job.yaml", config, pools, ROOT))
             Start.of(config, pools.pools["aws-p3-16xlarge"])
@@ -224,14 +220,14 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     assert metrics.best() == metrics.validations[0 if smaller else 1]
 
 
-def test_without_re2_the_pip_command_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_re2_the_pip_command_is_said(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "re2", None)
     assert check.main([str(ROOT / "configs" / "single.yaml")]) == 2
     said = "cluster.check: error: google-re2 is missing: pip install -r cluster/requirements.txt\n"
     assert capsys.readouterr().err == said
 
 
-def test_an_unknown_key_hides_no_mistake(tmp_path: pathlib.Path) -> None:
+def test_an_unknown_key_hides_no_mistake(tmp_path):
     """Nor does one mistake hide another."""
     config = experiment("smoke.yaml")
     config["hyperparameters"] |= {"mine": 1, "epochs": "two", "seed": -1}
@@ -245,7 +241,7 @@ CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['in']}: {case['set']}"[:60])
-def test_a_planted_mistake_is_named(case: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_a_planted_mistake_is_named(case, tmp_path):
     of_master = case["in"].startswith("master-")
     config = (master if of_master else experiment)(f"{case['in']}.yaml")
     for where, value in case["set"].items():

@@ -1,13 +1,12 @@
 """Every config in configs/: the published arithmetic. That all else is right says test_check."""
 
 import json
-import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from cluster import rules
 from cluster.jobs import samples
@@ -18,15 +17,12 @@ from detalbert.engine.order import TrainOrder
 from detalbert.settings.experiment import single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
+from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
 
-def load(name: str) -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "configs" / name).read_text())
-
-
 def hparams_of(name: str) -> HParams:
-    return parse_hparams(single_values(load(name)["hyperparameters"]))
+    return parse_hparams(single_values(experiment(name)["hyperparameters"]))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,7 @@ def hparams_of(name: str) -> HParams:
 )
 def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     hparams = hparams_of(name)
-    assert load(name)["resources"]["slots_per_trial"] == slots
+    assert experiment(name)["resources"]["slots_per_trial"] == slots
     assert (hparams.global_batch_size, hparams.epochs) == (batch, 2)
     assert hparams.learning_rate() == pytest.approx(rate, rel=1e-12)
     assert plan_steps(hparams, WINDOWS) == (steps, warmup)
@@ -51,16 +47,16 @@ def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     assert "Published" in header and f"det experiment create configs/{name} ." in header
 
 
-def test_published_arithmetic_of_pretraining() -> None:
+def test_published_arithmetic_of_pretraining():
     for size, slots in (("base", 8), ("large", 64)):
-        config = load(f"pretrain_{size}.yaml")
+        config = experiment(f"pretrain_{size}.yaml")
         hparams = parse_pretrain_hparams(config["hyperparameters"])
         assert plan_steps(hparams, 10**6) == (125_000, 3_125)
         assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
         assert (hparams.global_batch_size, hparams.max_seq_length) == (4096, 512)
         assert (hparams.optimizer, hparams.size) == ("lamb", size)
         assert config["resources"]["slots_per_trial"] == slots
-    study = parse_pretrain_hparams(load("pretrain_mlm.yaml")["hyperparameters"])
+    study = parse_pretrain_hparams(experiment("pretrain_mlm.yaml")["hyperparameters"])
     assert not study.sentence_order and study.global_batch_size * study.max_steps == 640_000
     fine_tuning = hparams_of("finetune_pretrained.yaml")
     assert plan_steps(fine_tuning, WINDOWS) == (8144, 814)
@@ -68,8 +64,8 @@ def test_published_arithmetic_of_pretraining() -> None:
     assert fine_tuning.learning_rate() == pytest.approx(3e-5)
 
 
-def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
-    eight, sixtyfour = load("distributed8.yaml"), load("distributed64.yaml")
+def test_64_slots_differ_from_8_in_what_the_study_changed():
+    eight, sixtyfour = experiment("distributed8.yaml"), experiment("distributed64.yaml")
     changed = {
         key
         for section in ("hyperparameters", "resources", "data", "searcher")
@@ -81,14 +77,14 @@ def test_64_slots_differ_from_8_in_what_the_study_changed() -> None:
     assert sixtyfour["hyperparameters"]["optimizer"] == "radam"
 
 
-def test_smoke_and_search() -> None:
+def test_smoke_and_search():
     """One on any number of slots up to 16, one counted in the steps that a trial trains."""
     smoke = hparams_of("smoke.yaml")
     for slots in (1, 2, 4, 8, 16):
         TrainOrder([192] * 64, smoke.global_batch_size, slots, seed=0)
-    assert load("smoke.yaml")["data"]["train"] == "generated"
+    assert experiment("smoke.yaml")["data"]["train"] == "generated"
     assert (ROOT / smoke.model / "config.json").is_file()
-    config = load("lr_search.yaml")
+    config = experiment("lr_search.yaml")
     searcher, hyperparameters = config["searcher"], config["hyperparameters"]
     assert searcher["max_time"] == hyperparameters["max_steps"]
     for power in range(searcher["max_rungs"]):
@@ -132,7 +128,7 @@ def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
                 yield from walk(inner, theirs["properties"][key], schemas, f"{where}.{key}")
 
 
-def test_the_checkers_keys_are_determineds(shared: pathlib.Path) -> None:
+def test_the_checkers_keys_are_determineds(shared):
     files = (shared / "determined-schemas").glob("*.json")
     schemas = {path.name: json.loads(path.read_text()) for path in files}
     ours, seen = load_schema("experiment"), set()
@@ -157,7 +153,7 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["experiment", "master"])
-def test_the_schemas_themselves(kind: str) -> None:
+def test_the_schemas_themselves(kind):
     """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
     schema = load_schema(kind)
     jsonschema.Draft7Validator.check_schema(schema)
@@ -169,7 +165,27 @@ def test_the_schemas_themselves(kind: str) -> None:
             assert name in load_schema(file.removesuffix(".yaml") or kind)["definitions"]
 
 
-def test_every_config_names_its_schema_to_editors() -> None:
+# Schedules and durations, as the master's Go libraries parse them.
+
+
+def test_schedules():
+    good = ["60m", "0 5 * * *", "*/5 * * * *", "@daily", "@every 1h", "0 5 * * MON-FRI"]
+    for text in [*good, "TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0", "05 5 * * *"]:
+        assert rules.schedule(text) is None, text
+    bad = ["daily", "61 * * * *", "0 5 * * 7", "0 5 * *", "@every 1d", "5-1 * * * *", "*/0 * * * *"]
+    for text in [*bad, "0 5 0 * *", "0 5 * 13 *", "- * * * *"]:
+        assert rules.schedule(text), text
+
+
+def test_durations():
+    fits = re.compile(load_schema("master")["definitions"]["duration"]["pattern"]).search
+    good = ["20m", "1h30m", "1.5h", ".5m", "1.s", "+3s", "0", "-5m", "1500ms", "2h45m0s", "1µs"]
+    assert [text for text in good if not fits(text)] == []
+    bad = ["", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s"]
+    assert [text for text in bad if fits(text)] == []
+
+
+def test_every_config_names_its_schema_to_editors():
     names = {"configs/*.yaml": "experiment", "cluster/template-*.yaml": "experiment"}
     for pattern, kind in {**names, "cluster/master-*.yaml": "master"}.items():
         for path in ROOT.glob(pattern):

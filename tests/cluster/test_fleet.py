@@ -28,7 +28,7 @@ def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
     ("most", "action", "launch_error", "faults"),
     [(8, True, True, 1), (9, True, True, 0), (8, True, False, 0), (8, False, True, 0)],
 )
-def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults: int) -> None:
+def test_a_machine_to_spare(most, action, launch_error, faults):
     """Once one of exactly as many machines is excluded, the trial ends at the next failure."""
     policies = EXCLUDES if action else [{"name": "CUDA OOM"}]
     found = said({"log_policies": policies}, pool(most), launch_error=launch_error)
@@ -36,7 +36,7 @@ def test_a_machine_to_spare(most: int, action: bool, launch_error: bool, faults:
     assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
 
 
-def test_machines_of_ones_own_and_more_than_needed() -> None:
+def test_machines_of_ones_own_and_more_than_needed():
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
     own = pool(8, instance="", gpu=None, own=True)
     (warning,) = said({"log_policies": older}, own)
@@ -49,7 +49,7 @@ def test_machines_of_ones_own_and_more_than_needed() -> None:
     assert said({}, pool(9)) == said(one, pool(64)) == []
 
 
-def test_start_and_price() -> None:
+def test_start_and_price():
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
     assert Start.of(wide, pool(64))[1:] == (8, 15)
@@ -64,7 +64,7 @@ def test_start_and_price() -> None:
         assert Start.of(config, its).describe(load_prices()).endswith(words)
 
 
-def test_templates() -> None:
+def test_templates():
     paths = [("a", "x"), ("b", "x"), ("b", "y")]
     mounts = [{"host_path": f"/{host}", "container_path": name} for host, name in paths]
     config = {
@@ -94,7 +94,7 @@ def test_templates() -> None:
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
 
 
-def test_the_image_of_a_pool_and_slots() -> None:
+def test_the_image_of_a_pool_and_slots():
     pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
     config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
     found = cluster_of({**config, "launch_error": False})
@@ -117,7 +117,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_a_build_of_torch_has_code_for_some_gpus(build: str) -> None:
+def test_a_build_of_torch_has_code_for_some_gpus(build):
     runs, lacks = (names.split() for names in BUILDS[build])
     for families, wrong in ((runs, False), (lacks, True)):
         for family in families:
@@ -127,7 +127,7 @@ def test_a_build_of_torch_has_code_for_some_gpus(build: str) -> None:
     assert no_code(None, FAMILIES["p5"]) is no_code("own:1", FAMILIES["p2"]) is None
 
 
-def test_a_pool_of_gcp_is_named_by_its_machine_and_its_gpus_if_known() -> None:
+def test_a_pool_of_gcp_is_named_by_its_machine_and_its_gpus_if_known():
     kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
     for changes, named in (({}, "g2-standard-96 with 8 L4"), ({"gpu_type": "x"}, "g2-standard-96")):
         provider = {"type": "gcp", "instance_type": {**kind, **changes}}

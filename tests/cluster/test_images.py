@@ -12,8 +12,7 @@ import torch
 from determined.common import v1file_utils
 
 from detalbert.settings.experiment import masked
-from tests.cluster.conftest import Ran, steps_of, uploaded
-from tests.cluster.container import Trial
+from tests.cluster.conftest import steps_of, uploaded
 from tests.conftest import ROOT
 from tests.fakes import secrets
 from tests.fakes.hub import put
@@ -23,7 +22,7 @@ from tests.fakes.runs import newest, wait_for
 from workloads import TABLE
 
 
-def test_the_upload_holds_what_a_task_needs_and_no_more() -> None:
+def test_the_upload_holds_what_a_task_needs_and_no_more():
     sizes = {file.path: v1file_utils.v1File_size(file) for file in uploaded()}
     assert 100_000 < sum(sizes.values()) < 2**21
     lines = (ROOT / ".detignore").read_text().splitlines()
@@ -67,9 +66,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     with trial.master() as master:
         first = trial.run(master, HF_HOME=str(cache.parent))
         assert master.metadata["commits"] == {"models/org/tiny@main": commit}
-        validations = master.reports("validation")
-        assert {"exact", "f1", "loss", "best_f1"} <= set(validations[0]["metrics"])
-        assert [report["steps"] for report in validations] == [6, 12]
         half = next(c for c in master.checkpoints if c.metadata["steps_completed"] == 8)
         whole = trial.weights(master.checkpoints[-1])
         put(cache, "org/tiny", "main", moved)
@@ -80,7 +76,6 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     assert master.checkpoints[-1].metadata["steps_completed"] == 12
     assert all(torch.equal(again[name], value) for name, value in whole.items())
     assert secrets.found_in([trial.storage]) == set()
-    assert (saved / "code" / "train.py").is_file()
     kept = json.loads((saved / "load_data.json").read_text())
     assert kept["experiment_config"]["environment"] == masked(secrets.PLANTED["environment"])
     # DET_TRIAL_SEED, for the config names no `hyperparameters.seed`.
@@ -90,7 +85,7 @@ def test_a_restart_reads_the_first_commits_and_no_secret_leaves(trial, real_pyth
     assert "planted-" not in "\n".join([*ours, json.dumps(master.heard)])
 
 
-def test_a_warm_start_takes_the_weights_alone(ran: Ran, branch: Trial) -> None:
+def test_a_warm_start_takes_the_weights_alone(ran, branch):
     branch.config["perform_initial_validation"] = True
     source = ran.master.checkpoints[-1]
     with branch.master() as master:
@@ -114,7 +109,7 @@ LONG |= {"reporting_period": 5, "spot_notice": True}
 
 
 @pytest.mark.parametrize("trial", [LONG], indirect=True)
-def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial: Trial) -> None:
+def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial):
     """The notice is passed to a master that fails first."""
     notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
     with MetadataServer() as service, trial.master() as master:

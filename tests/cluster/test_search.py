@@ -8,7 +8,6 @@ import pytest
 
 from detalbert.training.schedule import MasterStops, Schedule
 from tests.cluster.conftest import LAUNCHED, steps_of
-from tests.cluster.container import Trial
 from tests.fakes.master import TOKEN, FakeMaster
 
 SEARCHED = {"max_steps": 60, "checkpoint_period": 5000, "entrypoint": LAUNCHED}
@@ -16,7 +15,7 @@ SEARCHED |= {"validation_period": 6, "reporting_period": 5}
 
 
 @pytest.mark.parametrize("trial", [SEARCHED], indirect=True)
-def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial: Trial) -> None:
+def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial):
     """Launched by Determined's launcher. It asks one step after the validation, and two."""
     trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)
     with trial.master(slots=(2,), dropped_at=6) as master:

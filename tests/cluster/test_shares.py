@@ -15,8 +15,7 @@ from detalbert.errors import UserError
 from detalbert.inference.shares import _Job
 from detalbert.training.checkpoints import write_manifest
 from tests.cluster.conftest import steps_of
-from tests.cluster.container import Trial
-from tests.cluster.test_configs import load
+from tests.cluster.planted import experiment
 
 PARTS = 5
 RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
@@ -33,14 +32,14 @@ def write_questions(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_path: Path) -> None:
+def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     """Two slots, for an odd number of parts."""
     questions, model = tmp_path / "questions.jsonl", write_model(tmp_path / "model")
     write_questions(questions)
     arguments = ["--model", str(model), "--data", str(questions), "--threads", "1"]
     assert predict.main([*arguments, "--output-dir", str(tmp_path / "alone")]) == 0
-    storage = trial.config["checkpoint_storage"]
-    trial.config = {**load("predict.yaml"), "checkpoint_storage": storage, "hyperparameters": {}}
+    job, storage = experiment("predict.yaml"), trial.config["checkpoint_storage"]
+    trial.config = {**job, "checkpoint_storage": storage, "hyperparameters": {}}
     trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
@@ -60,7 +59,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial: Trial, tmp_p
     assert f"det checkpoint download {newest.uuid}" in done.stdout
 
 
-def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path: Path) -> None:
+def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path):
     asked: dict[str, Any] = {"model": "uuid", "questions": "digest", "total": 3 * CHUNK}
     asked, stored = {**asked, "threshold": 0.0, "chunk": CHUNK}, tmp_path / "storage" / "one"
     stored.mkdir(parents=True)

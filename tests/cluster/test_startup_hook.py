@@ -16,9 +16,10 @@ from typing import Any
 
 import packaging
 import pytest
-import yaml
 
-from tests.conftest import ROOT, Once
+from tests.cluster.planted import experiment
+from tests.cluster.test_policies import actions
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_python")
 
@@ -53,13 +54,13 @@ def index(folder: pathlib.Path, *offers: dict[str, str]) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def wheels(tmp_path_factory) -> pathlib.Path:
     newest = {"tqdm": "99.0", "loky": "99.0"}  # what a careless `pip install` would take
     return index(tmp_path_factory.mktemp("wheels") / "all", IMAGE, TESTED, newest)
 
 
 @pytest.fixture(scope="session")
-def bare(once: Once) -> pathlib.Path:
+def bare(once) -> pathlib.Path:
     """A virtual environment with pip and nothing else."""
     make = functools.partial(venv.create, with_pip=True, symlinks=True, clear=True)
     return once("bare", lambda folder: make(folder / "venv")) / "venv"
@@ -104,50 +105,40 @@ class Image:
         (info / "METADATA").write_text(meta)
         (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
 
-    def versions(self) -> dict[str, str]:
-        return versions_in(self.site)
-
-    def hook(self, wheels: Any, *command: str, **env: str) -> subprocess.CompletedProcess:
-        return hook(self.python, wheels, *command, **env)
-
-
-def versions_in(site: pathlib.Path) -> dict[str, str]:
-    """Names and versions of the packages in this folder."""
-    infos = (path.name for path in site.glob("*.dist-info"))
-    pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
-    return {name.replace("_", "-"): version for name, version in pairs}
+    def versions(self, *more: pathlib.Path) -> dict[str, str]:
+        """Names and versions of the packages here, and in more folders."""
+        infos = [path.name for site in (*more, self.site) for path in site.glob("*.dist-info")]
+        pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
+        return {name.replace("_", "-"): version for name, version in pairs}
 
 
-def hook(python: Any, wheels: Any, *command: str, **more: str) -> subprocess.CompletedProcess:
+def hook(
+    python: Any, wheels: Any, *command: str, fails: bool = False, **more: str
+) -> subprocess.CompletedProcess:
     """Run the hook with `python` as the task's and `wheels` as all that pip can reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     env |= {"DET_PYTHON_EXECUTABLE": str(python), "PIP_FIND_LINKS": str(wheels)}
     env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", **more}
     command = command or ("bash", "startup-hook.sh")
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-
-
-def actions(log: str) -> list[str]:
-    """What the log policies of the configs do about these lines."""
-    policies = yaml.safe_load((ROOT / "configs" / "distributed64.yaml").read_text())["log_policies"]
-    return [p["action"] for x in log.splitlines() for p in policies if re.search(p["pattern"], x)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert bool(done.returncode) == fails, done.stderr
+    return done
 
 
 @pytest.fixture
-def image(tmp_path: pathlib.Path, bare: pathlib.Path) -> Any:
+def image(tmp_path, bare) -> Any:
     def build(without: Any = (), managed: bool = False, **versions: str) -> Image:
         packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
-        folder = tmp_path / "python"
         if managed:
-            managed_prefix(folder, bare)
+            managed_prefix(tmp_path / "python", bare)
         else:
-            shutil.copytree(bare, folder, symlinks=True)
-        return Image(folder, packages)
+            shutil.copytree(bare, tmp_path / "python", symlinks=True)
+        return Image(tmp_path / "python", packages)
 
     return build
 
 
-def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) -> None:
+def test_nothing_is_done_where_all_is_there(image, tmp_path):
     built = image()
     before = built.versions()
     shutil.rmtree(built.site / "pip")  # whoever calls pip, or its packaging, fails
@@ -155,15 +146,14 @@ def test_nothing_is_done_where_all_is_there(image: Any, tmp_path: pathlib.Path) 
     (built.site / "packaging.pth").write_text(str(tmp_path / "with"))
     for python in (built.python, sys.executable):
         done = hook(python, tmp_path / "no-such-folder")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert done.stdout + done.stderr == ""
     assert built.versions() == before
 
 
-def test_another_torch_stays_while_the_rest_is_installed(image: Any, wheels: pathlib.Path) -> None:
+def test_another_torch_stays_while_the_rest_is_installed(image, wheels):
     """And tokenizers that drop windows are replaced."""
     built = image(without=("tqdm", "torch-optimizer"), tokenizers="0.23.2")
-    done = built.hook(wheels)
-    assert done.returncode == 0, done.stderr
+    done = hook(built.python, wheels)
     after = built.versions()
     kept = {name: IMAGE[name] for name in ("torch", "numpy", "determined")}
     assert {name: after[name] for name in IMAGE} == TESTED | kept
@@ -178,8 +168,7 @@ def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(image, tmp_pa
     """An older Python, for which the tested versions are not there."""
     offered = index(tmp_path / "old", IMAGE, {"torch": "2.13.0", "numpy": "2.4.6"})
     built = image(without=("tqdm", "torch-optimizer"))
-    done = built.hook(offered)
-    assert done.returncode == 0, done.stderr
+    done = hook(built.python, offered)
     after = built.versions()
     assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
     _, said, took = done.stdout.splitlines()
@@ -192,12 +181,12 @@ def test_a_torch_out_of_range_is_refused_once_not_replaced(image, wheels):
     # The first is that of Determined 0.38.1's own image.
     for torch in ("2.3.0a0+40ec155e58.nv24.3", "2.4.0", "2.15.0"):
         built.put("torch", torch)
-        done = built.hook(wheels)
-        assert done.returncode != 0 and done.stdout == ""
+        done = hook(built.python, wheels, fails=True)
+        assert done.stdout == ""
         (line,) = done.stderr.splitlines()
         assert line.startswith("startup-hook.sh: error: torch")
         assert f"{torch} is there and never replaced" in line
-        assert actions(line) == ["cancel_retries"]
+        assert actions(line) == {"cancel_retries"}
         assert built.versions()["torch"] == torch
 
 
@@ -207,29 +196,24 @@ def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
     user = {"PYTHONUSERBASE": str(tmp_path / "user")}
     # What a container of 0.38.1 does first, for the harness (task-setup.sh).
     install = f"{built.python} -m pip install --quiet --user determined".split()
-    refused = built.hook(wheels, *install, **user)
-    assert refused.returncode != 0 and "externally-managed-environment" in refused.stderr
-    config = yaml.safe_load((ROOT / "configs" / "smoke.yaml").read_text())
-    given = dict(one.split("=") for one in config["environment"]["environment_variables"])
-    harness = built.hook(wheels, *install, **user, **given)
-    assert harness.returncode == 0, harness.stderr
-    done = built.hook(wheels, **user)
-    assert done.returncode == 0, done.stderr
+    refused = hook(built.python, wheels, *install, fails=True, **user)
+    assert "externally-managed-environment" in refused.stderr
+    variables = experiment("smoke.yaml")["environment"]["environment_variables"]
+    given = dict(one.split("=") for one in variables)
+    hook(built.python, wheels, *install, **user, **given)
+    done = hook(built.python, wheels, **user)
     assert done.stdout.startswith("startup-hook.sh: installing tokenizers>=0.23.3 ")
     debians = built.folder.glob("local/lib/python*/dist-packages")  # where its own pip installs
-    after = built.versions()
-    for site in (*(tmp_path / "user").glob("lib/python*/site-packages"), *debians):
-        after = {**versions_in(site), **after}
+    after = built.versions(*(tmp_path / "user").glob("lib/python*/site-packages"), *debians)
     assert after.keys() > IMAGE.keys() and after["torch"] == TORCH
-    again = built.hook(tmp_path / "no-such-folder", **user)
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    again = hook(built.python, tmp_path / "no-such-folder", **user)
+    assert again.stdout + again.stderr == ""
 
 
-def test_a_failure_ends_the_container_that_sources_it(image: Any, tmp_path: pathlib.Path) -> None:
+def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):
     sourced = ("bash", "-c", "set -e; test -f startup-hook.sh && source startup-hook.sh; echo next")
-    failed = image(without=("tqdm",)).hook(tmp_path, *sourced)
-    assert failed.returncode != 0 and "next" not in failed.stdout
+    failed = hook(image(without=("tqdm",)).python, tmp_path, *sourced, fails=True)
+    assert "next" not in failed.stdout
     assert "startup-hook.sh: unavailable: could not install tqdm>=4.66" in failed.stderr
     assert not actions(failed.stderr)  # another try may find the index up
-    done = hook(sys.executable, tmp_path, *sourced)
-    assert (done.returncode, done.stdout) == (0, "next\n"), done.stderr
+    assert hook(sys.executable, tmp_path, *sourced).stdout == "next\n"

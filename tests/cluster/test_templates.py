@@ -23,7 +23,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def test_every_pool_has_one_machine_to_spare_and_no_more() -> None:
+def test_every_pool_has_one_machine_to_spare_and_no_more():
     """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
     widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
     found = [pool for path in MASTERS for pool in masterconf.pools(filled(path)).values()]
@@ -40,7 +40,7 @@ def stacks() -> list[pathlib.Path]:
 
 
 @pytest.mark.parametrize("stack", stacks(), ids=lambda path: path.stem)
-def test_the_template_uses_what_every_stack_gives(stack: pathlib.Path) -> None:
+def test_the_template_uses_what_every_stack_gives(stack):
     given = context_keys(stack.read_text())
     actions = " ".join(re.findall(r"{{(.*?)}}", TEMPLATE.partition("*/")[2], re.DOTALL))
     used = set(re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", actions))
@@ -62,7 +62,7 @@ def context_keys(text: str) -> set[str]:
     return keys
 
 
-def test_the_template_of_det_deploy_has_the_spot_masters_pools() -> None:
+def test_the_template_of_det_deploy_has_the_spot_masters_pools():
     """Rendered by hand with Determined's own determined-gotmpl, on each of its stacks."""
     assert len(TEMPLATE.encode()) < PARAMETER_BYTES
     assert "<<" not in TEMPLATE  # nothing to fill in
@@ -72,7 +72,7 @@ def test_the_template_of_det_deploy_has_the_spot_masters_pools() -> None:
         assert f"max_instances: {pool['provider']['max_instances']}\n" in TEMPLATE
 
 
-def test_nothing_is_said_twice_or_otherwise() -> None:
+def test_nothing_is_said_twice_or_otherwise():
     values = load(CLUSTER / "kubernetes-values.yaml")
     spot = values["resourcePools"][0]["task_container_defaults"]["gpu_pod_spec"]
     assert load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"] == spot

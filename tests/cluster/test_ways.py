@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import pathlib
 import re
 import shlex
 import shutil
@@ -35,7 +34,7 @@ def test_every_command_is_one_that_det_knows(tmp_path, monkeypatch):
         assert parser.parse_args(shlex.split(command, comments=True)[1:]).func, command
 
 
-def test_every_sample_is_right(tmp_path: pathlib.Path) -> None:
+def test_every_sample_is_right(tmp_path):
     assert len(SAMPLES) == 4
     for sample in SAMPLES:
         if "schedule" in sample.get("retention_policy", {}):
@@ -44,7 +43,7 @@ def test_every_sample_is_right(tmp_path: pathlib.Path) -> None:
             assert findings(tmp_path, merge(sample, experiment("smoke.yaml"))) == []
 
 
-def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it() -> None:
+def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it():
     wanted = json.loads((ROOT / "cluster" / "webhook.json").read_text())
     hook = bindings.v1Webhook.from_json(wanted)
     assert hook.to_json(omit_unset=True) == wanted

@@ -7,8 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.cluster.conftest import LAUNCHED, Ran, steps_of
-from tests.cluster.container import Trial
+from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.fakes.master import FakeMaster
 
 TRAINING = {"loss", "learning_rate", "grad_norm", "examples_per_second", "epochs"}
@@ -29,7 +28,7 @@ def levels(lines: list[str]) -> list[str | None]:
     return [found and found[1] for found in map(LEVEL.fullmatch, bare)]
 
 
-def test_few_charts_and_what_a_run_says(ran: Ran) -> None:
+def test_few_charts_and_what_a_run_says(ran):
     for report in ran.master.reports("training"):
         assert report["metrics"].keys() == TRAINING | {"batches"}
     for report in ran.master.reports("validation"):
@@ -56,7 +55,7 @@ def test_few_charts_and_what_a_run_says(ran: Ran) -> None:
     assert not any("a text of a policy" in line for line in traced)
 
 
-def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran: Ran, branch: Trial) -> None:
+def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran, branch):
     """Stopped at the first validation, so after step 21; the metadata is set once, at the start."""
     with branch.master(preempt_at=("training", 3)) as master:
         done = branch.run(master)
@@ -89,14 +88,13 @@ def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran: Ran, bran
     after = [report["steps"] for report in master.metrics[before:] if report["group"] == "training"]
     assert after[0] - steps >= 5 and after[-1] == 60
     assert [r["steps"] for r in master.reports("validation")] == [20, 40, 60]
-    weights, whole = (
-        trial.weights(seen.checkpoints[-1]) for trial, seen in ((branch, master), ran[:2])
-    )
+    weights = branch.weights(master.checkpoints[-1])
+    whole = ran.trial.weights(ran.master.checkpoints[-1])
     assert all(torch.equal(weights[name], value) for name, value in whole.items())
     assert not all(torch.equal(branch.weights(stopped)[name], whole[name]) for name in whole)
 
 
-def test_a_continued_experiment_says_its_new_values(ran: Ran, branch: Trial) -> None:
+def test_a_continued_experiment_says_its_new_values(ran, branch):
     branch.config["hyperparameters"]["max_steps"] = 64
     with branch.master() as master:
         master.metadata = {**ran.master.metadata, "notes": "of somebody else"}

@@ -1,5 +1,6 @@
 """Runs of `train.py` in this process: started, stopped by a real signal, continued; changed."""
 
+import json
 import os
 import signal
 import time
@@ -45,6 +46,11 @@ def only_error(shown: str) -> str:
     lines = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
     assert len(lines) == 1 and lines[0].startswith("ERROR: train.py: "), shown
     return lines[0]
+
+
+def metrics(output: Path) -> dict[str, Any]:
+    """What a run wrote into its metrics.json."""
+    return json.loads((output / "metrics.json").read_text())
 
 
 def newest(output: Path) -> Path:

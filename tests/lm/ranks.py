@@ -23,7 +23,7 @@ from lm.initial import draw, record_rules
 from lm.layout import Layout, make_mesh
 from lm.model import build_causal_model, empty_model
 from lm.packed import CausalRow, pack
-from tests.forks import start_zygote
+from tests.zygote import start_zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]

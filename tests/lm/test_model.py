@@ -29,7 +29,7 @@ def drawn(model: PreTrainedModel, rules: initial.Rules, seed: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("family", SHAPES)
-def test_weights_are_drawn_by_the_rule_of_the_library(family: str) -> None:
+def test_weights_are_drawn_by_the_rule_of_the_library(family):
     config = tiny(family, vocab_size=4096, pad_token_id=3)
     model = empty_model(config)
     ours = drawn(model, initial.record_rules(model), 1)
@@ -47,7 +47,7 @@ def test_weights_are_drawn_by_the_rule_of_the_library(family: str) -> None:
             assert abs(mine.mean()) < expected.std() * spread, name
 
 
-def test_what_is_drawn_is_a_function_of_seed_and_name() -> None:
+def test_what_is_drawn_is_a_function_of_seed_and_name():
     model = empty_model(tiny("llama"))
     rules, found = initial.record_rules(model), []
     for before, seed in ((0, 1), (5, 1), (5, 2)):
@@ -60,7 +60,7 @@ def test_what_is_drawn_is_a_function_of_seed_and_name() -> None:
     assert not torch.equal(first[q], first[k])
 
 
-def test_the_padding_tokens_row_is_drawn_and_learns() -> None:
+def test_the_padding_tokens_row_is_drawn_and_learns():
     model = empty_model(tiny("llama", pad_token_id=3))
     assert drawn(model, initial.record_rules(model), 1)["model.embed_tokens.weight"][3].any()
     assert model.get_input_embeddings().padding_idx is None
@@ -70,7 +70,7 @@ def test_the_padding_tokens_row_is_drawn_and_learns() -> None:
         initial.record_rules(model)
 
 
-def test_no_model_is_one_line_and_one_from_a_config_drops_nothing_out() -> None:
+def test_no_model_is_one_line_and_one_from_a_config_drops_nothing_out():
     with pytest.raises(UserError, match="hyperparameters.model: 'no/such' does not load"):
         read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
@@ -92,29 +92,23 @@ def save(family: str, folder: Path) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def load(layout: Layout, folder: Path) -> dict[str, Any]:
-    mesh, loaded = make_mesh(layout, CPU), {}
-    for family in families(layout):
+def load(layout: Layout, folder: Path, saved: dict[str, dict[str, Tensor]]) -> None:
+    mesh = make_mesh(layout, CPU)
+    for family, parameters in saved.items():
         weights = str(folder / family)
-        model = build_causal_model(
-            causal_config(weights, None, range(10), 64), mesh, 0, weights=weights
-        )
-        loaded[family] = {name: whole(p) for name, p in model.named_parameters()}
+        config = causal_config(weights, None, range(10), 64)
+        model = build_causal_model(config, mesh, 0, weights=weights)
+        loaded = {name: whole(p) for name, p in model.named_parameters()}
+        assert loaded.keys() == parameters.keys()
+        assert all(torch.equal(loaded[k], v) for k, v in parameters.items()), family
         assert all(buffer.isfinite().all() for buffer in model.buffers())
-    return loaded
-
-
-def families(layout: Layout) -> list[str]:
-    return [family for family in FOLDERS if layout.tensor == 1 or family != "gpt2"]
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(shard=2, tensor=2)], ids=str)
-def test_weights_are_read_into_the_shards(layout: Layout, tmp_path: Path, fork: None) -> None:
-    saved = {family: save(family, tmp_path / family) for family in families(layout)}
-    for there in ranks.start(load, layout.slots, tmp_path, layout, tmp_path):
-        for family, parameters in saved.items():
-            assert there[family].keys() == parameters.keys()
-            assert all(torch.equal(there[family][k], v) for k, v in parameters.items()), family
+def test_weights_are_read_into_the_shards(layout, tmp_path, fork):
+    families = [family for family in FOLDERS if layout.tensor == 1 or family != "gpt2"]
+    saved = {family: save(family, tmp_path / family) for family in families}
+    ranks.start(load, layout.slots, tmp_path, layout, tmp_path, saved)
 
 
 def read(folder: Path, **keys: Any) -> PreTrainedModel:
@@ -125,7 +119,7 @@ def read(folder: Path, **keys: Any) -> PreTrainedModel:
     return model
 
 
-def test_weights_of_the_body_alone_are_read(tmp_path: Path) -> None:
+def test_weights_of_the_body_alone_are_read(tmp_path):
     expected = save("gpt2", tmp_path / "whole")
     body = {k.removeprefix("transformer."): v for k, v in expected.items()}
     save_file(body, tmp_path / "model.safetensors")  # as OpenAI's own GPT-2 is on the hub
@@ -142,7 +136,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_weights_that_do_not_fit_are_refused(fault: str, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused(fault, tmp_path):
     save("gpt2", tmp_path / "whole")
     file, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
     placed = json.loads((tmp_path / "whole" / index.name).read_text())["weight_map"]
@@ -163,7 +157,7 @@ def test_weights_that_do_not_fit_are_refused(fault: str, tmp_path: Path) -> None
         read(tmp_path, **({"vocab_size": 300} if fault == "shape" else {}))
 
 
-def test_bf16_and_checkpointed_layers(tmp_path: Path, fork: None) -> None:
+def test_bf16_and_checkpointed_layers(tmp_path, fork):
     cases = {"fp32": Case("llama"), "bf16": Case("llama", half=True)}
     cases["both"] = cases["bf16"]._replace(checkpointing=True)
     results = ranks.start(ranks.train, 2, tmp_path, Layout(shard=2), cases)[0]

@@ -35,7 +35,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_si
 
 @given(LENGTHS, st.integers(1, 20))
 @max_examples(80)
-def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> None:
+def test_windows_are_cut_end_to_end(lengths, length):
     shards: Any = InMemory([[length + 1], *lengths])
     windows, across = LmWindows(shards, length), LmWindows(shards, length, across_documents=True)
     for shard, counts in enumerate(shards.pointers):
@@ -56,7 +56,7 @@ def test_windows_are_cut_end_to_end(lengths: list[list[int]], length: int) -> No
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
-def test_ranks_share_a_validation(lengths: list[list[int]], length: int, ranks: int) -> None:
+def test_ranks_share_a_validation(lengths, length, ranks):
     windows = LmWindows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
     everything = [(s, w) for s, count in enumerate(windows.counts.tolist()) for w in range(count)]
     for limit in (None, 3):
@@ -76,7 +76,7 @@ def windows_of(order: WindowOrder, steps: int) -> list[tuple[int, int]]:
 
 @given(SHARDS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
 @max_examples(150)
-def test_each_window_once_an_epoch(windows: list[int], batch: int, group: int, seed: int) -> None:
+def test_each_window_once_an_epoch(windows, batch, group, seed):
     found = WindowOrder(windows, batch, seed, group)
     everything = [(s, w) for s, count in enumerate(windows) for w in range(count)]
     walked = windows_of(found, -(-3 * len(everything) // batch))
@@ -92,7 +92,7 @@ def test_each_window_once_an_epoch(windows: list[int], batch: int, group: int, s
 
 
 @given(SHARDS, st.integers(1, 20), st.integers(1, 7), st.integers(0, 60))
-def test_ranks_share_a_step(windows: list[int], batch: int, ranks: int, step: int) -> None:
+def test_ranks_share_a_step(windows, batch, ranks, step):
     found = WindowOrder(windows, batch, seed=3, group=2, ranks=ranks)
     whole = found.step(step)
     assert whole.shape == (batch, 2) and whole.dtype == np.int64
@@ -108,7 +108,7 @@ def test_ranks_share_a_step(windows: list[int], batch: int, ranks: int, step: in
 
 
 @pytest.mark.parametrize("windows", [[1] * 50, [50], [5000], [40] * 9])
-def test_each_level_is_drawn_by_seed_and_epoch(windows: list[int]) -> None:
+def test_each_level_is_drawn_by_seed_and_epoch(windows):
     """One window in each shard shows the order of shards, one shard that of windows."""
     drawn, total = [], sum(windows)
     for seed in (0, 1):
@@ -123,7 +123,7 @@ def test_each_level_is_drawn_by_seed_and_epoch(windows: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 4096, 4097, 5000, 65_537])
-def test_a_permutation_has_every_number(size: int) -> None:
+def test_a_permutation_has_every_number(size):
     places = np.arange(size, dtype=np.uint64)
     found = permute(places, size, np.random.default_rng(size))
     assert np.array_equal(np.sort(found), places)
@@ -133,7 +133,7 @@ def test_a_permutation_has_every_number(size: int) -> None:
     assert np.array_equal(permute(places[few], size, np.random.default_rng(size)), found[few])
 
 
-def test_a_permutation_looks_random() -> None:
+def test_a_permutation_looks_random():
     """Chi-square of where the first and the last places go; neighbours have nothing in common."""
     size, cells, draws = 5000, 50, 4000
     places = np.array([0, 1, size - 1], np.uint64)
@@ -147,7 +147,7 @@ def test_a_permutation_looks_random() -> None:
     assert abs(np.corrcoef(whole[:-1], whole[1:])[0, 1]) < 0.06
 
 
-def test_160_million_windows_take_little_memory() -> None:
+def test_160_million_windows_take_little_memory():
     tracemalloc.start()
     found = WindowOrder([250_000] * 640, 1024, seed=0)
     for step in (0, 1, 156_249, 156_250, 10**7):

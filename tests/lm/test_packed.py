@@ -20,7 +20,7 @@ PIECES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=
 
 
 @given(PIECES.filter(lambda windows: all(sum(w) > 1 for w in windows)))
-def test_a_row_holds_each_piece_and_what_comes_next_in_it(windows: list[list[int]]) -> None:
+def test_a_row_holds_each_piece_and_what_comes_next_in_it(windows):
     tokens = [torch.arange(100 * i, 100 * i + sum(w)) for i, w in enumerate(windows)]
     row = pack([(t, torch.tensor(w)) for t, w in zip(tokens, windows, strict=True)])
     inputs, targets = [], []
@@ -44,12 +44,12 @@ def config_of(family: str) -> PretrainedConfig:
 
 
 @pytest.mark.parametrize("family", [*SHAPES, "opt", "qwen3", "olmo2"])
-def test_families_that_read_packed_rows_rightly_are_taken(family: str) -> None:
+def test_families_that_read_packed_rows_rightly_are_taken(family):
     check_family(config_of(family))
 
 
 @pytest.mark.parametrize("family", [*SHAPES, "opt"])
-def test_a_planted_leak_is_found(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_leak_is_found(family, monkeypatch):
     bounds = packed.Bounds
     monkeypatch.setattr(packed, "Bounds", lambda _, n, __: bounds(torch.IntTensor([0, n]), n, n))
     with pytest.raises(UserError, match=f"{family} reads packed rows wrongly.*off by [01]"):
@@ -62,7 +62,7 @@ REFUSED += [("mistral", "uses sliding_window"), ("gptj", "does not read packed r
 
 
 @pytest.mark.parametrize("family, said", REFUSED)
-def test_families_that_do_not_are_refused(family: str, said: str) -> None:
+def test_families_that_do_not_are_refused(family, said):
     before = torch.random.get_rng_state()
     with pytest.raises(UserError, match=f"model: .*{said}.*(Llama|llama) or"):
         check_family(AutoConfig.for_model(family))
@@ -70,9 +70,7 @@ def test_families_that_do_not_are_refused(family: str, said: str) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 41), st.integers(0, 99), st.floats(0, 1))
-def test_loss_and_gradients_are_those_of_the_whole(
-    tokens: int, chunk: int, seed: int, none: float
-) -> None:
+def test_loss_and_gradients_are_those_of_the_whole(tokens, chunk, seed, none):
     torch.manual_seed(seed)
     hidden, weight = torch.randn(tokens, 16), torch.randn(57, 16)
     targets = torch.randint(57, (tokens,))
@@ -100,7 +98,7 @@ class _Largest(TorchDispatchMode):
         return out
 
 
-def test_logits_are_never_whole_and_half_precision_sums_in_float32() -> None:
+def test_logits_are_never_whole_and_half_precision_sums_in_float32():
     hidden = torch.randn(512, 4, requires_grad=True)
     weight = torch.randn(1000, 4, requires_grad=True)
     with _Largest() as seen:

@@ -1,5 +1,6 @@
 """The same at every layout: training, validation, checkpoints of another; fp16's loss scaling."""
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,15 +87,6 @@ def read(slots: int, folder: Path) -> list[tuple[str, State]]:
     return found
 
 
-def said_at_a_save(model: Any) -> str:
-    trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))
-    try:
-        Handover.on_checkpoint_save_start(trial, {})
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 # Of 5 windows in rows of one some rank has fewer rows than another, and of 3 on 4 one has none.
 CASES = {
     "llama": Case("llama", steps=6),
@@ -110,29 +102,30 @@ SIZES = [1, 3, 6]  # windows of validation sets: fewer than ranks, too
 def cases_of(layout: Layout) -> dict[str, Case]:
     without = {"gpt2"} if layout.tensor > 1 else set()
     without |= {"qwen2"} if layout == BOTH else set()
+    without |= {"gpt_neox", "qwen2", "gpt2"} if layout == FOUR else set()  # COPIES has all
     return {name: case for name, case in CASES.items() if case.family not in without}
 
 
-def validate(layout: Layout) -> dict[str, Any]:
+def validate(layout: Layout) -> tuple[torch.Tensor, int, int]:
+    """The sums of each set of windows, the numbers that this rank holds, and its data rank."""
     mesh = make_mesh(layout, CPU)
     model = build_causal_model(tiny("llama"), mesh, 7)
     mine = layout.data_rank(dist.get_rank())
+    copy, shard = (mesh[name].get_local_rank() for name in ("replicate", "shard"))
+    assert mine == copy * layout.shard + shard
     before = list(model.parameters())
     shares = [windows(9, size)[mine :: layout.data_ranks] for size in SIZES]
     sums = [evaluate(model, rows_of(share, 1), layout) for share in shares]
-    place = mesh["replicate"].get_local_rank(), mesh["shard"].get_local_rank()
-    after = list(model.parameters())
+    assert model.training and all(isinstance(p, DTensor) for p in before)
+    assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
+    trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))
+    in_part = pytest.raises(UserError, match="would be saved in part")
+    with in_part if layout.shard * layout.tensor > 1 else contextlib.nullcontext():
+        Handover.on_checkpoint_save_start(trial, {})
     accumulate(model, rows_of(windows(0, 2), 1), layout)
-    return {
-        "sums": torch.stack(sums),
-        "kept": all(a is b for a, b in zip(before, after, strict=True)),
-        "sharded": all(isinstance(p, DTensor) for p in after),
-        "numbers": sum(p.to_local().numel() for p in model.parameters()),
-        "training": model.training,
-        "data rank": (mine, place[0] * layout.shard + place[1]),
-        "saved whole": said_at_a_save(model),
-        "norms": [float(clip(model.parameters(), 0.01)) for _ in range(2)],
-    }
+    assert float(clip(before, 0.01)) > 0.02
+    assert float(clip(before, 0.01)) == pytest.approx(0.01, rel=1e-3)
+    return torch.stack(sums), sum(p.to_local().numel() for p in before), mine
 
 
 def at(slots: int, folder: Path, first: bool) -> tuple[Any, dict[str, State], Any]:
@@ -142,7 +135,7 @@ def at(slots: int, folder: Path, first: bool) -> tuple[Any, dict[str, State], An
     return trained, write(slots, folder) if first else {}, read(slots, folder)
 
 
-def test_a_layout_trains_as_the_library_does_and_reads_what_another_wrote(tmp_path: Path) -> None:
+def test_a_layout_trains_as_the_library_does_and_reads_what_another_wrote(tmp_path):
     expected = {name: ranks.reference(case) for name, case in CASES.items()}
     written: dict[str, State] = {}
     loaded: list[tuple[str, State]] = []
@@ -176,32 +169,26 @@ def same_training(everywhere: list[ranks.Trained], expected: ranks.Trained) -> N
     assert all(other.losses == ours.losses for other in everywhere)
 
 
-def same_validation(everywhere: list[dict[str, Any]], layout: Layout) -> None:
+def same_validation(everywhere: list[tuple[torch.Tensor, int, int]], layout: Layout) -> None:
     library = ranks.library_model(Case("llama"))
     expected = [ranks.documents_sums(library, windows(9, size)) for size in SIZES]
-    for there in everywhere:
-        torch.testing.assert_close(there["sums"], torch.stack(expected), rtol=1e-6, atol=0)
-        assert torch.equal(there["sums"], everywhere[0]["sums"])
-        assert there["kept"] and there["sharded"] and there["training"]
-        assert there["data rank"][0] == there["data rank"][1]
-        said = there["saved whole"]
-        assert "would be saved in part" in said if layout.shard * layout.tensor > 1 else not said
-        before, after = there["norms"]
-        assert before > 0.02 and after == pytest.approx(0.01, rel=1e-3)
-    found = [there["data rank"][0] for there in everywhere]
-    assert found == [layout.data_rank(rank) for rank in range(layout.slots)]
+    sums, numbers, data_ranks = zip(*everywhere, strict=True)
+    torch.testing.assert_close(sums[0], torch.stack(expected), rtol=1e-6, atol=0)
+    assert all(torch.equal(sums[0], other) for other in sums)
+    assert list(data_ranks) == [layout.data_rank(rank) for rank in range(layout.slots)]
     # Norms, embeddings and what else tensor parallel does not split are on each of its peers.
-    held = sum(there["numbers"] for there in everywhere)
+    held = sum(numbers)
     once = layout.replicate * sum(p.numel() for p in library.parameters())
     assert held == once if layout.tensor == 1 else once < held < 1.3 * once
 
 
-def steps() -> list[tuple[dict[str, torch.Tensor], float]]:
-    """Of a step, and of one whose gradient is infinite on rank 1: what moved; the scale."""
-    return [step(False), step(True)]
+def steps() -> None:
+    """Of two in fp16 the second has an infinity in rank 1's shard: it moves no weight."""
+    for spoilt in (False, True):
+        step(spoilt)
 
 
-def step(spoilt: bool) -> tuple[dict[str, torch.Tensor], float]:
+def step(spoilt: bool) -> None:
     model = build_causal_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -215,13 +202,11 @@ def step(spoilt: bool) -> tuple[dict[str, torch.Tensor], float]:
     clip(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    moved = {name: whole(p) - first[name] for name, p in model.named_parameters()}
-    return moved, scaler.get_scale()
+    after = {name: whole(p) for name, p in model.named_parameters()}
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert all(torch.equal(value, first[name]) for name, value in after.items()) == spoilt
+    assert scaler.get_scale() == (2.0**9 if spoilt else 2.0**10)
 
 
-def test_an_infinity_in_one_shard_skips_the_step_on_every_process(tmp_path: Path) -> None:
-    for found in ranks.start(steps, 2, tmp_path):
-        for (moved, after), scale in zip(found, (2.0**10, 2.0**9), strict=True):
-            assert after == scale
-            assert any(bool(change.any()) for change in moved.values()) == (scale == 2.0**10)
-            assert all(bool(change.isfinite().all()) for change in moved.values())
+def test_an_infinity_in_one_shard_skips_the_step_on_every_process(tmp_path):
+    ranks.start(steps, 2, tmp_path)

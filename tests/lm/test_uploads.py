@@ -1,7 +1,6 @@
 """A sharded checkpoint in S3, from two machines whose temporary folders look like one."""
 
 import os
-import socket
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +20,12 @@ from detalbert.training.checkpoints import write_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from lm.layout import Layout
+from tests.cluster.container import free_port
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.s3 import moto_server
 from tests.lm.ranks import start
-from tests.lm.tables import write_as_before
 from tests.lm.test_parity import Job
+from tests.lm.test_table import write_as_before
 
 pytestmark = pytest.mark.usefixtures("fork")
 
@@ -117,10 +117,7 @@ class Cloud(NamedTuple):
     folder: Path
 
     def do(self, acts: list[tuple[str, str]]) -> list[Any]:
-        with socket.socket() as one, socket.socket() as other:
-            for each in (one, other):
-                each.bind(("127.0.0.1", 0))
-            ports = [each.getsockname()[1] for each in (one, other)]
+        ports = [free_port(), free_port()]
         given = self.folder, self.s3, self.master.url, ports, acts
         return start(at_a_machine, 2, self.folder, *given)
 
@@ -135,7 +132,7 @@ class Cloud(NamedTuple):
         return {entry["Key"].removeprefix(f"{name}/"): entry["Size"] for entry in found}
 
 
-def test_checkpoints_of_two_machines(tmp_path: Path) -> None:
+def test_checkpoints_of_two_machines(tmp_path):
     with moto_server() as s3, FakeMaster() as master:
         keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
         client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", **keys)

@@ -60,15 +60,15 @@ def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def saved(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("saved")
     return folder, start(save, 4, folder, folder)[0]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "large"])
 def test_plain_transformers_gives_the_trained_models_logits(
-    name: str, saved: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, saved, tmp_path, capsys, monkeypatch
+):
     folder, weights = saved
     family, _, keys = MODELS[name]
     trained = AutoModelForCausalLM.from_config(tiny(family, **keys), attn_implementation="eager")
@@ -96,7 +96,7 @@ def test_plain_transformers_gives_the_trained_models_logits(
     assert float((ours - expected).abs().max()) < 1e-5 < 1e-2 < float(expected.abs().max())
 
 
-def test_what_lies_in_the_folder(saved: Any, tmp_path: Path) -> None:
+def test_what_lies_in_the_folder(saved, tmp_path):
     source, out = open_saved(saved[0] / "llama"), tmp_path / "out"
     export(source, out, "mit")
     config = json.loads((out / "config.json").read_text())
@@ -125,12 +125,12 @@ def peak(folder: Path, out: Path) -> tuple[int, int]:
     return memory("VmHWM") - before, sum(p.stat().st_size for p in out.glob("*.safetensors"))
 
 
-def test_a_model_is_not_held_twice(saved: Any, tmp_path: Path) -> None:
+def test_a_model_is_not_held_twice(saved, tmp_path):
     taken, size = start(peak, 1, tmp_path, saved[0] / "large", tmp_path / "out")[0]
     assert size > 25e6 and taken < 1.5 * size, (taken, size)
 
 
-def test_what_is_refused(saved: Any, tmp_path: Path) -> None:
+def test_what_is_refused(saved, tmp_path):
     whole, there, out = (tmp_path / name for name in ("whole", "there", "out"))
     source = open_saved(Path(shutil.copytree(saved[0] / "llama", whole)))
     assert is_sharded(whole) and find_fault(whole) is None

@@ -33,7 +33,7 @@ class Runs:
         self.output, self.log = config.with_name("out"), config.with_name("log")
         self.processes = processes
         self.words = ["--config", config, "--output-dir", self.output]
-        self.command = [*launcher(processes, python), "-m", "tests.fakes.marked", *self.words]
+        self.command = [*launcher(processes, python), "-m", "tests.broken", "marks", *self.words]
 
     def cut(self, place: str, number: signal.Signals, delay: float = 0.3) -> str:
         """Start it, send a signal to all so many seconds after it is at `place`; returns the line
