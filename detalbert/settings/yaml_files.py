@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = 0
-        self._sizes: dict[str, int] = {}  # values below each anchor
+        self._sizes: dict[Any, int] = {}  # values below each anchor
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node as PyYAML does. Raises UserError beyond MOST_VALUES."""
