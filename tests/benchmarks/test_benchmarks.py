@@ -13,7 +13,7 @@ from benchmarks.__main__ import BEGIN, END, main
 from detalbert.squad import world
 from tests.conftest import ROOT, Script
 
-FACTS = set("stage versions device clocks commit load time identical ratio".split())
+FACTS = set("stage versions device commit load time identical ratio".split())
 
 
 @pytest.fixture(scope="session")
