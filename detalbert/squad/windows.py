@@ -167,12 +167,12 @@ class _Texts(NamedTuple):
 def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
     number: dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
-    tokens = encode(backend, [*number, *(e.question.lstrip() for e in examples)])
-    context_ptr, question_ptr = tokens.ptr[: len(number) + 1], tokens.ptr[len(number) :]
-    cut = np.minimum(np.diff(question_ptr), max_query_length)  # [E], tokens
-    questions = tokens.ids[ranges(question_ptr[:-1], cut)]
-    ptr, end = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)]), context_ptr[-1]
-    return _Texts(context, context_ptr, tokens.ids[:end], tokens.offsets[:end], questions, ptr)
+    contexts = encode(backend, [*number])
+    asked = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
+    cut = np.minimum(np.diff(asked.ptr), max_query_length)  # [E], tokens
+    questions = asked.ids[ranges(asked.ptr[:-1], cut)]
+    ptr = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)])
+    return _Texts(context, contexts.ptr, contexts.ids, contexts.offsets, questions, ptr)
 
 
 def _assemble(
