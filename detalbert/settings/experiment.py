@@ -58,7 +58,8 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
         try:
             section[last] = parse_yaml(text)
         except UserError:
-            raise UserError(f"--set {override}: {text!r} is not a YAML value") from None
+            said = f"--set {override[:100]}: {text[:60]!r} is not a YAML value"
+            raise UserError(said) from None
 
 
 def masked(value: Any, under: str = "") -> Any:

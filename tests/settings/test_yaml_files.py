@@ -67,6 +67,9 @@ def test_files_that_are_refused(tmp_path: pathlib.Path) -> None:
         assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value)
     with pytest.raises(UserError, match="--set name=!!bool x: '!!bool x' is not a YAML value"):
         apply_overrides({}, ["name=!!bool x"])
+    with pytest.raises(UserError, match="is not a YAML value$") as caught:
+        apply_overrides({}, [f"name={'9' * 400}"])
+    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("deep", ["[", "{a: ", "- ", "? "])
