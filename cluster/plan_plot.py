@@ -1,21 +1,31 @@
 """The plot of a plan: time against cost of its options."""
 
+import io
 import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-from matplotlib import style
+from markupsafe import Markup, escape
+from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from cluster.options import Asked, Option, front
-from cluster.page import DEMAND, OTHER, SPOT, STYLE, TEXT, inline_svg
 from cluster.plan_text import Plan
 from cluster.prices import load_prices
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 
+STYLE = Path(__file__).with_name("page.mplstyle")
+# Colours of a figure, which become those of the page (page.css), light or dark.
+TEXT, LINE, PAGE = "#000000", "#d9d9d9", "#ffffff"
+OTHER, SPOT, DEMAND = "#9aa1a9", "#0b5cad", "#b34700"
+_COLOURS = {
+    TEXT: "currentColor", LINE: "var(--line)", OTHER: "var(--other)", SPOT: "var(--spot)",
+    DEMAND: "var(--demand)", PAGE: "var(--page)",
+}  # fmt: skip
 HEIGHT, LETTER = 11.0, 5.0  # points from one name to the next, and of a letter
 WIDTH = 330.0  # of the axes, about
 
@@ -69,7 +79,21 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Published | Non
     figure.draw_without_rendering()  # the scale that names need
     _name(axes, named, plan, published)
     label = "Expected hours against dollars of all options; the table below has the numbers"
-    return inline_svg(figure, label)
+    return _inline_svg(figure, label)
+
+
+def _inline_svg(figure: Figure, label: str) -> Markup:
+    """Return a figure drawn in STYLE as SVG in the page's colours, read as `label`."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none"}):  # text stays text
+        figure.savefig(text, format="svg", metadata=nothing)
+    svg = text.getvalue()
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])  # HTML knows them
+    svg = svg.replace("xlink:href", "href")
+    for colour, name in _COLOURS.items():
+        svg = svg.replace(colour, name)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
 def _at(option: Option) -> tuple[float, float]:

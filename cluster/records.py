@@ -22,6 +22,7 @@ import pandas as pd
 from determined.common.api import bindings, errors
 
 from cluster.ask import Master, reaching
+from cluster.expconf import runs
 from cluster.usage import (
     PATIENCE,
     Allocation,
@@ -193,7 +194,7 @@ class _Queries:
         slots = int((config.get("resources") or {}).get("slots_per_trial") or 1)
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
         models = {(trial.hparams or {}).get("model") for trial in trials}
-        predicts = "predict.py" in str(config.get("entrypoint"))
+        predicts = runs(config, "predict.py")
         return Experiment(
             id=found.id, name=found.name, user=found.username, slots=slots, pool=pool,
             labels=tuple(sorted(found.labels or ())), config=config,

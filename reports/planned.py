@@ -5,6 +5,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from cluster.expconf import runs
 from cluster.machines import gpu_of
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
@@ -39,7 +40,7 @@ def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price])
         raise UserError(f"pool {name} has no price")
     if (config.get("searcher") or {}).get("name", "single") != "single":
         raise UserError("a search's trials end when it drops them")
-    if "predict.py" in str(config.get("entrypoint")):
+    if runs(config, "predict.py"):
         raise UserError("it is no training")
     price = dataclasses.replace(prices[pool.instance], retired=None)  # it was not yet
     gpu = gpu_of(pool.instance)

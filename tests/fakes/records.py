@@ -90,10 +90,8 @@ FAILED = (
     "allocation failed: resources failed with non-zero exit code: container failed with non-zero "
     "exit code: 137 (exit code 137)"
 )
-LEFT = (
-    "allocation preempted after all resources exited: resources exited successfully with a zero "
-    "exit code"
-)
+LEFT = "allocation preempted after all resources exited: resources exited successfully with a "
+LEFT += "zero exit code"
 LOST = "allocation failed due to agent failure: agent failed while the container was running"
 KILLED = "allocation killed after resources were killed"
 STOPPING = "gracefully terminating allocation's remaining resources (reason: {})"
@@ -297,6 +295,6 @@ class FakeRecords(FakeServer):
         secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)
         if secret or path.endswith(self.hide):
             return 403, {"error": {"code": 7, "error": "access denied"}}
-        found = answer(self.cluster, path, request.query)
-        missing = {"error": {"code": 5, "error": "not found", "message": "not found"}}
-        return (404, missing) if found is None else (200, found)
+        if (found := answer(self.cluster, path, request.query)) is not None:
+            return 200, found
+        return 404, {"error": {"code": 5, "error": "not found", "message": "not found"}}
