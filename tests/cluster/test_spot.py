@@ -184,6 +184,13 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
     assert costs[period] <= 1.10 * min(costs.values())
 
 
+def test_the_advised_period_is_young_s() -> None:
+    """sqrt(2 C / r), at most half the run."""
+    job = ruled(dataclasses.replace(JOB, work_seconds=20_000.0), checkpoint_seconds=9.0)
+    assert best_period(job, Constant(0.36)) == pytest.approx(math.sqrt(2 * 9 * 3600 / 0.36))
+    assert best_period(dataclasses.replace(job, work_seconds=80.0), Constant(0.36)) == 40.0
+
+
 def test_traces_are_read_from_a_table_and_from_a_recording(tmp_path: Path) -> None:
     trace, other = tmp_path / "trace.csv", tmp_path / "trace.json"
     trace.write_text("hours,machines\n0,8\n2,7\n2.5,8\n10,0\n")

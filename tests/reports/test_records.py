@@ -145,17 +145,18 @@ def test_what_was_planned_stands_beside_it(capsys):
     own = json.loads(capsys.readouterr().out)["own"]
     odd = Ran([EIGHT], config={"hyperparameters": [1], "searcher": "x"})
     search = Ran([EIGHT], config={**config, "searcher": {"name": "random"}})
-    cluster = Cluster({1: Ran([EIGHT], config=config), 2: odd, 3: search})
-    asked = ["cost", "--experiment", "1", "2", "3", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
+    predicts = Ran([EIGHT], config={**config, "entrypoint": "python3 predict.py"})
+    cluster = Cluster({1: Ran([EIGHT], config=config), 2: odd, 3: search, 4: predicts})
+    asked = ["cost", "--experiment", "1", "2", "3", "4", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
     before = bill(capsys, *asked, cluster=cluster)
     found = bill(capsys, *asked, "--planned", cluster=cluster)
-    mine, other, searched = found["tables"][0]["rows"]
+    mine, *others = found["tables"][0]["rows"]
     (low, middle, high), dollars = own["hours"], own["cost"][1]
     assert mine["planned hours"] == f"{middle:.2f} h ({low:.2f} to {high:.2f})"
     assert mine["planned $"].startswith(f"${dollars:,.2f}")
-    assert [row["planned hours"] for row in (other, searched)] == [None, None]
+    assert [row["planned hours"] for row in others] == [None] * 3
     said = set(found["notes"]) - {*before["notes"]}
-    assert len(said) == 2 and all("no plan: " in note for note in said)
+    assert len(said) == 3 and all("no plan: " in note for note in said)
     assert found["total"] == before["total"]
 
 
