@@ -1,11 +1,10 @@
 """Commands on the pages: what a reader can paste, in order, and what it needs."""
 
 import re
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
-from tests.conftest import ROOT
-
+ROOT = Path(__file__).resolve().parents[1]
 STARTS = r"(?:python|make|det|torchrun|pip|export|git|curl|cat|HF_HUB_OFFLINE=1|\.venv/bin/\w+) "
 # What a command needs that a test does not have, by the words of the command and its comment.
 NEEDS = {
@@ -20,9 +19,10 @@ NEEDS = {
 
 
 def pages() -> list[str]:
-    """The pages of the repository, as git lists them."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True)
-    return [name for name in listed.stdout.split() if name != "CHANGELOG.md"]
+    """The repository's pages."""
+    folders = [path for path in ROOT.glob("[!.]*") if path.name != "runs"]  # copies of the code
+    found = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.glob("**/*.md"))]
+    return [str(page.relative_to(ROOT)) for page in sorted(found)]
 
 
 def commands(page: str) -> Iterator[str]:
