@@ -1,19 +1,23 @@
 """The commands of every page run, in the page's order; those of `det` are what `det` knows."""
 
 import argparse
+import csv
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
 
+from detalbert.squad import world
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
 from tests.pages import commands, need, pages
@@ -33,7 +37,8 @@ OTHERS = {
     "configs/pretrain_base.yaml": ["--set", "data.tokenizer=embedded/albert-tiny"],
     "configs/local.yaml": ["--set", "data.max_train_examples=99"],
 }
-ON_PAGES = [page for page in pages() if not all(map(need, commands(page)))]
+HOUR = "docs/your-questions.md"
+ON_PAGES = [page for page in pages() if page != HOUR and not all(map(need, commands(page)))]
 
 
 def shortened(command: str) -> str:
@@ -79,7 +84,7 @@ def test_every_command_of_a_page_runs(page, checkout):
     if page == "lm/README.md":  # it trains its own
         (checkout / "runs" / "lm").unlink()
     for command in commands(page):
-        if need(command) is None and not command.endswith("--serve"):
+        if need(command) is None and "--serve" not in command:
             line = ["bash", "-c", shortened(command)]
             done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, timeout=300)
             placeholders = "master-aws-modern" in command  # to fill in: so says the page
@@ -103,3 +108,33 @@ def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
     for command in known:
         words = shlex.split(command.partition(" > ")[0], comments=True)
         assert parser.parse_args(words[1:]).func, command
+
+
+def test_a_new_users_hour(checkout):
+    """From a spreadsheet to an endpoint, by the page's commands, on 300 questions made here."""
+    for name, split, count in (("questions", "train", 300), ("new", "validation", 20)):
+        articles = world.generate(split, paragraphs=count // 4)["data"]
+        parts = [part for article in articles for part in article["paragraphs"]]
+        rows = [
+            [each["question"], part["context"], *(a["text"] for a in each["answers"][:1])]
+            for part in parts
+            for each in part["qas"]
+        ]
+        with (checkout / f"{name}.csv").open("w", newline="") as file:
+            header = ["question", "context", "answer"][: 2 + (name == "questions")]
+            csv.writer(file).writerows([header, *(row[: len(header)] for row in rows[:count])])
+    lines = [line for line in commands(HOUR) if need(line) is None]
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # a free port
+        port = listener.getsockname()[1]
+    lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
+    lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
+    hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
+    told: Any = {"capture_output": True, "text": True, "timeout": 590}
+    done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
+    assert 40 < scores["total"] < 80 and scores["f1"] > 50
+    with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 20 and all(0 < float(row["probability"]) <= 1 for row in answers)
+    assert json.loads(done.stdout.splitlines()[-1])["answer"] == "pottery"
