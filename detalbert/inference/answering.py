@@ -73,7 +73,7 @@ class Stopped(Exception):
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     """Encode questions as windows, packed into rows as for validation."""
     hparams = trained.hparams
-    sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
+    sizes = hparams.max_seq_length, hparams.doc_stride, None  # no question is cut
     windows = build_windows(examples, trained.tokenizer, *sizes)
     most = hparams.max_tokens_per_forward
     most = ON_A_CPU if most == "auto" else most

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from tqdm import tqdm
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.errors import UserError
-from detalbert.hub import looks_like_path
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
 from detalbert.squad.metrics import Tally
-from detalbert.squad.question_stream import SUFFIXES, read_questions
+from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
 
@@ -31,7 +30,7 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
     predictions.json, null_odds.json, nbest.json and, if the file has answers, metrics.json; each is
     atomic, and after an error none is written.
     """
-    questions, total = open_questions(data)
+    questions, total = open_questions(data, trained.data.get("columns"))
     with claim_folder(folder):
         return write_answers(answer(trained, questions, threshold), total, folder, threshold)
 
@@ -65,19 +64,17 @@ def write_answers(
     return metrics
 
 
-def open_questions(data: str) -> tuple[Iterable[Example], int]:
+def open_questions(
+    data: str, columns: Mapping[str, str] | None = None
+) -> tuple[Iterable[Example], int]:
     """Return the questions and their number. A file is read through first, so that a fault in its
-    last line is found before the model runs.
+    last line is found before the model runs. `columns` are the file's names of columns.
     """
-    path = Path(data)
-    if path.is_file():
-        return read_questions(path), sum(1 for _ in read_questions(path))
-    if looks_like_path(data, (*SUFFIXES, ".txt")) and data not in sources.OFFICIAL_SHA256:
-        raise UserError(f"--data {data}: no such file; give a file of questions")
     try:
-        source = sources.open_source(data, "validation", Path(".cache"))
-        if source.path is not None:
-            return open_questions(str(source.path))
+        path = sources.find_file(data, "validation", Path(".cache"))
+        if path is not None:
+            return read_questions(path, columns), sum(1 for _ in read_questions(path, columns))
+        source = sources.open_source(data, "validation", Path(".cache"), columns)
         examples, _ = sources.read_examples(source)
     except UserError as error:
         raise type(error)(str(error).replace("data.validation", "--data")) from None

@@ -4,6 +4,7 @@ Arrays are flat columns, so that they can be saved individually and memory-mappe
 window is its first token, [CLS].
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -117,7 +118,8 @@ def build_windows(
     tokenizer: Any,
     max_seq_length: int = 384,
     doc_stride: int = 128,
-    max_query_length: int = 64,
+    max_query_length: int | None = 64,
+    notes: Counter | None = None,
 ) -> Windows:
     """Split each (question, context) pair into windows, labelled with the first answer.
 
@@ -129,8 +131,9 @@ def build_windows(
 
     Args:
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
-        max_seq_length, max_query_length: tokens.
+        max_seq_length, max_query_length: tokens; None: no question is cut.
         doc_stride: tokens that two neighbouring windows SHARE.
+        notes: counts the questions that were cut.
 
     Raises:
         UserError: if the tokenizer is slow, or a question leaves at most doc_stride tokens to a
@@ -142,7 +145,7 @@ def build_windows(
             "offsets; use a folder or hub name that has a tokenizer.json"
         )
     layout = _pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
+    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length, notes)
     room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))  # [E]
     example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
     return _assemble(examples, texts, layout, room, example, skip)
@@ -164,12 +167,17 @@ class _Texts(NamedTuple):
         return np.diff(self.context_ptr)[self.context]
 
 
-def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
+def _encode(
+    examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
+) -> _Texts:
     number: dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
     contexts = encode(backend, [*number])
     asked = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
-    cut = np.minimum(np.diff(asked.ptr), max_query_length)  # [E], tokens
+    lengths = np.diff(asked.ptr)  # [E], tokens
+    cut = lengths if longest is None else np.minimum(lengths, longest)
+    if notes is not None:
+        notes[f"questions are cut to {longest} tokens"] += int((lengths > cut).sum())
     questions = asked.ids[ranges(asked.ptr[:-1], cut)]
     ptr = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)])
     return _Texts(context, contexts.ptr, contexts.ids, contexts.offsets, questions, ptr)
@@ -230,7 +238,7 @@ def _cover(
         raise UserError(
             f"question {examples[e].id}: max_seq_length {limit} leaves {max(room[e], 0)} tokens "
             f"to a context of {length[e]}, and windows sharing doc_stride {overlap} cannot cover "
-            "it; raise max_seq_length, or lower doc_stride or max_query_length"
+            "it; shorten the question, raise max_seq_length, or lower doc_stride"
         )
     step = np.maximum(room - overlap, 1)  # [E]
     count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
