@@ -23,7 +23,8 @@ from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
-from detalbert.squad.answers import Answers, merge_answers
+from detalbert.squad import calibration
+from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import METRICS, score
 from detalbert.training import preflight
@@ -110,6 +111,8 @@ class AnswerReducer(pytorch.MetricReducer):
         threshold = self.hparams.null_score_diff_threshold
         self.latest = merge_answers(examples, windows, spans, threshold)
         metrics = score(examples, *self.latest, threshold)
+        listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
+        metrics |= calibration.fit(examples, listed, self.latest.predictions)
         # In window order, so that the sum is the same however the rows were dealt to slots.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))

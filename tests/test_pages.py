@@ -106,7 +106,7 @@ def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
     parser = argparse.ArgumentParser()
     cli.add_args(parser, all_args_description)
     for command in known:
-        words = shlex.split(command.partition(" > ")[0], comments=True)
+        words = shlex.split(command.partition(" > ")[0].replace(" ID ", " 7 "), comments=True)
         assert parser.parse_args(words[1:]).func, command
 
 
@@ -133,8 +133,9 @@ def test_a_new_users_hour(checkout):
     done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
-    assert 40 < scores["total"] < 80 and scores["f1"] > 50
+    assert 20 < scores["total"] < 80 and scores["f1"] > 50
     with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == 20 and all(0 < float(row["probability"]) <= 1 for row in answers)
-    assert json.loads(done.stdout.splitlines()[-1])["answer"] == "pottery"
+    reply, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{"question"') :])
+    assert reply["answer"] == "pottery"
