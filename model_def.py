@@ -56,12 +56,14 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        return LateLoader(lambda: self.train_loader(partial(PackedRows, windows), order))
+        rows = partial(PackedRows, windows, padded=self.forward.padded)
+        return LateLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
         dealt = windows.example_index, self.slots, self.rank
-        return LateLoader(lambda: validation_loader(PackedRows(windows, self.max_tokens), *dealt))
+        rows = PackedRows(windows, self.max_tokens, self.forward.padded)
+        return LateLoader(lambda: validation_loader(rows, *dealt))
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.answers.latest = None  # the weights move on from what was validated

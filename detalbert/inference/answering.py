@@ -79,7 +79,9 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     most = hparams.max_tokens_per_forward
     most = ON_A_CPU if most == "auto" else most
     shares = validation_rows(windows.lengths, windows.example_index, most)
-    rows = [row for share in shares for row in pack_rows(windows, share, most)]
+    rows = [
+        row for share in shares for row in pack_rows(windows, share, most, trained.forward.padded)
+    ]
     return _Chunk(examples, windows, rows)
 
 

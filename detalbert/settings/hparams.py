@@ -115,9 +115,9 @@ class StepHParams(Section):
                 "'model_config' (a model from random weights)"
             )
 
-    def check_positions(self, positions: int) -> None:
-        """Raise UserError unless a window fits a model of `positions` positions."""
-        if positions < self.max_seq_length:
+    def check_positions(self, positions: int | None) -> None:
+        """Raise UserError unless a window fits a model of `positions` positions; None: any does."""
+        if positions is not None and positions < self.max_seq_length:
             raise UserError(
                 f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
                 f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
