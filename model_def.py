@@ -113,11 +113,13 @@ class AnswerReducer(pytorch.MetricReducer):
         threshold = self.hparams.null_score_diff_threshold
         self.latest = merge_answers(examples, windows, spans, threshold)
         metrics = score(examples, *self.latest, threshold)
-        listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
-        metrics |= calibration.fit(examples, listed, self.latest.predictions)
         # In window order, so that the sum is the same however the rows were dealt to slots.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
+        if np.isfinite(metrics["loss"]):
+            listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
+            found = calibration.fit_temperatures(examples, listed, self.latest.predictions)
+            metrics |= found
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
 

@@ -98,8 +98,10 @@ def _probe(model: Any) -> Row:
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
     usual = [number for number in range(config.vocab_size) if number not in special]
     ids = torch.tensor([usual[place % len(usual)] for place in range(sum(lengths))])
-    if getattr(config, "sep_token_id", None) is not None:  # Longformer looks for three in a window
-        ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = config.sep_token_id
+    separator = getattr(config, "sep_token_id", None)
+    if separator is not None and separator < config.vocab_size:
+        # Longformer looks for three in a window.
+        ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
     place = torch.cat([torch.arange(length) for length in lengths])
     return {
         "input_ids": ids.to(model.device),

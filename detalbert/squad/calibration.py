@@ -42,7 +42,7 @@ class _Given(NamedTuple):
         return np.where(self.silent, silent, (1 - silent) * share)
 
 
-def fit(
+def fit_temperatures(
     examples: Sequence[Example], n_best: Mapping[str, NBest], predictions: Mapping[str, str]
 ) -> dict[str, float]:
     """Return the temperatures, and the calibration error of the predictions without and with them.

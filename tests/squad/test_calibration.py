@@ -36,22 +36,22 @@ def made_up(questions: int, span: float, null: float) -> tuple[list, dict, dict]
 @pytest.mark.parametrize(("span", "null"), [(1, 1), (3, 6), (0.5, 0.4)])
 def test_temperatures_of_scores_that_are_too_large_are_found(span, null):
     case = examples, n_best, predictions = made_up(4000, span, null)
-    found = calibration.fit(*case)
+    found = calibration.fit_temperatures(*case)
     assert found[calibration.SPAN] == pytest.approx(span, rel=0.1)
     assert found[calibration.NULL] == pytest.approx(null, rel=0.1)
     assert found["calibration_error"] < 0.03
     if null > 1:
         assert found["calibration_error"] < found["calibration_error_raw"] / 2
     shuffled = [examples[i] for i in np.random.default_rng(2).permutation(len(examples))]
-    again = calibration.fit(shuffled, n_best, predictions)
+    again = calibration.fit_temperatures(shuffled, n_best, predictions)
     assert again == pytest.approx(found, abs=1e-6)
 
 
 def test_with_few_questions_nothing_is_fitted():
-    found = calibration.fit(*made_up(40, 3, 6))
+    found = calibration.fit_temperatures(*made_up(40, 3, 6))
     assert found[calibration.SPAN] == found[calibration.NULL] == 1
     assert found["calibration_error"] == found["calibration_error_raw"]
-    assert calibration.fit([], {}, {})["calibration_error"] == 0
+    assert calibration.fit_temperatures([], {}, {})["calibration_error"] == 0
 
 
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=6), st.floats(-30, 30))
