@@ -19,7 +19,7 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED
 from detalbert.engine.memory import Sizes
-from detalbert.engine.padded import attention_of, choose_layout, positions
+from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
@@ -58,7 +58,7 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
                 f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
                 f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
             )
-    choose_layout(model)
+    pack_or_pad(model)
     hparams.check_positions(positions(model))
     return model
 

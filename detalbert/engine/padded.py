@@ -34,7 +34,7 @@ def is_padded(model: Any) -> bool:
 
 
 @torch.no_grad()
-def choose_layout(model: Any) -> None:
+def pack_or_pad(model: Any) -> None:
     """Leave a model packed if packed rows give the logits of padded ones; else make it run padded,
     and log it. Raises UserError if it does not run on questions and contexts at all.
     """

@@ -20,7 +20,7 @@ from transformers import (
 from detalbert.engine import determinism
 from detalbert.engine.forward import Forward
 from detalbert.engine.models import load_weights
-from detalbert.engine.padded import attention_of, choose_layout, positions
+from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
@@ -105,7 +105,7 @@ def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) 
     """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
     UserError if the model does not run, or has fewer tokens than the tokenizer.
     """
-    choose_layout(model)
+    pack_or_pad(model)
     if len(tokenizer) > model.config.vocab_size:
         raise UserError(
             f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "

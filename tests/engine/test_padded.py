@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine.forward import Forward
-from detalbert.engine.padded import attention_of, choose_layout, positions
+from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.rows import micro_batches
 from detalbert.errors import UserError
 from tests.fakes.encoders import MODELS, SHAPE, make_row
@@ -68,7 +68,7 @@ def test_logits_are_the_librarys_on_a_padded_batch(name, caplog):
     row = separated(make_row(LENGTHS))
     before = copy.deepcopy(model.state_dict())
     with caplog.at_level("INFO", logger="detalbert"):
-        choose_layout(model)
+        pack_or_pad(model)
     packed = FAMILIES[name][2]
     assert ("padded: its attention is not" in caplog.text) != packed
     forward = Forward(model, "fp32", torch.device("cpu"))
@@ -110,7 +110,7 @@ def test_logits_are_the_librarys_on_a_padded_batch(name, caplog):
 def test_a_gradient_does_not_depend_on_the_other_windows(name):
     """Windows of several lengths together, and one by one."""
     row, model = separated(make_row(LENGTHS)), make(name)
-    choose_layout(model)
+    pack_or_pad(model)
     forward = Forward(model, "fp32", torch.device("cpu"))
     weights = torch.randn(2, sum(LENGTHS), generator=torch.Generator().manual_seed(1))
     sides = []
@@ -147,5 +147,5 @@ def test_a_model_of_other_inputs_is_one_line(name):
     config = AutoConfig.for_model(name, **SHAPE)
     model = AutoModelForQuestionAnswering.from_config(config)
     with pytest.raises(UserError, match="does not run on a question and its context") as error:
-        choose_layout(model)
+        pack_or_pad(model)
     assert "\n" not in str(error.value)
