@@ -15,7 +15,7 @@ _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 class UserError(Exception):
     """A mistake that the user can fix. The text is one line: what is wrong, where, what to do.
 
-    `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
+    A command prints it to standard error as `COMMAND: error: ...` and exits with `status`.
     """
 
     kind, status = "error", 2
@@ -31,7 +31,7 @@ class Unavailable(UserError):
     from a mistake: Determined restarts such a trial, up to `max_restarts` times.
     """
 
-    kind = "unavailable"
+    kind, status = "unavailable", 4
 
 
 class Diverged(UserError):
