@@ -37,7 +37,7 @@ from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
 from detalbert.inference.reply import Reply, ask, format_reply
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
 
@@ -49,7 +49,7 @@ OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit status: 0 done, 2 a user error (one line says which)."""
+    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
     args = parse_arguments(argv)
     start_logging()
     quiet_libraries()
@@ -57,11 +57,10 @@ def main(argv: list[str] | None = None) -> int:
         run(args)
         return 0
     except UserError as error:
-        said = f"{error.kind}: {error}"
+        return fail("predict.py", error)
     except torch.OutOfMemoryError:
-        said = "error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-    print(f"predict.py: {said}", file=sys.stderr)
-    return 2
+        full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+        return fail("predict.py", UserError(full))
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -245,7 +244,7 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
             check_text("question", question, context)
             show(args, ask(model, question.strip(), context, threshold), context)
         except UserError as error:  # the next one may be better
-            print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
+            fail("predict.py", error)
 
 
 def show(args: argparse.Namespace, reply: Reply, context: str) -> None:

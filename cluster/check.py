@@ -6,7 +6,7 @@ python -m cluster.check --master my-master.yaml --json
 python -m cluster.check configs/smoke.yaml --ask       # the master of DET_MASTER, as `det` does
 
 One line per finding: file, key, and what to do. Exit status 0: no findings, or warnings only; 2:
-findings; 3: with --ask, the master did not answer.
+findings; 4: with --ask, the master did not answer.
 """
 
 import argparse
@@ -33,7 +33,8 @@ from cluster.merge import merge, merge_storage
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import UserError
+from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.yaml_files import read_yaml
 
@@ -45,14 +46,13 @@ the inside of pod specs, startup scripts, agent configs, saml, telemetry and so 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the findings; return the status: 0 none, 2 some, 3 if the master does not answer."""
+    """Print the findings; return the status: 0 none, 2 some, 4 if the master does not answer."""
     try:
         args = _parse(argv)
         check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
         findings = list(check.all(args.configs, args.master))
     except UserError as error:
-        print(f"cluster.check: {error.kind}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, Unavailable) else 2
+        return fail("cluster.check", error)
     faults = [finding for finding in findings if not finding.warning]
     left_out = NOT_CHECKED if check.asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
     if args.json:

@@ -7,8 +7,8 @@ python -m cluster.plan --tokens 4e9 --throughput 8=150000@p4d.24xlarge
 
 Nothing is started or downloaded. Work, batch, layout, periods and notice come from CONFIG, machines
 and image from the master; --any takes every machine that AWS launches. cluster/planning.md has the
-rules. Exit status 0; 2 with one line: what is wrong; 3: with --ask no master answers, or the
-recommended option is over the budget or misses the deadline.
+rules. Exit status 0; 2 with one line: what is wrong; 3: the recommended option is over the budget
+or misses the deadline; 4: with --ask no master answers.
 """
 
 import argparse
@@ -32,7 +32,8 @@ from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Plain
 from cluster.plan_text import Plan
 from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import UserError
+from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import HParams
 from detalbert.settings.yaml_files import read_yaml
@@ -54,8 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
             write_page(plan, args.html)
     except UserError as error:
-        print(f"cluster.plan: {error.kind}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, Unavailable) else 2
+        return fail("cluster.plan", error)
     if args.json:
         print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
     else:

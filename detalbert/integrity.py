@@ -78,8 +78,11 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):
         return []
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter
-        found = pool.map(_sum_now, sums)
+    with (
+        waiting("comparing files with their sums", len(sums), "files") as wait,
+        ThreadPoolExecutor() as pool,  # hashing releases the interpreter
+    ):
+        found = wait.each(pool.map(_sum_now, sums))
         damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
     for place in [] if damaged else places:
         with contextlib.suppress(OSError):

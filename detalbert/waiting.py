@@ -71,9 +71,10 @@ class Wait:
 
     def amount(self, some: int | None = None) -> str:
         """Format `some` of the work, or all of it with its unit."""
-        scale, unit = (1e6, "MB") if self.unit == "B" else (1, self.unit)
         number = (self.total or 0) if some is None else some
-        return f"{number / scale:,.0f}" + (f" {unit}" if some is None else "")
+        text = f"{number / 1e6:,.1f}" if self.unit == "B" else f"{number:,}"
+        unit = "MB" if self.unit == "B" else self.unit
+        return f"{text} {unit}" if some is None else text
 
     def _watch(self) -> None:
         while not self._ended.wait(1.0 if self.bar else max(0.1, PERIOD - silence())):

@@ -24,7 +24,6 @@ from detalbert.engine.safe_load import INDEX, read_weight_index
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
-from detalbert.waiting import waiting
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
 _FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
@@ -150,8 +149,7 @@ def _folder(name: str) -> Path:
     if not folder.is_dir():
         files = ["*.json", "*.safetensors"]
         with as_user_error(partial(model_error, name)):
-            with waiting(f"loading the weights of {name}"):
-                folder = Path(hub.load_named(snapshot_download, name, allow_patterns=files))
+            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=files))
     return folder
 
 

@@ -27,7 +27,7 @@ from detalbert.atomic import whole_file, write_json, writing
 from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
 from detalbert.inference.find import find, find_all, is_reference, read_json
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
@@ -42,8 +42,8 @@ OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]  # a checkpoi
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Score the checkpoints; return the exit status: 0 done or stopped, 2 a user error."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain.score", description=__doc__)
+    """Score the checkpoints; return the exit status, train.py's if it ended or was stopped."""
+    parser = argparse.ArgumentParser(prog="pretrain.score", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
@@ -54,8 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return score_run(args)
     except UserError as error:
-        log.error("pretrain.score: %s: %s", error.kind, error)
-        return 2
+        return fail("pretrain.score", error)
 
 
 def score_run(args: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ python -m reports cost --experiment 12 15                       # a cluster; DET
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
 python -m reports scaling --published --run fused=bench.json
 
-Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do.
+Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do; 4: a
+master or AWS does not answer.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 
 from cluster.flags import Parser, number
 from detalbert.errors import UserError
+from detalbert.log import fail
 
 COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots"}
 
@@ -29,14 +31,13 @@ def main(argv: list[str] | None = None) -> int:
 
         return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
     except UserError as error:
-        fault = str(error)
+        return fail("reports", error)
     except ImportError as error:
         missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
             raise
-        fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
-    print(f"reports: error: {fault}", file=sys.stderr)
-    return 2
+        cure = "run pip install -r reports/requirements.txt"
+        return fail("reports", UserError(f"{missing} is not installed; {cure}"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,7 +15,6 @@
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import botocore
+
 from detalbert import hub
 from detalbert.atomic import write_json
 from detalbert.corpus import api_text, storage
@@ -31,6 +31,7 @@ from detalbert.hub import looks_like_path
 from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.squad import world
+from detalbert.waiting import waiting
 
 SUFFIXES = (".txt", ".jsonl", ".json")
 _PACKED = tuple(f".jsonl{suffix}" for suffix in storage.CODECS)

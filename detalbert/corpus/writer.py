@@ -29,7 +29,6 @@ from detalbert.corpus.sources import (
     cut_parts,
     group,
     open_text,
-    progress,
     size_of,
     unpack_sizes,
 )
@@ -39,6 +38,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
 from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import CorpusConfig
+from detalbert.waiting import waiting
 
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 _BATCH = 1 << 19  # characters that are tokenized at a time

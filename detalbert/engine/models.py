@@ -74,9 +74,7 @@ def load_weights(
         return _load_weights(model_class, name, attention, **options)
 
 
-def _load_weights(
-    model_class: Any, name: str, attention: str, **options: Any
-) -> tuple[Any, set]:
+def _load_weights(model_class: Any, name: str, attention: str, **options: Any) -> tuple[Any, set]:
     config = hub.load_named(read_config, name)
     if not is_checkpoint(name):
         check_model_folder(Path(find_local(name)))

@@ -1,5 +1,6 @@
 """Output of rank 0 during training: a progress bar or periodic lines, and the scores."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -8,7 +9,7 @@ from typing import Any
 
 from determined import pytorch
 
-from detalbert.waiting import Wait, clock
+from detalbert.waiting import Wait, clock, waiting
 
 log = logging.getLogger(__name__)
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
@@ -30,13 +31,20 @@ class Progress(pytorch.PyTorchCallback):
     def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
         self.steps, self.done, self.chief, self.shown = steps, done, chief, shown
         self.wait = Wait("training", steps, "steps", done)
+        self._waits = contextlib.ExitStack()
         self.reports = 0  # of this start
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
         self.trained = 0  # steps in those seconds
 
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        if self.chief and checkpoint_uuid:
+            self._waits.enter_context(waiting("restoring the checkpoint"))
+
     def on_training_start(self) -> None:
+        self._waits.close()
         if self.chief:
             self.wait.start()
+            self._waits.callback(self.wait.end)
         self.resumed_at = time.monotonic()
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
@@ -75,8 +83,7 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_trial_shutdown(self) -> None:
-        if self.chief:
-            self.wait.end()
+        self._waits.close()
 
     def say(self, line: str) -> None:
         if self.chief:

@@ -4,7 +4,7 @@ python -m detalbert.inference.register experiment:3 --as squad-albert
 python predict.py --model model:squad-albert            # the newest version; model:squad-albert:1
 
 The model is created if none has that name. A checkpoint that it already has is not added again.
-Exit status 0, or 2 with one line that says what is wrong.
+Exit status 0; 2 or 4 with one line that says what is wrong.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from typing import Any
 
 from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
+from detalbert.log import fail
 from detalbert.inference.export import markdown_table, shown_value
 from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
 from detalbert.training.folder import SCORES
@@ -21,7 +22,7 @@ THRESHOLD = "null_score_diff_threshold"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Register the checkpoint; return the exit status, 0 or 2."""
+    """Register the checkpoint; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="detalbert.inference.register",
         description=__doc__,
@@ -38,8 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         with told(args.checkpoint):
             print(register(find_remote(args.checkpoint), args.name))
     except UserError as error:
-        print(f"register: {error.kind}: {error}", file=sys.stderr)
-        return 2
+        return fail("detalbert.inference.register", error)
     return 0
 
 
