@@ -29,38 +29,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from detalbert.engine.cpu import set_threads
-from detalbert.errors import UserError
-from detalbert.inference.find import find
-from detalbert.inference.model import Trained, choose_threshold, load_model
-from detalbert.inference.predict_file import predict, score_table
-from detalbert.inference.reply import Reply, ask, format_reply
-from detalbert.log import fail, start_logging
-from detalbert.squad.question_stream import MAX_CONTEXT, check_text
-from detalbert.training.display import quiet_libraries
-
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
 # What only a model that answers questions takes, and only a language model.
 OF_QUESTIONS = ("data", "question", "interactive", "context", "context_file", "threshold")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
-    args = parse_arguments(argv)
-    start_logging()
-    quiet_libraries()
-    try:
-        run(args)
-        return 0
-    except UserError as error:
-        return fail("predict.py", error)
-    except torch.OutOfMemoryError:
-        full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-        return fail("predict.py", UserError(full))
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -116,6 +89,37 @@ def thread_count(text: str) -> int | str:
     if text != "auto" and not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0, or auto")
     return text if text == "auto" else int(text)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
+import torch
+
+from detalbert.engine.cpu import set_threads
+from detalbert.errors import UserError
+from detalbert.inference.find import find
+from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.predict_file import predict, score_table
+from detalbert.inference.reply import Reply, ask, format_reply
+from detalbert.log import fail, start_logging
+from detalbert.squad.question_stream import MAX_CONTEXT, check_text
+from detalbert.training.display import quiet_libraries
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
+    args = parse_arguments(argv)
+    start_logging()
+    quiet_libraries()
+    try:
+        run(args)
+        return 0
+    except UserError as error:
+        return fail("predict.py", error)
+    except torch.OutOfMemoryError:
+        full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+        return fail("predict.py", UserError(full))
 
 
 def run(args: argparse.Namespace) -> None:

@@ -137,7 +137,7 @@ def run_locally(args: argparse.Namespace) -> int:
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
         if chief:
             if checkpoint:
-                check_same_run(checkpoint, training.identity(), training.defaults())
+                check_same_run(checkpoint, training.identity(), training.defaults(), config)
             if args.resume == "never":
                 folder.set_aside(args.output_dir)
             folder.write_config(args.output_dir, training.config)

@@ -20,12 +20,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.flags import Parser
+from detalbert.errors import UserError
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="cluster.check", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
+    add("--master", type=Path, metavar="YAML", help="master config to check with")
+    add("--template", type=Path, metavar="YAML", help="template of the experiments")
+    said = "config key to set in every experiment, as det's --config does"
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=said)
+    said = "also validate with the master of DET_MASTER and the login of det; creates nothing"
+    add("--ask", action="store_true", help=said)
+    add("--context", type=Path, default=Path(), metavar="FOLDER", help="folder to be uploaded")
+    add("--json", action="store_true", help="print findings as JSON")
+    args = parser.parse_args(argv)
+    if not args.configs and args.master is None:
+        raise UserError("CONFIG: missing; give an experiment config, or --master")
+    if args.ask and args.master is not None:
+        raise UserError("--ask: takes the pools from the master itself; leave --master out")
+    return args
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    if {"-h", "--help"} & {*sys.argv}:
+        _parse(None)  # it needs none of the imports below
+
 from determined.common import constants, context
 
 from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
-from cluster.flags import Parser
 from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
@@ -33,7 +61,6 @@ from cluster.merge import merge, merge_storage
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
-from detalbert.errors import UserError
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.yaml_files import read_yaml
@@ -64,26 +91,6 @@ def main(argv: list[str] | None = None) -> int:
             print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
         print(f"not checked: {'; '.join(left_out)}")
     return 2 if faults else 0
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="cluster.check", description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
-    add("--master", type=Path, metavar="YAML", help="master config to check with")
-    add("--template", type=Path, metavar="YAML", help="template of the experiments")
-    said = "config key to set in every experiment, as det's --config does"
-    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=said)
-    said = "also validate with the master of DET_MASTER and the login of det; creates nothing"
-    add("--ask", action="store_true", help=said)
-    add("--context", type=Path, default=Path(), metavar="FOLDER", help="folder to be uploaded")
-    add("--json", action="store_true", help="print findings as JSON")
-    args = parser.parse_args(argv)
-    if not args.configs and args.master is None:
-        raise UserError("CONFIG: missing; give an experiment config, or --master")
-    if args.ask and args.master is not None:
-        raise UserError("--ask: takes the pools from the master itself; leave --master out")
-    return args
 
 
 def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
@@ -211,5 +218,4 @@ def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

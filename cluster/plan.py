@@ -21,46 +21,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cluster import live_prices, options, plan_text, spot
-from cluster.ask import Master
-from cluster.expconf import check_experiment
 from cluster.flags import Parser, number
-from cluster.fleet import SLOTS, pool_name, slots_of
-from cluster.job import parse_jobs
-from cluster.machines import ROOT, gpu_of
-from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.options import Asked, Plain
-from cluster.plan_text import Plan
-from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
 from detalbert.errors import UserError
-from detalbert.log import fail
-from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.hparams import HParams
-from detalbert.settings.yaml_files import read_yaml
-
-# Where a pool is sought without --master.
-MASTERS = [
-    ROOT / "cluster" / f"master-{name}.yaml"
-    for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
-]
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the plan; return the exit status."""
-    try:
-        args = _parser().parse_args(argv)
-        plan = make_plan(args)
-        if args.html is not None:
-            from cluster.plan_page import write_page
-
-            write_page(plan, args.html)
-    except UserError as error:
-        return fail("cluster.plan", error)
-    if args.json:
-        print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
-    else:
-        plan_text.print_plan(plan)
-    return 0 if plan.kept else 3
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,6 +61,51 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print the plan as JSON")
     add("--today", type=date.fromisoformat, default=date.today(), help=argparse.SUPPRESS)
     return parser
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    if {"-h", "--help"} & {*sys.argv}:
+        _parser().parse_args()  # it needs none of the imports below
+
+from cluster import live_prices, options, plan_text, spot
+from cluster.ask import Master
+from cluster.expconf import check_experiment
+from cluster.fleet import SLOTS, pool_name, slots_of
+from cluster.job import parse_jobs
+from cluster.machines import ROOT, gpu_of
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.options import Asked, Plain
+from cluster.plan_text import Plan
+from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
+from detalbert.log import fail
+from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.hparams import HParams
+from detalbert.settings.yaml_files import read_yaml
+
+# Where a pool is sought without --master.
+MASTERS = [
+    ROOT / "cluster" / f"master-{name}.yaml"
+    for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
+]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the plan; return the exit status."""
+    try:
+        args = _parser().parse_args(argv)
+        plan = make_plan(args)
+        if args.html is not None:
+            from cluster.plan_page import write_page
+
+            write_page(plan, args.html)
+    except UserError as error:
+        return fail("cluster.plan", error)
+    if args.json:
+        print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
+    else:
+        plan_text.print_plan(plan)
+    return 0 if plan.kept else 3
 
 
 def make_plan(args: argparse.Namespace) -> Plan:
@@ -211,5 +218,4 @@ def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

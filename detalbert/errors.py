@@ -55,10 +55,14 @@ def hide_logins(text: str) -> str:
 
 
 class UnknownKey(UserError):
-    """A key that a section does not have; a typo, if it is near one that the section has."""
+    """A key that a section does not have; a typo, if it is near one that the section has. `hint`:
+    what to use, if that is known better than by the spelling.
+    """
 
-    def __init__(self, key: str, section: str, known: Iterable[str]) -> None:
-        hint = nearest(key, known)
+    def __init__(
+        self, key: str, section: str, known: Iterable[str], hint: str | None = None
+    ) -> None:
+        hint = hint or nearest(key, known)
         super().__init__(f"{section}.{key}: unknown key; {hint}")
         self.key, self.is_typo = key, hint.startswith("did you mean")
 

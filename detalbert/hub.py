@@ -91,10 +91,13 @@ def _ask_hub(repo: str, revision: str, kind: str) -> tuple[str | None, str | Non
 
 def find_local(name: str) -> str:
     """Return `name` or, if only that exists, its path in this repository. For a checkpoint of this
-    package, return the folder of its model files (without weights).
+    package, return the folder of its model files (without weights). Raises UserError for the folder
+    of a run.
     """
     shipped = Path(__file__).parents[1] / name
     found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
+    if kept := sorted(Path(found).glob("checkpoints/step-*")):
+        raise UserError(f"{name}: a run's folder; name one of its checkpoints, such as {kept[-1]}")
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
+from detalbert.waiting import waiting
 
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written

@@ -11,18 +11,8 @@ import argparse
 import sys
 from typing import Any
 
-from detalbert.determined_internals import register_version
-from detalbert.errors import UserError
-from detalbert.log import fail
-from detalbert.inference.export import markdown_table, shown_value
-from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
-from detalbert.training.folder import SCORES
 
-THRESHOLD = "null_score_diff_threshold"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Register the checkpoint; return the exit status."""
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="detalbert.inference.register",
         description=__doc__,
@@ -30,7 +20,25 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
     parser.add_argument("--as", dest="name", required=True, help="name of the registered model")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
+from detalbert.determined_internals import register_version
+from detalbert.errors import UserError
+from detalbert.inference.export import markdown_table, shown_value
+from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
+from detalbert.log import fail
+from detalbert.training.folder import SCORES
+
+THRESHOLD = "null_score_diff_threshold"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Register the checkpoint; return the exit status."""
+    args = parse_arguments(argv)
     try:
         if not is_reference(args.checkpoint) or args.checkpoint.startswith("model:"):
             raise UserError(f"{args.checkpoint}: give experiment:ID, trial:ID or a UUID")
