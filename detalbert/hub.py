@@ -14,6 +14,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
+from detalbert.waiting import waiting
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
@@ -22,6 +23,7 @@ STATE_DICT = "state_dict.pth"
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
 _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
+_named: set[str] = set()  # hub names that this process has read from
 _NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
 _COMMIT = re.compile("[0-9a-f]{40}")
 
@@ -40,12 +42,18 @@ def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **op
     if Path(place).exists():
         return read(place, **options)
     repo, revision = split_revision(place)
-    if kind == "dataset" and revision is None:
-        fault = _ask_hub(repo, "main", kind)[1]
-    else:
-        options["revision"], fault = _find_commit(repo, revision or "main", kind)
-    if fault is None:
-        return read(repo, **options)
+    with contextlib.ExitStack() as stack:
+        if kind == "dataset" or name not in _named:  # later its weights, which have their own line
+            stack.enter_context(waiting(f"loading {name} from the hub or its cache"))
+            _named.add(name)
+        if kind == "dataset" and revision is None:
+            fault = _ask_hub(repo, "main", kind)[1]
+        else:
+            options["revision"], fault = _find_commit(repo, revision or "main", kind)
+        return read(repo, **options) if fault is None else _read_cache(read, repo, options, fault)
+
+
+def _read_cache(read: Callable[..., Any], repo: str, options: dict[str, Any], fault: str) -> Any:
     try:
         constants.HF_HUB_OFFLINE = True
         return read(repo, **options)

@@ -79,11 +79,13 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):
         return []
+    gigabytes = sum(path.stat().st_size for path in sums if path.is_file()) / 1e9
+    said = f"comparing {gigabytes:,.0f} GB with their SHA-256"
     with (
-        waiting("comparing files with their sums", len(sums), "files") as wait,
+        waiting(said) if gigabytes > 1 else contextlib.nullcontext(),
         ThreadPoolExecutor() as pool,  # hashing releases the interpreter
     ):
-        found = wait.each(pool.map(_sum_now, sums))
+        found = pool.map(_sum_now, sums)
         damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
     for place in [] if damaged else places:
         with contextlib.suppress(OSError):

@@ -38,8 +38,8 @@ class Wait:
             style: Any = {"unit": self.unit, "unit_scale": self.unit == "B", "leave": False}
             if self.total is None:
                 style["bar_format"] = "{desc}: {elapsed}"
-            more = {"total": self.total, "initial": self.done, "dynamic_ncols": True}
-            self.bar = tqdm(desc=self.what, **more, **style)
+            style |= {"desc": self.what, "total": self.total, "initial": self.done}
+            self.bar = tqdm(dynamic_ncols=True, **style)
         _running.append(self)
         self._thread.start()
 

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import ROOT
 
 NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
-NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output"}
+NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output-dir"}
 NEEDED |= {"pretrain.score": "RUN, --config", "train": ""}
 
 

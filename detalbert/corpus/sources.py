@@ -274,8 +274,7 @@ def _hub(address: str, key: str) -> Any:
 
     name, _, config = address.partition(":")
     options = {"name": config or None, "split": "train"}
-    failed = f"{key}: {name!r} is not a file here, and the hub does not give it"
-    with hub.hub_errors(failed), waiting(f"loading the data set {name}"):
+    with hub.hub_errors(f"{key}: {name!r} is not a file here, and the hub does not give it"):
         rows = hub.load_named(datasets.load_dataset, name, "dataset", **options)
     if "text" not in rows.column_names:
         raise UserError(f"{key}: {name!r} has no column 'text', but {', '.join(rows.column_names)}")

@@ -102,8 +102,7 @@ def _world(split: str) -> str:
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
-    failed = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    with hub.hub_errors(failed), waiting(f"loading the data set {name}, {split}"):
+    with hub.hub_errors(f"data.{split}: {name!r} is no file, and as a data set it does not load"):
         rows = list(hub.load_named(datasets.load_dataset, name, "dataset", split=split))
     return rows
 

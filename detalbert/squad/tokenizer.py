@@ -6,7 +6,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
 from detalbert.errors import UserError
-from detalbert.waiting import waiting
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -21,8 +20,7 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     them. Raises UserError if it does not load, is not fast or lacks one, Unavailable for a network
     fault.
     """
-    failed = f"data.tokenizer: {name!r} does not load as a tokenizer"
-    with hub.hub_errors(failed), waiting(f"loading the tokenizer of {name}"):
+    with hub.hub_errors(f"data.tokenizer: {name!r} does not load as a tokenizer"):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise UserError(f"data.tokenizer: {name!r} has no fast tokenizer; give a tokenizer.json")
