@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,13 +34,17 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         end = self.now + seconds
         with self.turn:
-            self.turn.wait_for(lambda: len(self.waiters) == len(waiting._running))
-            while self.waiters and min(self.waiters.values()) <= end:
-                event = min(self.waiters, key=self.waiters.__getitem__)
-                self.now = max(self.now, self.waiters[event])
+            self.turn.wait_for(self.all_wait)
+            while self.waiters and (next_turn := min(self.waiters.values())) <= end:
+                self.now = next_turn
                 self.turn.notify_all()
-                self.turn.wait_for(lambda event=event: self.waiters.get(event, 0) > self.now)
+                self.turn.wait_for(self.all_wait)
             self.now = end
+
+    def all_wait(self) -> bool:
+        """Whether each thread waits, for a time that is not over."""
+        waits = self.waiters.values()
+        return len(waits) == len(waiting._running) and all(until > self.now for until in waits)
 
     def event(self) -> Any:
         ended = threading.Event()
@@ -117,7 +122,8 @@ def test_a_run_with_slow_loaders_and_data_is_never_silent(
     more = ["--set", f"data.cache_dir={tmp_path}/cache", "--set", "perform_initial_validation=true"]
     assert run(tiny_config, tmp_path / "out", *more, *settings(reporting_period=9)) == 0
     times = [now for now, _ in clock.lines]
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) <= waiting.PERIOD
+    gaps = [(b - a, clock.lines[i : i + 2]) for i, (a, b) in enumerate(pairwise(times))]
+    assert max(gaps)[0] <= waiting.PERIOD, max(gaps)
     said = [line.partition(",")[0] for _, line in clock.lines]
     assert "encoding the questions of generated (train): 30s so far" in said
     assert said.count("validation: 1 of 10 batches") == 3 and "training: 3 of 12 steps" in said
