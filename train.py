@@ -11,7 +11,7 @@ det experiment create configs/distributed64.yaml .       # the config's entrypoi
 import os
 
 # Read when torch's OpenMP (libgomp) loads. Threads that spin long while they wait ruin a run that
-# shares its cores: beside two busy processes on two cores, 5 examples/s instead of 50. Sleeping at
+# shares its cores: beside two busy processes on two cores, 5 windows/s instead of 50. Sleeping at
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

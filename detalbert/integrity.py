@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.waiting import waiting
+from detalbert.waiting import reading
 
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written
@@ -79,12 +79,8 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):
         return []
-    gigabytes = sum(path.stat().st_size for path in sums if path.is_file()) / 1e9
-    said = f"comparing {gigabytes:,.0f} GB with their SHA-256"
-    with (
-        waiting(said) if gigabytes > 1 else contextlib.nullcontext(),
-        ThreadPoolExecutor() as pool,  # hashing releases the interpreter
-    ):
+    said = f"comparing {len(sums)} files with their SHA-256"
+    with reading(said, sums), ThreadPoolExecutor() as pool:  # hashing releases the interpreter
         found = pool.map(_sum_now, sums)
         damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
     for place in [] if damaged else places:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -18,6 +19,7 @@ from detalbert.log import silence
 
 PERIOD = 30.0  # seconds without a line before one says how far the work is
 SHORT = 5.0  # seconds of work whose end is not logged
+LARGE = 500_000_000  # bytes that may take over five seconds to read
 log = logging.getLogger(__name__)
 _running: list["Wait"] = []  # the innermost last; it alone logs its progress
 
@@ -108,6 +110,12 @@ def waiting(what: str, total: int | None = None, unit: str = "", done: int = 0) 
         wait.end()
     if (seconds := time.monotonic() - wait.began) >= SHORT:
         log.info("%s: done in %s", what, clock(seconds))
+
+
+def reading(what: str, files: Iterable[Path]) -> contextlib.AbstractContextManager[Wait | None]:
+    """Return `waiting` for large files; small ones are read within five seconds, in silence."""
+    large = sum(file.stat().st_size for file in files if file.is_file()) > LARGE
+    return waiting(what) if large else contextlib.nullcontext()
 
 
 def clock(seconds: float) -> str:

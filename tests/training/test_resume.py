@@ -149,6 +149,15 @@ def test_another_run_is_refused_and_the_difference_named(
     refused("data.max_train_examples: was 60 in", "--set", "data.max_train_examples=59")
     missing = copied / "checkpoints" / "step-00000099"
     refused("not a complete checkpoint", "--resume", missing)
+    newest = copied / "checkpoints" / "step-00000012"
+    refused(f"--resume {copied}: a run's folder; give --resume {newest}", "--resume", copied)
+    questions = copied.with_name("mine.json")
+    questions.write_text(json.dumps(world.generate("validation")))
+    other = f"data.train: was 'generated' in {newest}, is '{questions}' now; set it back"
+    refused(other, "--set", f"data.train={questions}")
+    run_of = {**read_manifest(newest)["run"], "data.train": "0" * 64}
+    with pytest.raises(UserError, match="^data.train: 'generated' is not what it was in .*; resto"):
+        check_same_run(newest, run_of, {}, TINY)
     with claim_folder(copied):
         refused("another run is writing there")
     free = settings(checkpoint_period=5, max_tokens_per_forward=300)

@@ -51,6 +51,8 @@ class Runs:
         tracebacks = run.said.count("Traceback")
         assert tracebacks == run.said.count("SignalException: ") <= self.processes - 1, run.said
         assert not list(self.output.glob("checkpoints/.*"))
+        asked = f"INFO: {number.name}: stopping after this step or validation\n"
+        assert (asked in run.said) != early
         if not early:
             assert find_fault(newest(self.output)) is None
             assert ends[0] == f"stopped after step {steps_of(self.output)[-1]}"
