@@ -25,7 +25,8 @@ from detalbert.errors import UserError
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="cluster.check", description=__doc__.splitlines()[0])
+    style = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
     add = parser.add_argument
     add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
     add("--master", type=Path, metavar="YAML", help="master config to check with")

@@ -40,13 +40,17 @@ def main(argv: list[str] | None = None) -> int:
         return fail("reports", UserError(f"{missing} is not installed; {cure}"))
 
 
+def _time(text: str) -> Any:
+    from cluster.records import parse_time  # --help needs none of its libraries
+
+    return parse_time(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the commands and of the flags in flags.yaml."""
     import yaml
 
-    from cluster.records import parse_time
-
-    kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
+    kinds: Any = {"path": Path, "day": date.fromisoformat, "time": _time, "int": int}
     flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
     layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="reports", description=__doc__, formatter_class=layout)
